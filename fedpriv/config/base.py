@@ -30,17 +30,20 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def _make_scalars_strict(schema: Any, handler: GetCoreSchemaHandler) -> None:  # noqa: ANN401 - a core schema
-    """In place. Lists may still fill tuples, and mappings dataclasses, as YAML has neither."""
+    """Makes types in a core schema strict, in place.
+
+    Lists may still fill tuples, and mappings dataclasses, as YAML has neither.
+    """
     if isinstance(schema, dict):
         if schema.get("type") == "definition-ref":
             schema = handler.resolve_ref_schema(cast("CoreSchema", schema))
         if schema.get("type") in ("int", "float", "bool", "str"):
             schema["strict"] = True
-        for part in schema.values():
-            _make_scalars_strict(part, handler)
+        for inner in schema.values():
+            _make_scalars_strict(inner, handler)
     elif isinstance(schema, list):
-        for part in schema:
-            _make_scalars_strict(part, handler)
+        for inner in schema:
+            _make_scalars_strict(inner, handler)
 
 
 class Section(BaseModel):
@@ -59,10 +62,10 @@ class Section(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_unknown(cls, given: object) -> object:
+    def _refuse_unknown(cls, raw: object) -> object:
         if cls.model_config.get("extra") == "allow":
-            return given
-        return _only(given, cls.model_fields)
+            return raw
+        return _only(raw, cls.model_fields)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,14 +85,14 @@ class Choice(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _from_word(cls, given: object) -> object:
-        if not isinstance(given, str):
-            return given
-        if given != cls.neither and given not in cls.model_fields:
-            raise PydanticCustomError("choice", "{fix}", {"fix": _unknown(given, [cls.neither, *cls.model_fields])})
-        if given == cls.neither:
+    def _from_word(cls, raw: object) -> object:
+        if not isinstance(raw, str):
+            return raw
+        if raw != cls.neither and raw not in cls.model_fields:
+            raise PydanticCustomError("choice", "{fix}", {"fix": _unknown(raw, [cls.neither, *cls.model_fields])})
+        if raw == cls.neither:
             return {}
-        return {given: {}}
+        return {raw: {}}
 
     @model_validator(mode="after")
     def _at_most_one(self) -> Self:
@@ -98,7 +101,7 @@ class Choice(Section):
         return self
 
     def value(self, nothing: object = None) -> Any:  # noqa: ANN401 - of the field that was chosen
-        """The value of the field that is set; `nothing` if none is."""
+        """Returns the value of the field that is set; `nothing` if none is."""
         return next((value for _, value in self if value is not None), nothing)
 
     @model_serializer(mode="wrap")
@@ -112,7 +115,7 @@ class Plugin(Section):
     model_config = ConfigDict(extra="allow")
     field: ClassVar[str]
     registry: ClassVar[plugins.Registry[Any]]
-    # what the caller knows and a builder may ask for: not options
+    # parameters of builders that the caller fills in: not options
     context: ClassVar[tuple[str, ...]] = ()
     # how YAML writes values of these annotations
     spellings: ClassVar[Mapping[Any, Any]] = {}
@@ -121,40 +124,41 @@ class Plugin(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _check_options(cls, given: object) -> object:
-        if isinstance(given, str):
-            section = {"name": given}
+    def _check_options(cls, raw: object) -> object:
+        if isinstance(raw, str):
+            section = {"name": raw}
         else:
-            section = given
+            section = raw
+        # a registered name as the key of its options
         if isinstance(section, dict) and "name" not in section and len(section) == 1 and {*section} <= {*cls.registry}:
-            raise PydanticCustomError(
-                "nested", "{fix}", {"fix": f"write {{name: {next(iter(section))}, ...}}, its options beside it"}
-            )
+            fix = f"write {{name: {next(iter(section))}, ...}}, its options beside it"
+            raise PydanticCustomError("nested", "{fix}", {"fix": fix})
         if not isinstance(section, dict) or not isinstance(section.get("name"), str):
             return section
-        own = {name: value for name, value in section.items() if name in cls.model_fields}
+        section_fields = {name: value for name, value in section.items() if name in cls.model_fields}
         options = {name: value for name, value in section.items() if name not in cls.model_fields}
-        return {**own, **check(cls.options_of(own), options, cls.field).model_dump(mode="json")}
+        checked_options = check(cls.options_of(section_fields), options, cls.field)
+        return {**section_fields, **checked_options.model_dump(mode="json")}
 
     @classmethod
-    def builder(cls, own: Mapping[str, Any]) -> Callable[..., Any]:
-        """The function or class that the section names."""
-        return plugins.find(own["name"], cls.registry, cls.field)
+    def builder(cls, section_fields: Mapping[str, Any]) -> Callable[..., Any]:
+        """Returns the function or class that the section names."""
+        return plugins.find(section_fields["name"], cls.registry, cls.field)
 
     @classmethod
-    def options_of(cls, own: Mapping[str, Any]) -> type[BaseModel]:
-        """The options of the builder that the section names, from its signature."""
-        return options_model(cls.builder(own), {*cls.context, *cls.model_fields}, cls.spellings)
+    def options_of(cls, section_fields: Mapping[str, Any]) -> type[BaseModel]:
+        """Returns a model of the options of the builder that the section names, from its signature."""
+        return options_model(cls.builder(section_fields), {*cls.context, *cls.model_fields}, cls.spellings)
 
     @classmethod
     def forms(cls, name: str) -> Iterator[tuple[dict[str, str], type[BaseModel]]]:
-        """Each way to choose this name, `{name: ...}` and its variants, with the options that stand beside it."""
+        """Yields each way to choose this name, `{name: ...}` and its variants, with the options of each."""
         for variant in cls.variants(name):
             yield {"name": name, **variant}, cls.options_of({"name": name, **variant})
 
     @classmethod
     def variants(cls, name: str) -> tuple[dict[str, str], ...]:
-        """What may stand beside this name to choose other options."""
+        """Returns the fields beside this name that choose other options."""
         return ({},)
 
     @property
@@ -164,7 +168,7 @@ class Plugin(Section):
         return dict(typed)
 
     def build(self, **context: object) -> Any:  # noqa: ANN401 - what the registry makes
-        """Build what the section names, from its options and the caller's `context`."""
+        """Builds what the section names, from its options and the caller's `context`."""
         return plugins.call(self.builder(dict(self)), self.name, self.options, field=self.field, context=context)
 
 
@@ -174,7 +178,7 @@ def options_model(
     spellings: Mapping[Any, Any] | None = None,
     words: Mapping[str, str] | None = None,
 ) -> type[BaseModel]:
-    """A section with the parameters of `builder`, by which its options are checked.
+    """Creates a section with the parameters of `builder`, which validates its options.
 
     Args:
         builder: A class or function.
@@ -183,34 +187,37 @@ def options_model(
         words: Parameters that have another name in YAML.
     """
     parameters = inspect.signature(builder).parameters.values()
-    named = [p for p in parameters if p.name not in skip and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    hints, known = hints_of(builder), spellings or {}
+    option_parameters = [
+        p for p in parameters if p.name not in skip and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    hints = hints_of(builder)
+    known_spellings = spellings or {}
     fields: dict[str, Any] = {}
-    for p in named:
+    for p in option_parameters:
         hint = hints.get(p.name, Any)
-        if isinstance(hint, Hashable) and hint in known:
-            kind = known[hint]
+        if isinstance(hint, Hashable) and hint in known_spellings:
+            kind = known_spellings[hint]
         else:
             kind = named_fields(hint)
         fields[(words or {}).get(p.name, p.name)] = (kind, ... if p.default is p.empty else p.default)
-    if open_ended:
+    if takes_any:
         base: type[Section] = _OpenSection
     else:
         base = Section
     return create_model(getattr(builder, "__name__", "options"), __base__=base, **fields)
 
 
-def check(model: type[M], given: object, path: str = "") -> M:
-    """Validate a section; `path` is its place in the configuration, for errors.
+def check(model: type[M], raw: object, path: str = "") -> M:
+    """Validates a section; `path` is its dotted name in the configuration, for errors.
 
     Raises:
-        ConfigError: names the first error.
+        ConfigError: the section is not valid; the message names the first error.
     """
     try:
-        return model.model_validate(given)
+        return model.model_validate(raw)
     except ValidationError as error:
-        raise _translate(error.errors()[0], given, path) from None
+        raise _translate(error.errors()[0], raw, path) from None
 
 
 class _OpenSection(Section):
@@ -218,10 +225,10 @@ class _OpenSection(Section):
 
 
 def hints_of(builder: Callable[..., Any]) -> dict[str, Any]:
-    """Annotations of a builder's parameters, with their bounds.
+    """Returns the annotations of a builder's parameters, with their bounds.
 
     Raises:
-        ConfigError: one of them cannot be read, so that the options could not be checked.
+        ConfigError: an annotation cannot be read, so that the options could not be checked.
     """
     if inspect.isclass(builder):
         call = builder.__init__
@@ -235,25 +242,27 @@ def hints_of(builder: Callable[..., Any]) -> dict[str, Any]:
 
 
 def named_fields(annotation: Any) -> Any:  # noqa: ANN401 - any annotation
-    """An annotation of a dataclass whose errors about unknown names say which are known."""
-    parts = [part for part in (annotation, *get_args(annotation)) if dataclasses.is_dataclass(part)]
-    if len(parts) != 1 or get_origin(annotation) is Annotated:
+    """Returns an annotation of a dataclass whose errors about unknown names list the known ones."""
+    dataclass_types = [
+        candidate for candidate in (annotation, *get_args(annotation)) if dataclasses.is_dataclass(candidate)
+    ]
+    if len(dataclass_types) != 1 or get_origin(annotation) is Annotated:
         return annotation
-    names = [field.name for field in dataclasses.fields(parts[0])]
-    return Annotated[annotation, BeforeValidator(lambda given: _only(given, names))]
+    names = [field.name for field in dataclasses.fields(dataclass_types[0])]
+    return Annotated[annotation, BeforeValidator(lambda raw: _only(raw, names))]
 
 
-def _only(given: object, names: Collection[str]) -> object:
-    mapping = given if isinstance(given, dict) else {}
+def _only(raw: object, names: Collection[str]) -> object:
+    mapping = raw if isinstance(raw, dict) else {}
     for name, value in mapping.items():
         if name not in names:
             context = {"name": str(name), "fix": suggestion(str(name), value, names, "yaml")}
             raise PydanticCustomError("unknown_field", "{fix}", context)
-    return given
+    return raw
 
 
 def _unknown(choice: str, choices: Collection[str]) -> str:
-    """What to say of a word that is none of the choices."""
+    """Returns the error for a word that is none of the choices."""
     close = nearest(choice, choices)
     if "did you mean" in close:
         everything = f" (there are: {', '.join(sorted(choices))})"
@@ -262,19 +271,26 @@ def _unknown(choice: str, choices: Collection[str]) -> str:
     return f"unknown{close}{everything}"
 
 
-def _translate(error: ErrorDetails, given: Any, path: str) -> ConfigError:  # noqa: ANN401 - whatever YAML held
+def _translate(error: ErrorDetails, raw: Any, path: str) -> ConfigError:  # noqa: ANN401 - whatever YAML held
+    """Turns an error of pydantic into a ConfigError that names the setting, its value and what to write."""
     context = error.get("ctx", {})
     cause = context.get("error")
     keys = [path] if path else []
-    value = given
-    more = {"unknown_field": "name", "union_tag_not_found": "discriminator", "union_tag_invalid": "discriminator"}.get(
-        error["type"]
-    )
-    for key in (*error["loc"], *([context[more].strip("'")] if more else [])):
+    value = raw
+    # for these errors the name of the setting stands in the context, not in the location
+    tag_key = {
+        "unknown_field": "name",
+        "union_tag_not_found": "discriminator",
+        "union_tag_invalid": "discriminator",
+    }.get(error["type"])
+    location = [*error["loc"]]
+    if tag_key is not None:
+        location.append(context[tag_key].strip("'"))
+    for key in location:
         if str(key).startswith("@"):
-            continue  # the tag of a union that tells its forms by their looks
+            continue  # the tag of a union that distinguishes its forms by their type
         if isinstance(value, dict) and key not in value and key in value.values():
-            continue  # the tag of a union that tells its forms by a field
+            continue  # the tag of a union that distinguishes its forms by a field
         try:
             value = value[key]
         except (LookupError, TypeError):
@@ -282,9 +298,9 @@ def _translate(error: ErrorDetails, given: Any, path: str) -> ConfigError:  # no
                 continue  # the tag of a union, which the user did not write
             value = cast("Any", None)
         keys.append(str(key))
-    if isinstance(cause, ConfigError):  # a schedule does not know which option it is
-        before, found, field = cause.field.rpartition(_SCHEDULE)
-        if before or not found:
+    if isinstance(cause, ConfigError):  # that of a schedule does not know which option the schedule is
+        before, schedule_name, field = cause.field.rpartition(_SCHEDULE)
+        if before or not schedule_name:
             return cause
         return ConfigError(".".join(keys) + field, cause.value, cause.fix)
     return ConfigError(".".join(keys) or "configuration", value, _fix(error, context))
@@ -303,7 +319,7 @@ _FIXES = {
 
 
 def _required(name: str) -> str:
-    """What to say of a setting that is missing; some examples are Python's alone."""
+    """Returns the error for a setting that is missing, with an example if it is a number: others are Python code."""
     usual = example(name)
     is_plain = usual.replace(".", "").replace("-", "").replace("e", "").isdigit()
     if is_plain:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import Subset
+from torch.utils.data import Dataset, Subset
 
 from fedpriv import data, models
 from fedpriv.clients.client import Client, make_clients
@@ -44,7 +44,7 @@ def build(
     fresh_noise: bool = False,
     extend: Path | None = None,
 ) -> Training:
-    """Make the run that a configuration describes.
+    """Builds the run that a configuration describes.
 
     Args:
         config: The configuration.
@@ -62,7 +62,7 @@ def build(
         _check_extends(config, extend)
     split = load_data(config)
     clients = make_population(config, split)
-    also = measured(config, split, len(clients))
+    options = measured(config, split, len(clients))
     with named_in_log():
         return Training(
             clients,
@@ -75,15 +75,15 @@ def build(
             resume=resume,
             fresh_noise=fresh_noise,
             extend=extend,
-            **also,
+            **options,
         )
 
 
 def _check_extends(config: Config, folder: Path) -> None:
-    """Refuse to extend a run with other settings than a longer run may change.
+    """Refuses to extend a run with other settings than a longer run may change.
 
     Raises:
-        FedprivError: names them.
+        FedprivError: other settings differ; the message names them.
     """
     before = load_config(folder / "config.yaml")
     may_change = {name: getattr(config.privacy, name) for name in ("epsilon", "noise_multiplier")}
@@ -91,24 +91,22 @@ def _check_extends(config: Config, folder: Path) -> None:
     longer = before.model_copy(update={"rounds": config.rounds, "privacy": privacy})
     if fingerprint(longer) == fingerprint(config):
         return
-    then, now = (
-        settings_in_words(config=strict_json.plain(one.model_dump(mode="json", exclude={"log"})))
-        for one in (longer, config)
-    )
-    told = difference(then, now) or "the file of weights"
+    words_before = settings_in_words(config=strict_json.plain(longer.model_dump(mode="json", exclude={"log"})))
+    words = settings_in_words(config=strict_json.plain(config.model_dump(mode="json", exclude={"log"})))
+    differing = difference(words_before, words) or "the file of weights"
     raise FedprivError(
-        f"{folder} was made with other settings ({told}): a run that extends it may change rounds, privacy.epsilon and "
-        "privacy.noise_multiplier alone"
+        f"{folder} was made with other settings ({differing}): a run that extends it may change rounds, "
+        "privacy.epsilon and privacy.noise_multiplier alone"
     )
 
 
 def measured(config: Config, split: Split, n_clients: int) -> dict[str, Any]:
-    """The arguments of a `Training` that say with which seeds and numbers it computes, and what is measured of it.
+    """Returns the arguments of a `Training` for seeds, types of numbers, test data and metrics.
 
     Raises:
-        ConfigError: the data do not say whose the examples are, or a metric does not fit them.
+        ConfigError: the owners of test examples are needed and unknown, or a metric does not fit the data.
     """
-    check_owners(config, known=split.writers is not None and split.test_writers is not None)
+    check_owners(config, are_known=split.writers is not None and split.test_writers is not None)
     return {
         "seed": config.seed,
         "secret_seed": config.secret_seed,
@@ -128,7 +126,7 @@ def measured(config: Config, split: Split, n_clients: int) -> dict[str, Any]:
 
 @checked("forecast")
 def forecast(config: Config, *, timed: bool = False) -> Forecast:
-    """Compute a run's epsilon, noise and traffic without training; data are read only if their size is unknown.
+    """Computes a run's epsilon, noise and traffic without training; data are read only if their size is unknown.
 
     Args:
         config: The run.
@@ -139,7 +137,7 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
     """
     draft, recipe = _draft(config)
     entry = STRATEGIES.get(config.strategy.name)
-    found = of_draft(
+    result = of_draft(
         draft,
         compute=config.compute,
         compare=config.problem.compare,
@@ -147,15 +145,13 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
         claim=recipe.claimed(config.privacy.delta),
         formula=entry.variants.formula if entry else None,
     )
-    if draft.privacy.private:
-        said = _notes(config)
-    else:
-        said = []
-    return replace(found, warnings=(*found.warnings, *said))
+    if not draft.privacy.private:
+        return result
+    return replace(result, warnings=(*result.warnings, *_notes(config)))
 
 
 def planned(config: Config, seed: int, first: FirstPart | None = None) -> Plan:
-    """The releases of a run that was made with this configuration.
+    """Returns the plan of a run that was made with this configuration.
 
     Args:
         config: The run.
@@ -163,134 +159,154 @@ def planned(config: Config, seed: int, first: FirstPart | None = None) -> Plan:
         first: The rounds of an earlier run that it extends.
 
     Raises:
-        FedprivError: its data, or its plugins, are not at hand.
+        FedprivError: the run's data, or its plugins, are not on this machine.
     """
-    return replace(_draft(config)[0], seed=seed).plan(first=first)
+    draft, _ = _draft(config)
+    return replace(draft, seed=seed).plan(first=first)
 
 
 def _draft(config: Config) -> tuple[RunSketch, Recipe]:
-    seen = outline(config)
-    n_clients = len(seen.sizes)
-    network, promise, recipe = config.network.build(n_clients), config.promise(n_clients), config.recipe(n_clients)
-    problems, (model, loss) = config.problem.everyones(), make_model(config, seen)
-    check_measured(config, seen, model, loss)
-    made = recipe.strategy, promise, network, config.rounds, seen, problems, model, loss, config.seed or 0
-    return RunSketch(*made, augmentation=config.data.augmentation), recipe
+    """Returns the run without its data, and the recipe of its strategy."""
+    public_info = outline(config)
+    n_clients = len(public_info.sizes)
+    network = config.network.build(n_clients)
+    privacy = config.promise(n_clients)
+    recipe = config.recipe(n_clients)
+    problems = config.problem.everyones()
+    model, loss = make_model(config, public_info)
+    check_measured(config, public_info, model, loss)
+    draft = RunSketch(
+        strategy=recipe.strategy,
+        privacy=privacy,
+        network=network,
+        rounds=config.rounds,
+        outline=public_info,
+        problems=problems,
+        model=model,
+        loss=loss,
+        seed=config.seed or 0,
+        augmentation=config.data.augmentation,
+    )
+    return draft, recipe
 
 
 def at_start(config: Config, training: Training) -> list[str]:
-    """Warnings at the start of a run, a sentence or two each."""
+    """Returns warnings at the start of a run, a sentence or two each."""
+    warnings = warnings_at_start(training)
     if training.plan.privacy.private:
-        said = _notes(config)
-    else:
-        said = []
-    return [*warnings_at_start(training), *said]
+        warnings += _notes(config)
+    return warnings
 
 
 def _notes(config: Config) -> list[str]:
-    """What the promise rests on besides noise."""
-    fitted = (
-        "epsilon does not cover the data that model.weights were fitted on: take public weights, or add the price of "
-        "the run that made them"
-    )
-    return [*notes(config.data.partition.kind), *([] if config.model.weights is None else [fitted])]
+    """Returns what the privacy of the run depends on besides noise."""
+    warnings = [*notes(config.data.partition.kind)]
+    if config.model.weights is not None:
+        warnings.append(
+            "epsilon does not cover the data that model.weights were fitted on: take public weights, or add the price "
+            "of the run that made them"
+        )
+    return warnings
 
 
 def load_data(config: Config) -> Split:
-    """The data set."""
+    """Loads the data set that a configuration names."""
     return data.load(config.data.name, **config.data.options)
 
 
 def make_population(config: Config, split: Split) -> list[Client]:
-    """The clients, each with its part of the examples and its own copy of the model."""
+    """Builds the clients, each with its share of the examples and its own copy of the model."""
     datasets = divide(config, split)
     model, loss = make_model(config, PublicDataInfo.of(datasets, split.n_classes))
-    of_clients, *of_server = config.problem.everyones()
-    clients = make_clients(model, loss, datasets, of_clients, config.data.augmentation)
-    # the server takes part as one more client, with constraints but without an objective
-    return [*clients, *(client for problem in of_server for client in make_clients(model, loss, [split.test], problem))]
+    client_problem, *server_problems = config.problem.everyones()
+    clients = [*make_clients(model, loss, datasets, client_problem, config.data.augmentation)]
+    # a server with constraints takes part as one more client, without an objective
+    for problem in server_problems:
+        clients += make_clients(model, loss, [split.test], problem)
+    return clients
 
 
 def client_tests(config: Config, split: Split, n_clients: int) -> list[Subset[Any] | None]:
-    """Of each client, the test examples of those whose train examples it has; None where there are none."""
+    """Returns for each client the test examples of the writers whose train examples it has; None without any."""
     assert split.writers is not None
     assert split.test_writers is not None, "see `check_owners`"
-    found: list[Subset[Any] | None] = [None] * n_clients
-    for client, own in enumerate(divide(config, split)):
-        writers = split.writers[torch.as_tensor(own.indices)].unique()
-        places = torch.isin(split.test_writers, writers).nonzero()[:, 0].tolist()
-        if places:
-            found[client] = Subset(split.test, places)
-        else:
-            found[client] = None
-    return found
+    tests: list[Subset[Any] | None] = [None] * n_clients
+    for client, subset in enumerate(divide(config, split)):
+        writers = split.writers[torch.as_tensor(subset.indices)].unique()
+        indices = torch.isin(split.test_writers, writers).nonzero()[:, 0].tolist()
+        if indices:
+            tests[client] = Subset(split.test, indices)
+    return tests
 
 
 def client_names(config: Config, split: Split, n_clients: int) -> list[str] | None:
-    """The names of the clients, where each is one of those whom the data name; the server, if any, is the last."""
+    """Returns the names of the clients, if each is a writer whom the data name; the server, if any, is the last."""
     if config.data.partition.kind != "by_writer" or split.writers is None or not split.writer_names:
         return None
     names = [split.writer_names[writer] for writer in split.writers.unique().tolist()]
-    if config.problem.server is None:
-        of_server = []
-    else:
-        of_server = ["server"]
-    if len(names) + len(of_server) == n_clients:
-        return [*names, *of_server]
-    return None
+    if config.problem.server is not None:
+        names.append("server")
+    if len(names) != n_clients:
+        return None
+    return names
 
 
-def make_model(config: Config, seen: PublicDataInfo) -> tuple[nn.Module, nn.Module]:
-    """The model and the loss; see `models.make`."""
-    model, loss = config.model, config.loss
-    example, seed = torch.zeros(1, *seen.input_shape, dtype=seen.dtype), config.seed or 0
-    made = (model.name, model.options), (loss.name, loss.options)
+def make_model(config: Config, public_info: PublicDataInfo) -> tuple[nn.Module, nn.Module]:
+    """Builds the model and the loss; see `models.make`."""
+    model = config.model
+    loss = config.loss
     return models.make(
-        *made,
-        example,
-        seen.n_classes,
+        (model.name, model.options),
+        (loss.name, loss.options),
+        torch.zeros(1, *public_info.input_shape, dtype=public_info.dtype),
+        public_info.n_classes,
         fix=model.fix,
         weights=model.weights,
         lora=model.lora,
         train=model.train,
-        seed=seed,
+        seed=config.seed or 0,
     )
 
 
 def divide(config: Config, split: Split) -> list[Subset[Any]]:
-    """Each client's examples."""
+    """Returns each client's examples."""
     return divided(config.data, split)
 
 
 def divided(section: DataSection, split: Split) -> list[Subset[Any]]:
-    """The examples of each owner, as the section of data says."""
-    wanted, labels = section.partition, labels_of(split.train)
-    generator, options = torch.Generator().manual_seed(wanted.seed), wanted.options
+    """Divides the train examples among owners as the section of data says."""
+    partition = section.partition
+    labels = labels_of(split.train)
+    generator = torch.Generator().manual_seed(partition.seed)
     try:
-        shares = data.partition(wanted.kind, labels, wanted.n_clients, generator, writers=split.writers, **options)
+        shares = data.partition(
+            partition.kind, labels, partition.n_clients, generator, writers=split.writers, **partition.options
+        )
     except ConfigError as error:
         raise ConfigError(f"data.{error.field}", error.value, error.fix) from None
     return [Subset(split.train, share.tolist()) for share in shares]
 
 
 def outline(config: Config) -> PublicDataInfo:
-    """Sizes and shapes of a configuration's data; the data are read only if these are not known beforehand."""
-    wanted, server = config.data.partition, config.problem.server
+    """Returns sizes and shapes of a configuration's data; reads the data only if these are not known beforehand."""
+    partition = config.data.partition
+    server = config.problem.server
+    facts = None
     if config.data.name in DATASETS:
         facts = DATASETS[config.data.name].facts
-    else:
-        facts = None
+    sizes = None
     if facts:
-        sizes = known_sizes(wanted.kind, facts.n_train, wanted.n_clients)
-    else:
-        sizes = None
+        sizes = known_sizes(partition.kind, facts.n_train, partition.n_clients)
     if facts is None or sizes is None or server is not None:
         split = load_data(config)
         datasets = divide(config, split)
         check_datasets(datasets, split.test, config.promise(len(datasets)))
-        # the server's data are the test data
-        found = PublicDataInfo.of([*datasets, *([] if server is None else [split.test])], split.n_classes)
-        return replace(found, tests_have_owners=split.writers is not None and split.test_writers is not None)
-    flat, transforms = (config.data.options.get(name, ()) for name in ("flat", "transforms"))
-    (example,) = as_inputs(torch.zeros(1, *facts.shape), flat=bool(flat), transforms=transforms)
+        owned: list[Dataset[Any]] = [*datasets]
+        if server is not None:
+            owned.append(split.test)  # the server's data are the test data
+        info = PublicDataInfo.of(owned, split.n_classes)
+        return replace(info, tests_have_owners=split.writers is not None and split.test_writers is not None)
+    flat = bool(config.data.options.get("flat", ()))
+    transforms = config.data.options.get("transforms", ())
+    (example,) = as_inputs(torch.zeros(1, *facts.shape), flat=flat, transforms=transforms)
     return PublicDataInfo(sizes, tuple(example.shape), facts.n_classes)

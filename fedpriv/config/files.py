@@ -18,49 +18,50 @@ from fedpriv.storage.identity import of_config
 
 @checked("load_config")
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read and check a configuration.
+    """Reads and validates a configuration.
 
     Args:
         path: YAML file.
         overrides: `dotted.name=value`, the value as YAML; later ones win.
 
     Raises:
-        ConfigError: the file or a setting cannot be used; names the field, the value and the fix.
+        ConfigError: the file or a setting cannot be used; the error has the field, the value and the fix.
     """
     try:
-        given = strict_yaml.read(Path(path).read_text(encoding="utf-8"), str(path))
+        raw = strict_yaml.read(Path(path).read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("configuration", str(path), f"cannot be read ({error})") from None
-    if not isinstance(given, dict):
+    if not isinstance(raw, dict):
         raise ConfigError("configuration", str(path), "must be a mapping of sections (data, model, strategy, ...)")
     for setting in overrides:
-        given = override(given, setting)
-    return check(Config, given)
+        raw = override(raw, setting)
+    return check(Config, raw)
 
 
 @checked("to_yaml")
 def to_yaml(config: Config) -> str:
-    """The configuration as YAML with all defaults filled in, without the secret seed."""
+    """Formats the configuration as YAML with all defaults filled in, without the secret seed."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
 
 
 @checked("fingerprint")
 def fingerprint(config: Config) -> str:
-    """Digest of what must not change between stop and resume: all settings but those of logging and speed.
+    """Returns a digest of what must not change between stop and resume: all settings but those of logging and speed.
 
-    Of a file of weights the contents count, wherever it lies.
+    A file of weights enters by its contents, not by its path.
 
     Raises:
-        ConfigError: that file cannot be read.
+        ConfigError: the file of weights cannot be read.
     """
-    given, weights = config.model_dump(mode="json"), config.model.weights
+    settings = config.model_dump(mode="json")
+    weights = config.model.weights
     if weights is not None:
-        given["model"]["weights"]["file"] = weights.digest()
-    return of_config(given)[:16]
+        settings["model"]["weights"]["file"] = weights.digest()
+    return of_config(settings)[:16]
 
 
-def override(given: dict[str, Any], setting: str) -> dict[str, Any]:
-    """A copy of a mapping in which `dotted.name=value` is set.
+def override(raw: dict[str, Any], setting: str) -> dict[str, Any]:
+    """Returns a copy of a mapping in which `dotted.name=value` is set.
 
     Raises:
         ConfigError: the setting has another form.
@@ -69,19 +70,19 @@ def override(given: dict[str, Any], setting: str) -> dict[str, Any]:
     keys = name.strip().split(".")
     if not equals or not all(keys) or len(keys) > strict_yaml.DEEPEST:
         raise ConfigError("override", setting, "write it as section.field=value, e.g. privacy.epsilon=1")
-    section = given.get(keys[0])
+    section = raw.get(keys[0])
     if isinstance(section, str):  # the short form of a plugin
-        given = {**given, keys[0]: {"name": section}}
-    return _set(given, keys, strict_yaml.read(text, setting))
+        raw = {**raw, keys[0]: {"name": section}}
+    return _set(raw, keys, strict_yaml.read(text, setting))
 
 
 def _set(section: object, keys: Sequence[str], value: object) -> dict[str, Any]:
+    """Returns a copy of a mapping in which the value at these nested keys is set; other than mappings are replaced."""
+    copied: dict[str, Any] = {}
     if isinstance(section, dict):
-        inside: dict[str, Any] = section
-    else:
-        inside = {}
+        copied |= section
     if len(keys) == 1:
-        changed = value
+        copied[keys[0]] = value
     else:
-        changed = _set(inside.get(keys[0]), keys[1:], value)
-    return {**inside, keys[0]: changed}
+        copied[keys[0]] = _set(copied.get(keys[0]), keys[1:], value)
+    return copied

@@ -1,4 +1,4 @@
-"""What a configuration's `log` section says to measure of a run."""
+"""Resolves and checks the metrics and test sets in the `log` section of a configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedpriv.clients.layout import Layout
 from fedpriv.clients.public_info import PublicDataInfo
 from fedpriv.config.schema import Config, LogSection
 from fedpriv.errors import ConfigError
-from fedpriv.evaluation.client_tests import known_of
+from fedpriv.evaluation.client_tests import reported_names
 from fedpriv.evaluation.custom_metrics import CustomMetric, MetricSet
 from fedpriv.evaluation.evaluator import Evaluator
 from fedpriv.evaluation.regression import ERRORS
@@ -20,15 +20,15 @@ from fedpriv.settings import plugins
 
 
 def metrics_of(config: Config, n_classes: int | None, scale: float = 1.0) -> dict[str, CustomMetric]:
-    """The user's metrics by name.
+    """Returns the user's metrics by name.
 
     Args:
         config: The configuration.
-        n_classes: Of the data; None where targets are numbers.
+        n_classes: Number of classes of the data; None where targets are numbers.
         scale: How many of the target's own units 1 is.
 
     Raises:
-        ConfigError: a name is of no metric, or of one that the data have not.
+        ConfigError: a metric does not exist, or is not for targets of this kind.
     """
     return {name: _metric(name, reference, n_classes, scale) for name, reference in config.log.metrics.items()}
 
@@ -45,36 +45,40 @@ def _metric(name: str, reference: str, n_classes: int | None, scale: float) -> C
     return plugins.resolve_object(reference, field=field)
 
 
-def check_owners(config: Config, *, known: bool) -> None:
-    """Refuse `log.client_tests` where it is not `known` whose each test example is.
+def check_owners(config: Config, *, are_known: bool) -> None:
+    """Refuses `log.client_tests` for a data set that does not say who owns each test example.
+
+    Args:
+        config: The configuration.
+        are_known: Whether the owners are known.
 
     Raises:
-        ConfigError: names the data set.
+        ConfigError: the owners are needed and unknown.
     """
-    if config.log.client_tests and not known:
+    if config.log.client_tests and not are_known:
         fix = f"{config.data.name} does not say whose each test example is; femnist does, and hf with a column client"
         raise ConfigError("log.client_tests", True, fix)
 
 
-def check_measured(config: Config, seen: PublicDataInfo, model: nn.Module, loss: nn.Module) -> None:
-    """Refuse what a run would, of what is to be measured and of when it is to end, without its data.
+def check_measured(config: Config, public_info: PublicDataInfo, model: nn.Module, loss: nn.Module) -> None:
+    """Refuses metrics and early stopping that the run would refuse, without its data.
 
     Raises:
-        ConfigError: as the run would.
+        ConfigError: the same error that the run would raise.
     """
-    check_owners(config, known=seen.tests_have_owners)
+    check_owners(config, are_known=public_info.tests_have_owners)
     with named_in_log():
-        own = MetricSet(metrics_of(config, seen.n_classes))
+        metric_set = MetricSet(metrics_of(config, public_info.n_classes))
         if config.log.stop is None:
             return
-        (example,) = replace(seen, sizes=(1,)).synthetic_datasets()
-        names = Evaluator(model, loss, example, own=own).names(Layout.of(model).row_of(model))
-        config.log.stop.begin(known_of(names, {0: example} if config.log.client_tests else {}))
+        (example,) = replace(public_info, sizes=(1,)).synthetic_datasets()
+        names = Evaluator(model, loss, example, custom=metric_set).names(Layout.of(model).row_of(model))
+        config.log.stop.begin(reported_names(names, {0: example} if config.log.client_tests else {}))
 
 
 @contextmanager
 def named_in_log() -> Generator[None]:
-    """Errors about arguments of a run that a configuration has under `log` are named so."""
+    """Context manager that adds `log.` to errors about arguments that a configuration has in that section."""
     try:
         yield
     except ConfigError as error:

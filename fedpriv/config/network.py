@@ -29,7 +29,7 @@ class MixingSection(Plugin):
     field, registry, context = "network.mixing", MIXINGS, ("graph",)
 
     def rule(self) -> Callable[[Undirected], Weights]:
-        """The function that makes a graph's mixing matrix."""
+        """Returns the function that computes a graph's mixing matrix."""
         options = self.options  # checked once, not in every round
         return lambda graph: plugins.build(self.name, MIXINGS, options, field=self.field, context={"graph": graph})
 
@@ -50,7 +50,7 @@ class CohortChoice(Choice):
     cyclic: Annotated[CyclicCohort, Spelled(named_fields(CyclicCohort))] | None = None
 
     def build(self) -> Cohort:
-        """The setting."""
+        """Builds the cohorts of a star."""
         if self.poisson is not None:
             return PoissonCohort(self.poisson)
         if self.cyclic is not None:
@@ -71,7 +71,7 @@ class NetworkSection(Section):
     outages: tuple[Annotated[Outage, Spelled(named_fields(Outage))], ...] = ()
 
     def build(self, n_clients: int) -> Star | Graph:
-        """The network of `n_clients` clients.
+        """Builds the network of `n_clients` clients.
 
         Raises:
             ConfigError: settings do not fit each other or the number of clients.
@@ -79,17 +79,18 @@ class NetworkSection(Section):
         cohort = self.cohort.build()
         if self.topology.name == "star":
             if self.activity.name != "always" or self.outages:
+                field = "activity"
+                value = self.activity.name
                 if self.outages:
-                    field, value = ("outages", str(self.outages))
-                else:
-                    field, value = ("activity", self.activity.name)
+                    field = "outages"
+                    value = str(self.outages)
                 raise ConfigError(f"network.{field}", value, "belongs to graphs; on a star say network.cohort")
             return Star(n_clients, cohort)
         if not isinstance(cohort, Everyone):
             fix = "belongs to the star; on a graph say network.activity"
             raise ConfigError("network.cohort", str(self.cohort), fix)
-        own = self.activity.name == "one_peer_exponential" and not self.outages
-        if own and self.mixing.name != "metropolis":
+        has_own_weights = self.activity.name == "one_peer_exponential" and not self.outages
+        if has_own_weights and self.mixing.name != "metropolis":
             fix = "one_peer_exponential has weights of its own; leave it out"
             raise ConfigError("network.mixing", self.mixing.name, fix)
         graph = checked(self.topology.build(n_clients=n_clients), n_clients)
@@ -102,7 +103,7 @@ class NetworkSection(Section):
         return Graph(graph, weights, activity=activity, outages=self.outages, mixing_steps=self.mixing_steps)
 
     def active_fraction(self, n_clients: int | None) -> float:
-        """Expected fraction of clients in a round; 1 if the number of clients is not known yet."""
+        """Returns the expected fraction of clients in a round; 1 if the number of clients is not known yet."""
         if n_clients is None or (self.activity.name == "always" and self.cohort == CohortChoice()):
             return 1.0
         return self.build(n_clients).active_fraction

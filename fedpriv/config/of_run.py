@@ -1,4 +1,4 @@
-"""What the configuration in a run's folder tells of its plan."""
+"""Recovers the plan of a run from the configuration in its folder."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from fedpriv.config.files import load_config
 from fedpriv.errors import FedprivError
 from fedpriv.planning.plan import FirstPart
 from fedpriv.reports.spendings import PlannedSpending, ended_early
-from fedpriv.runs.run_accountant import rest_of
+from fedpriv.runs.run_accountant import remaining_records
 from fedpriv.runs.run_files import RunFiles
 
 
 def plan_of(files: RunFiles) -> PlannedSpending:
-    """What is known of a run besides its files, as far as its configuration can be read here."""
+    """Returns public sizes and unreleased records of a run's plan; empty if its configuration cannot be used here."""
     if files.config is None:
         return PlannedSpending()
     try:
@@ -23,4 +23,4 @@ def plan_of(files: RunFiles) -> PlannedSpending:
         plan = planned(config, files.checkpoint.randomness().seed, FirstPart.of(files.ledger))
     except FedprivError:
         return PlannedSpending()
-    return PlannedSpending(tuple(rest_of(plan, files.result["rounds"])), sizes)
+    return PlannedSpending(tuple(remaining_records(plan, files.result["rounds"])), sizes)

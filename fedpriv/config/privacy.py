@@ -29,7 +29,7 @@ SAMPLING = by_key(
     cyclic=settings.Cyclic,
 )
 
-_FOR = {"iterate": "for"}  # no name of Python's
+_FOR = {"iterate": "for"}  # `for` cannot be a name in Python
 MATRIX = by_key("independent", None, bsr=BSR, banded=by_fields(Banded, {}, _FOR), blt=by_fields(BLT, {}, _FOR))
 SECRETS = by_key("complete", pairwise.Complete(), random_regular=pairwise.RandomRegular, topology=pairwise.Topology)
 TRUST = by_key(
@@ -50,7 +50,7 @@ class ScheduleChoice(Choice):
     function: str | None = None
 
     def build(self) -> Schedule:
-        """The setting."""
+        """Builds the schedule."""
         if self.function:
             return Custom(plugins.function_of_round(self.function, float, "privacy.schedule.function"))
         return self.geometric or Uniform()
@@ -64,12 +64,12 @@ class NoiseChoice(Choice):
     time: Annotated[BSR | Banded | BLT, Spelled(MATRIX)] | None = None
 
     def build(self) -> settings.Noise:
-        """The setting."""
+        """Builds the noise."""
         return self.time or settings.Independent()
 
 
 class PrivacySection(Section):
-    """The promise: the run's total `epsilon`, or its `noise_multiplier`; `epsilon_bar` is for published variants.
+    """The privacy settings: the total `epsilon`, or the `noise_multiplier`; `epsilon_bar` is for published variants.
 
     `budget` names the file of the data's lifetime budget (`fedpriv budget`), which refuses a run that would overspend.
     """
@@ -93,27 +93,31 @@ class PrivacySection(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _clip_suits_noise(cls, given: object) -> object:
-        """Clip in l2 for Gaussian noise and in l1 for Laplace noise, unless a norm is given."""
-        if isinstance(given, dict) and isinstance(given.get("clip", {}), dict):
-            law = next(
-                (law for name, law in NOISE_DISTRIBUTIONS.items() if name == given.get("mechanism")),
-                NOISE_DISTRIBUTIONS["gaussian"],
-            )
-            return {**given, "clip": {"bound": 1.0, "norm": law.norm, **given.get("clip", {})}}
-        return given
+    def _clip_suits_noise(cls, raw: object) -> object:
+        """Fills in an l2 clip for Gaussian noise and an l1 clip for Laplace noise, unless a norm is set."""
+        if not isinstance(raw, dict) or not isinstance(raw.get("clip", {}), dict):
+            return raw
+        # an unknown mechanism, of any type, is refused later
+        distribution = next(
+            (distribution for name, distribution in NOISE_DISTRIBUTIONS.items() if name == raw.get("mechanism")),
+            NOISE_DISTRIBUTIONS["gaussian"],
+        )
+        return {**raw, "clip": {"bound": 1.0, "norm": distribution.norm, **raw.get("clip", {})}}
 
     def _check_published(self, published: bool) -> None:
+        """Refuses `epsilon_bar` for sound strategies, and a target or noise multiplier for published variants."""
         if not published and self.epsilon_bar is not None:
             fix = "it belongs to strategy.variant: published; give the run's total as privacy.epsilon"
             raise ConfigError("privacy.epsilon_bar", self.epsilon_bar, fix)
-        for name in ("epsilon", "noise_multiplier") if published else ():
+        if not published:
+            return
+        for name in ("epsilon", "noise_multiplier"):
             if getattr(self, name) is not None:
                 fix = "variant: published makes no promise; leave it out, epsilon_bar sets the noise"
                 raise ConfigError(f"privacy.{name}", getattr(self, name), fix)
 
     def build(self, recipe: Recipe) -> settings.Privacy:
-        """The settings as Python has them.
+        """Builds the settings `fedpriv.Privacy`.
 
         Args:
             recipe: The strategy, with the schedule or published noise that it brings.
@@ -126,15 +130,15 @@ class PrivacySection(Section):
         if recipe.schedule is not None and not isinstance(schedule, Uniform):
             value = self.schedule.model_dump(mode="json")
             raise ConfigError("privacy.schedule", value, "the strategy sets the schedule; leave it out")
-        own: dict[str, Any] = {name: value for name, value in self if name in _SETTINGS}
+        options: dict[str, Any] = {name: value for name, value in self if name in _SETTINGS}
         if self.at == "none" or recipe.published is not None:
-            own |= {"epsilon": None, "noise_multiplier": None}
-        own |= {
+            options |= {"epsilon": None, "noise_multiplier": None}
+        options |= {
             "noise": self.noise.build(),
             "mechanism": NOISE_DISTRIBUTIONS[self.mechanism].mechanism,
             "schedule": recipe.schedule or schedule,
         }
-        return settings.Privacy(**own, published=recipe.published)
+        return settings.Privacy(**options, published=recipe.published)
 
 
 _SETTINGS = {field.name for field in fields(settings.Privacy)}

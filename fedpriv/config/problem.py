@@ -39,10 +39,8 @@ class ProblemSection(Section):
     compare: bool = False
 
     def everyones(self) -> list[Problem]:
-        """The problem of each client, and that of the server if it has constraints."""
-        problem = Problem(self.objective.build(), tuple(constraint.build() for constraint in self.constraints))
-        if self.server is None:
-            server = []
-        else:
-            server = [tuple(constraint.build() for constraint in self.server.constraints)]
-        return [problem, *(Problem(None, constraints) for constraints in server)]
+        """Returns the problem of each client, and that of the server if it has constraints."""
+        problems = [Problem(self.objective.build(), tuple(constraint.build() for constraint in self.constraints))]
+        if self.server is not None:
+            problems.append(Problem(None, tuple(constraint.build() for constraint in self.server.constraints)))
+        return problems

@@ -19,31 +19,31 @@ SCHEDULES: dict[str, type] = {"cosine": Cosine, "warmup": Warmup, "steps": Steps
 
 @dataclass(frozen=True)
 class Named:
-    """The function of the round, from 1, that `package.module:name` names."""
+    """A function of the round, counted from 1, that a configuration names as `package.module:name`."""
 
     reference: str
     function: Callable[[int], float]
 
     def __call__(self, t: int) -> float:
-        """Its value in round `t`."""
+        """Returns the value in round `t`."""
         return self.function(t)
 
 
 class _OneSchedule(Section):
     @model_validator(mode="after")
     def _just_one(self) -> Self:
-        if len(self.given) != 1:
+        if len(self.chosen) != 1:
             raise PydanticCustomError("choice", "give one of {names}", {"names": ", ".join(type(self).model_fields)})
         return self
 
     @property
-    def given(self) -> dict[str, Any]:
-        """What was chosen."""
+    def chosen(self) -> dict[str, Any]:
+        """The fields that are set."""
         return {name: value for name, value in self if value is not None}
 
-    def made(self) -> Any:  # noqa: ANN401 - a schedule
-        """The schedule."""
-        ((name, value),) = self.given.items()
+    def to_schedule(self) -> Any:  # noqa: ANN401 - a schedule
+        """Returns the schedule that was chosen."""
+        ((name, value),) = self.chosen.items()
         if name in SCHEDULES:
             return value
         return Named(value, plugins.function_of_round(value, float, "strategy.schedule.function"))
@@ -54,29 +54,32 @@ Schedule = create_model("Schedule", __base__=_OneSchedule, **_FIELDS, function=(
 _WORDS = {kind: name for name, kind in SCHEDULES.items()}
 
 
-def _written(made: Any) -> object:  # noqa: ANN401 - a schedule
-    if isinstance(made, Named):
-        return {"function": made.reference}
-    return {_WORDS[type(made)]: asdict(made)}
+def _written(schedule: Any) -> object:  # noqa: ANN401 - a schedule
+    if isinstance(schedule, Named):
+        return {"function": schedule.reference}
+    return {_WORDS[type(schedule)]: asdict(schedule)}
 
 
-_SCHEDULE: Any = Annotated[Schedule, AfterValidator(_OneSchedule.made), PlainSerializer(_written), Tag("@schedule")]
+_SCHEDULE: Any = Annotated[
+    Schedule, AfterValidator(_OneSchedule.to_schedule), PlainSerializer(_written), Tag("@schedule")
+]
 
 
 def spelled(number: Any, fields: type) -> Any:  # noqa: ANN401 - annotations
-    """Spelling of a step size: a number in these bounds, the fields of this class, or `{cosine: {...}}`."""
+    """Returns the spelling of a step size: a number in these bounds, fields of this class, or `{cosine: {...}}`."""
 
-    def which(given: object) -> str:
-        if isinstance(given, dict):
-            meant = any(get_close_matches(str(key), Schedule.model_fields) for key in given)
-            if meant:
+    def which(raw: object) -> str:
+        if isinstance(raw, dict):
+            names_a_schedule = any(get_close_matches(str(key), Schedule.model_fields) for key in raw)
+            if names_a_schedule:
                 return "@schedule"
             return "@fields"
-        if isinstance(given, fields):
+        if isinstance(raw, fields):
             return "@fields"
-        if callable(given):
+        if callable(raw):
             return "@schedule"
         return "@number"
 
-    by_number, by_fields = Annotated[number, Tag("@number")], Annotated[named_fields(fields), Tag("@fields")]
+    by_number = Annotated[number, Tag("@number")]
+    by_fields = Annotated[named_fields(fields), Tag("@fields")]
     return Annotated[Union[by_number, by_fields, _SCHEDULE], Discriminator(which)]  # noqa: UP007 - made at run time

@@ -48,9 +48,10 @@ _FROM_DATA = ("n_examples", "labels", "writers", "generator")
 
 
 def _partition_section(kind: Kind) -> type[PartitionSection]:
+    """Creates the section of a kind of partition, with the parameters of its function as options."""
     tag: Any = Literal[kind]
-    own: Any = options_model(PARTITIONS[kind], _FROM_DATA)
-    return create_model(kind, __base__=(own, PartitionSection), kind=(tag, ...))
+    options: Any = options_model(PARTITIONS[kind], _FROM_DATA)
+    return create_model(kind, __base__=(options, PartitionSection), kind=(tag, ...))
 
 
 PARTITION_SECTIONS: Mapping[str, type[PartitionSection]] = {kind: _partition_section(kind) for kind in PARTITIONS}
@@ -83,10 +84,10 @@ class DataSection(Plugin):
         return Augmentation([section.build() for section in self.augment], self.augmentation_multiplicity)
 
 
-def _as_file(given: object) -> object:
-    if isinstance(given, str):
-        return {"file": given}
-    return given
+def _as_file(raw: object) -> object:
+    if isinstance(raw, str):
+        return {"file": raw}
+    return raw
 
 
 class ModelSection(Plugin):
@@ -120,53 +121,49 @@ class StrategySection(Plugin):
 
     @model_validator(mode="before")
     @classmethod
-    def _optimizer_only_where_steps_are_free(cls, given: object) -> object:
-        """The proof of other algorithms, or the algorithm itself, is about the plain step that it makes."""
-        if isinstance(given, dict) and "optimizer" in given and given.get("name") in STRATEGIES:
-            having = [name for name, entry in STRATEGIES.items() if "optimizer" in signature(entry.build).parameters]
-            if given["name"] not in having or given.get("variant", "sound") != "sound":
-                fix = f"{given['name']} makes steps of its own: leave it out; these take one: {', '.join(having)}"
-                raise ConfigError("strategy.optimizer", given["optimizer"], fix)
-        return given
+    def _optimizer_only_where_steps_are_free(cls, raw: object) -> object:
+        """Refuses an optimizer for strategies whose proof, or whose algorithm itself, needs their own plain step."""
+        if not (isinstance(raw, dict) and "optimizer" in raw and raw.get("name") in STRATEGIES):
+            return raw
+        names = [name for name, entry in STRATEGIES.items() if "optimizer" in signature(entry.build).parameters]
+        if raw["name"] not in names or raw.get("variant", "sound") != "sound":
+            fix = f"{raw['name']} makes steps of its own: leave it out; these take one: {', '.join(names)}"
+            raise ConfigError("strategy.optimizer", raw["optimizer"], fix)
+        return raw
 
     @classmethod
     def variants(cls, name: str) -> tuple[dict[str, str], ...]:
-        """None, and `published` where a paper's is known."""
+        """Returns no field, and `variant: published` for a name that has a published variant."""
         if STRATEGIES[name].variants.published:
             return ({}, {"variant": "published"})
         return ({},)
 
     @classmethod
-    def builder(cls, own: Mapping[str, Any]) -> Callable[..., Strategy | Recipe]:
-        """The function that makes the strategy, for this variant."""
-        name = own["name"]
-        if own.get("variant") != "published":
-            return super().builder(own)
+    def builder(cls, section_fields: Mapping[str, Any]) -> Callable[..., Strategy | Recipe]:
+        """Returns the function that builds the strategy, for this variant."""
+        name = section_fields["name"]
+        if section_fields.get("variant") != "published":
+            return super().builder(section_fields)
+        published = None
         if name in STRATEGIES:
-            found = STRATEGIES[name].variants.published
-        else:
-            found = None
-        if found is None:
-            having = ", ".join(name for name, entry in STRATEGIES.items() if entry.variants.published)
-            raise ConfigError("strategy.variant", "published", f"{name} has no published variant; these have: {having}")
-        return found
+            published = STRATEGIES[name].variants.published
+        if published is None:
+            names = ", ".join(name for name, entry in STRATEGIES.items() if entry.variants.published)
+            raise ConfigError("strategy.variant", "published", f"{name} has no published variant; these have: {names}")
+        return published
 
     def recipe(self, rounds: int, epsilon_bar: float | None, active_fraction: float = 1.0) -> Recipe:
-        """Build the strategy, with its schedule and published noise if it has any."""
-        made: Any = self.build(rounds=rounds, epsilon_bar=epsilon_bar, active_fraction=active_fraction)
-        if self.name in STRATEGIES:
-            after = STRATEGIES[self.name].variants.after
-        else:
-            after = Recipe
-        if isinstance(made, Strategy):
-            recipe = after(made)
-        else:
-            recipe = made
+        """Builds the strategy, with its schedule and published noise if it has any."""
+        built: Any = self.build(rounds=rounds, epsilon_bar=epsilon_bar, active_fraction=active_fraction)
+        recipe = built
+        if isinstance(built, Strategy) and self.name in STRATEGIES:
+            recipe = STRATEGIES[self.name].variants.after(built)
+        elif isinstance(built, Strategy):
+            recipe = Recipe(built)
         if not isinstance(recipe, Recipe):
-            raise ConfigError("strategy", self.name, f"gives a {type(made).__name__}; give a fedpriv.Strategy")
-        if self.variant == "sound":
-            name = self.name
-        else:
+            raise ConfigError("strategy", self.name, f"gives a {type(built).__name__}; give a fedpriv.Strategy")
+        name = self.name
+        if self.variant != "sound":
             name = f"{self.name} ({self.variant})"
         return replace(recipe, strategy=replace(recipe.strategy, name=name))
 
@@ -200,14 +197,15 @@ class LogSection(Section):
 
     @model_validator(mode="after")
     def _tests_what_may_be_tested(self) -> Self:
-        given = {"stop": self.stop, "metrics": self.metrics, "client_tests": self.client_tests}
-        for name in () if self.test else (name for name, value in given.items() if value):
-            raise ConfigError(f"log.{name}", given[name], "is computed on test data: leave it out, or log.test: false")
+        needs_test_data = {"stop": self.stop, "metrics": self.metrics, "client_tests": self.client_tests}
+        for name, value in needs_test_data.items():
+            if value and not self.test:
+                raise ConfigError(f"log.{name}", value, "is computed on test data: leave it out, or log.test: false")
         return self
 
 
 class Config(Section):
-    """A run."""
+    """The configuration of a run."""
 
     data: DataSection
     model: ModelSection
@@ -224,16 +222,16 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        self.promise()  # and so the network, as far as it is not everyone in every round
+        self.promise()  # raises for settings that contradict each other; builds the strategy and the network, too
         return self
 
     def recipe(self, n_clients: int | None = None) -> Recipe:
-        """The strategy and its noise; give `n_clients` if the configuration leaves it to the data."""
+        """Builds the strategy and its noise; give `n_clients` if the configuration leaves it to the data."""
         fraction = self.network.active_fraction(n_clients or self.data.partition.n_clients)
         return self.strategy.recipe(self.rounds, self.privacy.epsilon_bar, fraction)
 
     def promise(self, n_clients: int | None = None) -> settings.Privacy:
-        """The privacy settings, as `recipe`."""
+        """Builds the privacy settings; `n_clients` as for `recipe`."""
         if self.strategy.variant == "published" and self.privacy.epsilon_bar is None:
             fix = "variant: published needs the paper's epsilon per round, e.g. 0.05 (.inf: no noise)"
             raise ConfigError("privacy.epsilon_bar", None, fix)

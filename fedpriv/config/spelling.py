@@ -29,7 +29,7 @@ from fedpriv.strategies.spreading import keywords, signed
 
 
 def by_key(neither: str, nothing: object, **classes: Any) -> Any:  # noqa: ANN401 - an annotation
-    """Spelling `{l2: {lam: 0.1}}`: a class and its fields; or the word `neither` for the object `nothing`.
+    """Returns the spelling `{l2: {lam: 0.1}}`: a class and its fields; or the word `neither` for the object `nothing`.
 
     A class some of whose fields are spelled themselves is given as `by_fields` makes it.
     """
@@ -38,36 +38,36 @@ def by_key(neither: str, nothing: object, **classes: Any) -> Any:  # noqa: ANN40
     model.neither = neither
     keys = {get_args(kind)[0] if get_args(kind) else kind: key for key, kind in classes.items()}
 
-    def write(made: Any) -> object:  # noqa: ANN401 - a dataclass
-        if made == nothing:
+    def write(value: Any) -> object:  # noqa: ANN401 - a dataclass
+        if value == nothing:
             return neither
-        key = keys[type(made)]
-        return {
-            key: TypeAdapter(classes[key]).dump_python(made, mode="json") if get_args(classes[key]) else asdict(made)
-        }
+        key = keys[type(value)]
+        if get_args(classes[key]):  # some of its fields are spelled themselves
+            return {key: TypeAdapter(classes[key]).dump_python(value, mode="json")}
+        return {key: asdict(value)}
 
     return Annotated[model, AfterValidator(lambda chosen: chosen.value(nothing)), PlainSerializer(write)]
 
 
 def by_kind(**classes: type) -> Any:  # noqa: ANN401 - an annotation
-    """Spelling `{kind: box, bound: 3}`: a class as `kind`, and its fields."""
+    """Returns the spelling `{kind: box, bound: 3}`: a class as `kind`, and its fields."""
     tags: dict[str, Any] = {key: {"kind": (Literal[key], key)} for key in classes}
     models: list[Any] = [create_model(key, __base__=options_model(classes[key]), **tag) for key, tag in tags.items()]
     keys = {kind: key for key, kind in classes.items()}
 
     def read(chosen: BaseModel) -> object:
-        given = dict(chosen)
-        return classes[given.pop("kind")](**given)
+        fields = dict(chosen)
+        return classes[fields.pop("kind")](**fields)
 
-    def write(made: Any) -> object:  # noqa: ANN401 - a dataclass
-        return {"kind": keys[type(made)], **asdict(made)}
+    def write(value: Any) -> object:  # noqa: ANN401 - a dataclass
+        return {"kind": keys[type(value)], **asdict(value)}
 
     union = Annotated[reduce(or_, models), Field(discriminator="kind")]
     return Annotated[union, AfterValidator(read), PlainSerializer(write)]
 
 
 def by_fields(kind: type, spellings: Mapping[Any, Any], words: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401 - an annotation
-    """Spelling of a class by its fields.
+    """Returns the spelling of a class by its fields.
 
     Args:
         kind: The class.
@@ -82,36 +82,37 @@ def by_fields(kind: type, spellings: Mapping[Any, Any], words: Mapping[str, str]
         return words.get(name, name)
 
     def read(chosen: BaseModel) -> object:
-        given = dict(chosen)
-        return kind(**{name: given[spelled(name)] for name in inspect.signature(kind).parameters})
+        fields = dict(chosen)
+        return kind(**{name: fields[spelled(name)] for name in inspect.signature(kind).parameters})
 
-    def write(made: Any) -> object:  # noqa: ANN401 - a dataclass
-        given: dict[str, Any] = {spelled(name): value for name, value in vars(made).items()}
-        return model.model_construct(**given).model_dump(mode="json")
+    def write(value: Any) -> object:  # noqa: ANN401 - a dataclass
+        fields: dict[str, Any] = {spelled(name): content for name, content in vars(value).items()}
+        return model.model_construct(**fields).model_dump(mode="json")
 
     form = Annotated[model, AfterValidator(read), PlainSerializer(write)]
     return Annotated[kind, Spelled(form)]
 
 
 def by_word(**objects: object) -> Any:  # noqa: ANN401 - an annotation
-    """Spelling `newton`: one word for an object."""
+    """Returns the spelling `newton`: one word for an object."""
 
-    def write(made: object) -> str:
-        return next(word for word, known in objects.items() if known == made)
+    def write(value: object) -> str:
+        return next(word for word, candidate in objects.items() if candidate == value)
 
     words: Any = Literal[tuple(objects)]
     return Annotated[words, AfterValidator(objects.__getitem__), PlainSerializer(write)]
 
 
 def number_or(number: Any, kind: type) -> Any:  # noqa: ANN401 - annotations
-    """Spelling of a number, or of an object of this class by its fields."""
+    """Returns the spelling of a number, or of an object of this class by its fields."""
 
-    def which(given: object) -> str:
-        if isinstance(given, dict | kind):
+    def which(raw: object) -> str:
+        if isinstance(raw, dict | kind):
             return "@fields"
         return "@number"
 
-    by_number, by_fields = Annotated[number, Tag("@number")], Annotated[named_fields(kind), Tag("@fields")]
+    by_number = Annotated[number, Tag("@number")]
+    by_fields = Annotated[named_fields(kind), Tag("@fields")]
     return Annotated[Union[by_number, by_fields], Discriminator(which)]  # noqa: UP007 - made at run time
 
 
@@ -131,15 +132,13 @@ SPELLINGS: Mapping[Any, Any] = {
 
 
 def wrapped(factory: Callable[..., Strategy], **around: Callable[..., Strategy]) -> Callable[..., Strategy]:
-    """A factory with further options, each for a function that makes a strategy from a strategy; null leaves it out."""
+    """Adds options to a factory, each for a function that makes a strategy from a strategy; null leaves it out."""
 
     def build(**options: Any) -> Strategy:  # noqa: ANN401 - checked by the factory
-        given = {name: options.pop(name, None) for name in around}
+        sections = {name: options.pop(name, None) for name in around}
         strategy = factory(**options)
-        for name, section in given.items():
-            if section is None:
-                strategy = strategy
-            else:
+        for name, section in sections.items():
+            if section is not None:
                 strategy = around[name](strategy, **dict(section))
         return strategy
 

@@ -30,23 +30,24 @@ class StrategyEntry(RegistryEntry[Strategy | Recipe]):
 
 
 def _modules() -> Iterator[dict[str, Any]]:
-    for room in (strategies, papers):
-        for found in iter_modules(room.__path__, f"{room.__name__}."):
-            yield vars(import_module(found.name))
+    """Yields the contents of each file of the two packages."""
+    for package in (strategies, papers):
+        for module in iter_modules(package.__path__, f"{package.__name__}."):
+            yield vars(import_module(module.name))
 
 
-def _declared(what: str) -> dict[str, Any]:
-    """What the files say under this name, together."""
-    return {name: row for module in _modules() for name, row in module.get(what, {}).items()}
+def _declared(table: str) -> dict[str, Any]:
+    """Merges the tables of this name of all files."""
+    return {name: row for module in _modules() for name, row in module.get(table, {}).items()}
 
 
 def _rows() -> Iterator[tuple[str, StrategyEntry]]:
-    variants, around = _declared("VARIANTS"), _declared("AROUND")
+    variants = _declared("VARIANTS")
+    around = _declared("AROUND")
     for name, row in _declared("NAMES").items():
+        build = row.build
         if name in around:
             build = wrapped(row.build, **around[name])
-        else:
-            build = row.build
         yield name, StrategyEntry(build, row.description, variants.get(name, Variants()))
 
 

@@ -52,7 +52,7 @@ DATASETS = plugins.Registry(_OWN, (Split,), "fedpriv.data", DatasetEntry)
 
 @checked("data")
 def load(name: str, **options: object) -> Split:
-    """Load a data set.
+    """Loads a data set.
 
     Args:
         name: A key of `DATASETS`, or `package.module:function` that returns a `Split`.

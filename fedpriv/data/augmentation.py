@@ -28,14 +28,14 @@ Function = Callable[[Any], Any]
 
 
 class Transform(ABC):
-    """A random change of inputs: row i of what it gives depends on row i of what it gets, and on nothing else."""
+    """A random change of inputs: row i of the result depends on row i of the inputs, and on no other row."""
 
     draws: int
-    """How many random numbers a view takes."""
+    """Number of random numbers that a view takes."""
 
     @abstractmethod
     def views(self, inputs: Nested, uniform: Tensor) -> Nested:
-        """A view of each row: `[n, ...] -> [n, ...]`.
+        """Returns a view of each row: `[n, ...] -> [n, ...]`.
 
         Args:
             inputs: The rows, read only.
@@ -46,10 +46,10 @@ class Transform(ABC):
 @checked("augment")
 @dataclass(frozen=True)
 class Flip(Transform):
-    """Turn images left to right, `[n, c, h, w]`.
+    """Flips images left to right, `[n, c, h, w]`.
 
     Args:
-        chance: Probability of it.
+        chance: Probability of a flip.
     """
 
     chance: Probability = 0.5
@@ -64,7 +64,7 @@ class Flip(Transform):
 @checked("augment")
 @dataclass(frozen=True)
 class Crop(Transform):
-    """Pad images with zeros on all sides and cut out the old size at a random place, `[n, c, h, w]`.
+    """Pads images with zeros on all sides and cuts out the old size at a random position, `[n, c, h, w]`.
 
     Args:
         padding: Number of pixels on each side; an image moves by at most so many.
@@ -76,11 +76,10 @@ class Crop(Transform):
     def views(self, inputs: Nested, uniform: Tensor) -> Nested:
         """See `Transform`."""
         images = _images(inputs, "crop")
-        places = (uniform * (2 * self.padding + 1)).long()  # top and left corner, [n, 2]
-        rows, columns = (
-            corner.unsqueeze(1) + torch.arange(length, device=images.device)
-            for corner, length in zip(places.T, images.shape[2:], strict=True)
-        )
+        corners = (uniform * (2 * self.padding + 1)).long()  # top and left corner, [n, 2]
+        height, width = images.shape[2:]
+        rows = corners[:, :1] + torch.arange(height, device=images.device)  # [n, h]
+        columns = corners[:, 1:] + torch.arange(width, device=images.device)  # [n, w]
         padded = functional.pad(images, (self.padding,) * 4).movedim(1, 3)  # [n, h + 2p, w + 2p, c]
         image = torch.arange(len(images), device=images.device)[:, None, None]
         return padded[image, rows[:, :, None], columns[:, None]].movedim(3, 1)
@@ -89,7 +88,7 @@ class Crop(Transform):
 @checked("augment")
 @dataclass(frozen=True)
 class Affine(Transform):
-    """Turn, move, scale and shear images about their middle, `[n, c, h, w]`; what comes into view is 0.
+    """Rotates, shifts, scales and shears images about their middle, `[n, c, h, w]`; new pixels are 0.
 
     Each amount is uniform between minus and plus its bound.
 
@@ -111,9 +110,11 @@ class Affine(Transform):
         images = _images(inputs, "affine")
         height, width = images.shape[2:]
         turn, slant, size, across, down = (2 * uniform.to(images) - 1).unbind(1)
-        turn, slant = turn * math.radians(self.degrees), (slant * math.radians(self.shear)).tan()
+        turn = turn * math.radians(self.degrees)
+        slant = (slant * math.radians(self.shear)).tan()
         size = 1 / (1 + size * self.scale)
-        cos, sin = size * turn.cos(), size * turn.sin()
+        cos = size * turn.cos()
+        sin = size * turn.sin()
         # from a pixel of the view to its source, in the units of grid_sample: half a width and half a height are 1
         to_x = cos, (cos * slant - sin) * (height / width), across * self.shift * 2 / width
         to_y = sin * (width / height), cos + sin * slant, down * self.shift * 2 / height
@@ -124,10 +125,10 @@ class Affine(Transform):
 
 @dataclass(frozen=True)
 class Each(Transform):
-    """A function of one example's input, called for each view with the global generators seeded for it.
+    """A transform by a function of one example's input, called for each view with the global generators seeded anew.
 
     Args:
-        function: Such as a transform of `torchvision.transforms.v2`. It gets a copy on the processor.
+        function: The function, such as a transform of `torchvision.transforms.v2`. It gets a copy on the processor.
     """
 
     function: Function
@@ -139,21 +140,25 @@ class Each(Transform):
         Raises:
             DataError: a view has another shape, or the function fails.
         """
-        device, rows, found = first(inputs).device, each(Tensor.cpu, inputs), list[Nested]()
+        device = first(inputs).device
+        rows = each(Tensor.cpu, inputs)
+        views = list[Nested]()
         with global_generators() as seed:
-            for at, number in enumerate((uniform[:, 0] * 2**53).long().tolist()):
+            for row, number in enumerate((uniform[:, 0] * 2**53).long().tolist()):
                 seed(number)
-                found.append(self._view(each(lambda values, at=at: values[at].clone(), rows)))
-        return each(lambda *values: torch.stack(values).to(device), *found)
+                views.append(self._view(each(lambda values, row=row: values[row].clone(), rows)))
+        return each(lambda *values: torch.stack(values).to(device), *views)
 
     def _view(self, example: Nested) -> Nested:
         try:
             view = self.function(example)
         except Exception as error:  # whatever a user's function raises
             raise DataError(f"augmentation fails on an example ({in_short(error)}): repair the function") from error
-        if _form(view) != _form(example):
-            told = f"augmentation makes {_form(view)} of an example's {_form(example)}"
-            raise DataError(f"{told}: give views of the shape and type of the example, as the model and test data have")
+        if _shape_in_words(view) != _shape_in_words(example):
+            difference = f"augmentation makes {_shape_in_words(view)} of an example's {_shape_in_words(example)}"
+            raise DataError(
+                f"{difference}: give views of the shape and type of the example, as the model and test data have"
+            )
         return cast("Nested", view)
 
 
@@ -173,7 +178,7 @@ class Augmentation:
     no other example. Views follow from the run's secret seed, so that a resumed run has the same.
 
     Raises:
-        ConfigError: an argument is of another kind.
+        ConfigError: an argument is of another type.
     """
 
     transforms: Sequence[Transform | Function] = ()
@@ -188,50 +193,54 @@ class Augmentation:
 
     @cached_property
     def steps(self) -> tuple[Transform, ...]:
-        """The transforms, functions among them wrapped."""
+        """The transforms; functions are wrapped in `Each`."""
         return tuple(step if isinstance(step, Transform) else Each(step) for step in self.transforms)
 
     @property
     def draws(self) -> int:
-        """How many random numbers a view takes."""
+        """Number of random numbers that a view takes."""
         return sum(step.draws for step in self.steps)
 
     def views(self, inputs: Nested, uniform: Tensor) -> Nested:
-        """A view of each row, `[n, ...] -> [n, ...]`, by its random numbers `[n, draws]`."""
+        """Returns a view of each row, `[n, ...] -> [n, ...]`, by its random numbers `[n, draws]`."""
+        if not self.steps:
+            return inputs
         widths = [step.draws for step in self.steps]
-        for step, numbers in zip(self.steps, uniform.split(widths, 1) if widths else (), strict=True):
+        for step, numbers in zip(self.steps, uniform.split(widths, 1), strict=True):
             inputs = step.views(inputs, numbers)
         return inputs
 
     def try_out(self, inputs: Nested) -> None:
-        """Refuse transforms that do not fit inputs like these `[n, ...]`, of which only shapes and types are used.
+        """Refuses transforms that do not fit inputs like these `[n, ...]`, of which only shapes and types are used.
 
         Raises:
-            ConfigError: they fail on made-up numbers, or change their shape or type.
+            ConfigError: the transforms fail on made-up numbers, or change their shape or type.
         """
         made_up = each(lambda like: torch.full_like(like[:1], 0.5 if like.is_floating_point() else 0), inputs)
         names = ", ".join(type(step).__name__ for step in self.steps)
         try:
-            found = self.views(made_up, torch.full((1, self.draws), 0.5, device=first(made_up).device).double())
+            views = self.views(made_up, torch.full((1, self.draws), 0.5, device=first(made_up).device).double())
         except DataError as error:
             raise ConfigError("augmentation.transforms", names, str(error)) from error
-        if _form(found) != _form(made_up):
-            fix = f"make {_form(found)} of {_form(made_up)}: views must have the shape and type of examples"
+        if _shape_in_words(views) != _shape_in_words(made_up):
+            change = f"{_shape_in_words(views)} of {_shape_in_words(made_up)}"
+            fix = f"make {change}: views must have the shape and type of examples"
             raise ConfigError("augmentation.transforms", names, fix)
 
 
 def _images(inputs: Nested, name: str) -> Tensor:
+    """Returns the inputs if they are images `[n, c, h, w]`; refuses others, for the transform of this name."""
     images = first(inputs)
     if len(leaves(inputs)) != 1 or images.dim() != 4 or not images.is_floating_point():
-        told = f"takes images [c, h, w], and an input is {_form(inputs, 1)}"
-        raise ConfigError("augment", name, f"{told}: leave out data.flat, or use a function of your own")
+        mismatch = f"takes images [c, h, w], and an input is {_shape_in_words(inputs, 1)}"
+        raise ConfigError("augment", name, f"{mismatch}: leave out data.flat, or use a function of your own")
     return images
 
 
-def _form(value: object, skip: int = 0) -> str:
-    """Nesting, shapes and types."""
+def _shape_in_words(value: object, skip: int = 0) -> str:
+    """Formats the nesting, shapes and types of a tree, without its first `skip` dimensions."""
     tree = cast("Nested", value)
-    shapes = [f"{tuple(part.shape[skip:])} {str(part.dtype).removeprefix('torch.')}" for part in leaves(tree)]
+    shapes = [f"{tuple(leaf.shape[skip:])} {str(leaf.dtype).removeprefix('torch.')}" for leaf in leaves(tree)]
     if len(shapes) == 1 and isinstance(value, Tensor):
         return shapes[0]
     if shapes:

@@ -1,4 +1,4 @@
-"""A data set: train and test examples, checked."""
+"""Data sets: validated train and test examples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedpriv.settings.plugins import RegistryEntry
 
 
 class ExactOnly(TensorDataset):
-    """Examples that a private run refuses: each was prepared by looking at all of them, or some occur twice."""
+    """Examples that a private run refuses: their preparation depends on all of them, or some occur twice."""
 
 
 @checked("data")
@@ -29,9 +29,9 @@ class Split:
         train: Examples `(x, y)`, to be divided among the clients.
         test: Examples `(x, y)`, which count as public.
         n_classes: Labels are in `[0, n_classes)`; None if targets are numbers (regression).
-        writers: int64 `[n_train]`, whose each train example is (e.g. who wrote it); None if the data do not say.
+        writers: int64 `[n_train]`, the owner of each train example (e.g. who wrote it); None if the data do not say.
         description: One line: what the data are, and how many.
-        test_writers: int64 `[n_test]`, whose each test example is; None if the data do not say.
+        test_writers: int64 `[n_test]`, the owner of each test example; None if the data do not say.
         target_scale: In regression, how many of the target's own units 1 is; it is public.
         writer_names: The public name of each number in `writers`, by which reports call a client; empty if they have
             none.
@@ -61,11 +61,11 @@ class Split:
 @checked("data")
 @dataclass(frozen=True)
 class DataFacts:
-    """What everybody knows of a data set: what it is, whoever loads it and with whatever options.
+    """Public facts of a data set that do not depend on the options with which it is loaded.
 
     Attributes:
         n_train: Number of train examples.
-        shape: Of one input that is not flattened.
+        shape: Shape of one input that is not flattened.
         n_classes: Number of classes; None if targets are numbers.
     """
 
@@ -80,16 +80,16 @@ class DatasetEntry(RegistryEntry[Split]):
     """A row of the table of data sets.
 
     Args:
-        build: Loads it.
-        description: One line.
-        facts: Given where they never change: then a run is planned without reading the data.
+        build: Loads the data set.
+        description: One line about it.
+        facts: Its public facts, where they never change: then a run is planned without reading the data.
     """
 
     facts: DataFacts | None = None
 
 
 def size(dataset: Dataset[Any]) -> int:
-    """Number of examples.
+    """Returns the number of examples.
 
     Raises:
         DataError: the data set has no `__len__`.
@@ -101,7 +101,10 @@ def size(dataset: Dataset[Any]) -> int:
 
 @checked("labels_of")
 def labels_of(dataset: Dataset[Any]) -> Tensor:
-    """The targets `[n]`, int64 where they are labels; a data set that is not a `TensorDataset` is read once in full."""
+    """Returns the targets `[n]`, int64 where they are labels.
+
+    A data set that is not a `TensorDataset` is read once in full.
+    """
     if _is_plain(dataset):
         return dataset.tensors[1]
     return torch.stack([torch.as_tensor(dataset[index][1]).reshape(()) for index in range(size(dataset))])
@@ -109,7 +112,7 @@ def labels_of(dataset: Dataset[Any]) -> Tensor:
 
 @checked("check_dataset")
 def check_dataset(dataset: Dataset[Any], n_classes: int | None, *, name: str = "dataset") -> None:
-    """Refuse examples that would break training silently; reads every example once.
+    """Refuses examples that would break training silently; reads every example once.
 
     Args:
         dataset: Map-style examples `(x, y)`: x a tensor, y a class number, or a number where there are no classes.
@@ -117,7 +120,8 @@ def check_dataset(dataset: Dataset[Any], n_classes: int | None, *, name: str = "
         name: What to call the data in an error.
 
     Raises:
-        DataError: there are no examples, an input is no finite tensor, or a target cannot be used (names the index).
+        DataError: there are no examples, an input is no finite tensor, or a target cannot be used; the message names
+            the index.
     """
     if size(dataset) == 0:
         raise DataError(f"{name} is empty: give at least one example")
@@ -133,7 +137,7 @@ def check_dataset(dataset: Dataset[Any], n_classes: int | None, *, name: str = "
 
 
 def as_inputs(pixels: Tensor, *, flat: bool, transforms: Sequence[TransformName]) -> Tensor:
-    """Images as model inputs.
+    """Turns images into model inputs.
 
     Args:
         pixels: float32 `[n, channels, height, width]` in [0, 1].
@@ -148,7 +152,7 @@ def as_inputs(pixels: Tensor, *, flat: bool, transforms: Sequence[TransformName]
 
 
 def _is_plain(dataset: Dataset[Any]) -> TypeGuard[TensorDataset]:
-    """Pairs of tensors that are given out as they are: a class of the user's own may do more."""
+    """Whether the examples are pairs in tensors as they are; a subclass of the user's may change them when read."""
     return type(dataset).__getitem__ is TensorDataset.__getitem__ and len(cast("TensorDataset", dataset).tensors) == 2
 
 

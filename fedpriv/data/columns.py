@@ -18,8 +18,8 @@ class Column:
     """A column of whole numbers from `low` to `high`, or of words.
 
     Args:
-        name: For error messages.
-        words: All that occur; empty for numbers.
+        name: Its name in error messages.
+        words: All words that occur; empty for numbers.
         low: Least number.
         high: Largest number.
         gaps: Whether `?` may stand for a missing value.
@@ -32,7 +32,7 @@ class Column:
     gaps: bool = False
 
     def holds(self, text: str) -> bool:
-        """Whether the column may hold this."""
+        """Whether the column may hold this value."""
         if text == MISSING:
             return self.gaps
         if self.words:
@@ -46,10 +46,11 @@ class Column:
 
 
 def check_rows(path: Path, rows: Sequence[Sequence[str]], columns: Sequence[Column]) -> None:
-    """Refuse a value that a column does not have.
+    """Refuses a value that a column cannot have.
 
     Raises:
-        DataError: there is no row, a row has another length, or a value may not occur; names file, row and column.
+        DataError: there is no row, a row has another length, or a value may not occur; the message names file, row and
+            column.
     """
     if not rows:
         raise DataError(f"{path} has no rows: fetch it again")
@@ -123,5 +124,5 @@ BREAST_CANCER = (
 )
 MONKS = (
     Column("class", ("0", "1")),
-    *(Column(f"a{at}", low=1, high=count) for at, count in enumerate((3, 3, 2, 3, 4, 2), start=1)),
+    *(Column(f"a{number}", low=1, high=count) for number, count in enumerate((3, 3, 2, 3, 4, 2), start=1)),
 )

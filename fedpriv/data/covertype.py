@@ -53,19 +53,18 @@ def covertype(
     path = _find(root, file)
     rows = _read(path)
     labels = torch.from_numpy(rows[:, -1].astype(np.int64)) - 1
+    y = labels
     if target == "binary":
         y = (labels == 1).long()
-    else:
-        y = labels
     x = _features(rows[:, :-1])
-    if n_train is None:
+    count = n_train
+    if count is None:
         count = round(0.86 * len(x))
-    else:
-        count = n_train
     if not 1 <= count < len(x):
         raise ConfigError("data.n_train", count, f"the file has {len(x)} rows; leave at least one for testing")
     order = torch.from_numpy(np.random.default_rng(seed).permutation(len(x)))
-    train, test = order[:count], order[count:]
+    train = order[:count]
+    test = order[count:]
     return Split(
         train=TensorDataset(x[train], y[train]),
         test=TensorDataset(x[test], y[test]),
@@ -76,7 +75,9 @@ def covertype(
 
 
 def _features(columns: np.ndarray) -> Tensor:
-    low, high = np.array(_LOW), np.array(_HIGH)
+    """Scales the measured columns by public ranges and rows to norm 1: `[n, 54] -> [n, 55]`, with the constant."""
+    low = np.array(_LOW)
+    high = np.array(_HIGH)
     measured = np.clip(2 * (columns[:, :10] - low) / (high - low) - 1, -1, 1)
     x = np.concatenate([measured, columns[:, 10:], np.ones((len(columns), 1))], 1)
     return torch.from_numpy(x / np.linalg.norm(x, axis=1, keepdims=True)).float()

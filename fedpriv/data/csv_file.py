@@ -31,7 +31,7 @@ def csv(
     client: str | None = None,
     bias: bool = True,
 ) -> Split:
-    """A table from comma-separated files with a heading line, one example a row.
+    """Reads a table from comma-separated files with a heading line, one example a row.
 
     Ranges, categories and classes are settings, not measured on the data, so the encoding of a row depends on no other.
 
@@ -60,48 +60,69 @@ def csv(
 
     Raises:
         ConfigError: the files lack a column, a range is empty, or a value is listed twice.
-        DataError: there is no file, or it cannot be read, or a value is missing, no number or not listed; names file
-            and line.
+        DataError: there is no file, or it cannot be read, or a value is missing, no number or not listed; the message
+            names file and line.
     """
     encoder = TableEncoder(label, classes, numbers or {}, categories or {}, missing or {}, indicators, bias)
     files = _files_of_clients(train)
     if client is not None and files:
         raise ConfigError("data.client", client, f"{train} has a file for each client: leave this out")
-    parts: list[TensorDataset] = []
+    datasets: list[TensorDataset] = []
     owners: list[str] = []
+    columns = encoder.columns
+    if client:
+        columns.append(client)
     for path in files or [train]:
-        table = _table(path, [*encoder.columns, *([client] if client else [])])
-        parts.append(encoder.encoded(table))
-        owners += [path] * len(parts[-1]) if client is None else table.columns[client]
-    both = _joined(parts), encoder.encoded(_table(test, encoder.columns))
-    (writers,), names = numbered(owners)
-    owned = files or client is not None
+        table = _table(path, columns)
+        datasets.append(encoder.encoded(table))
+        if client is None:
+            owners += [path] * len(datasets[-1])
+        else:
+            owners += table.columns[client]
+    train_set = _concatenate(datasets)
+    test_set = encoder.encoded(_table(test, encoder.columns))
+
+    # owners are known where there is a file for each client, or a column that names clients
+    writers = None
+    writer_names = dict[int, str]()
+    if files or client is not None:
+        (writers,), writer_names = numbered(owners)
+    if files:
+        writer_names = dict(enumerate(short(files)))
     return Split(
-        *both,
-        encoder.n_classes,
-        writers if owned else None,
-        f"{train}: {len(both[0])} train and {len(both[1])} test rows, {encoder.n_classes or 'no'} classes",
+        train=train_set,
+        test=test_set,
+        n_classes=encoder.n_classes,
+        writers=writers,
+        description=(
+            f"{train}: {len(train_set)} train and {len(test_set)} test rows, {encoder.n_classes or 'no'} classes"
+        ),
         target_scale=encoder.target_scale,
-        writer_names=dict(enumerate(short(files))) if files else names if owned else {},
+        writer_names=writer_names,
     )
 
 
 def _files_of_clients(train: str) -> list[str]:
-    """Where this is a folder or a pattern, the files that it names, sorted; else none."""
+    """Returns the files that a folder or a pattern names, sorted; none if it is neither."""
     path = Path(train)
     if path.is_file() or not (path.is_dir() or glob.escape(train) != train):
         return []
-    found = sorted(glob.glob(str(Path(glob.escape(train)) / "*.csv") if path.is_dir() else train))
-    if not found:
+    pattern = train
+    if path.is_dir():
+        pattern = str(Path(glob.escape(train)) / "*.csv")
+    paths = sorted(glob.glob(pattern))
+    if not paths:
         raise DataError(f"data.train = {train}: there is no such file: give a folder with a file NAME.csv a client")
-    return found
+    return paths
 
 
-def _joined(parts: Sequence[TensorDataset]) -> TensorDataset:
-    return TensorDataset(*(torch.cat(columns) for columns in zip(*(part.tensors for part in parts), strict=True)))
+def _concatenate(datasets: Sequence[TensorDataset]) -> TensorDataset:
+    columns = zip(*(dataset.tensors for dataset in datasets), strict=True)
+    return TensorDataset(*(torch.cat(column) for column in columns))
 
 
 def _table(path: str, columns: Sequence[str]) -> Table:
+    """Reads these columns of a comma-separated file."""
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
             rows = list(reader.DictReader(file, restval="", restkey=""))
@@ -112,7 +133,7 @@ def _table(path: str, columns: Sequence[str]) -> Table:
         raise DataError(f"{path} has no rows: give a heading line and at least one example")
     check_columns(path, columns, list(rows[0]))
     table = Table(path, {name: [row[name].strip() for row in rows] for name in columns}, first=2)
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         if "" in row:
-            raise DataError(f"{table.row(place)}: more values than headings; quote values that contain commas")
+            raise DataError(f"{table.row(index)}: more values than headings; quote values that contain commas")
     return table

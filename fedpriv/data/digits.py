@@ -15,7 +15,7 @@ from fedpriv.settings.checks import Whole, checked
 
 @checked("data")
 def digits(*, flat: bool = False, transforms: Sequence[TransformName] = (), seed: Whole = 0) -> Split:
-    """Digits, 10 classes, split 80/20 with the class shares kept.
+    """Loads digits of 10 classes, split 80/20 with the class shares kept.
 
     Args:
         flat: `[n, 64]` instead of `[n, 1, 8, 8]`.

@@ -27,13 +27,20 @@ _NPZ_KEYS = {"images", "labels", "writers", "split"}
 
 @dataclass(frozen=True)
 class _Examples:
-    """Rows of one part: images float32 `[n, 28, 28]` as LEAF stores them (paper 1, ink 0), labels and writers `[n]`."""
+    """Train or test examples.
+
+    Attributes:
+        images: float32 `[n, 28, 28]` as LEAF stores them: paper 1, ink 0.
+        labels: Class numbers, `[n]`.
+        writers: Writer numbers, `[n]`.
+    """
 
     images: NDArray[np.float32]
     labels: NDArray[np.int64]
     writers: NDArray[np.int64]
 
     def rows(self, keep: NDArray[np.bool_]) -> _Examples:
+        """Returns the rows where `keep` is true."""
         return _Examples(self.images[keep], self.labels[keep], self.writers[keep])
 
 
@@ -53,7 +60,7 @@ def femnist(
     flat: bool = False,
     transforms: Sequence[TransformName] = (),
 ) -> Split:
-    """FEMNIST, 28x28, 62 classes (digits, upper, lower case), with the writer of each train example.
+    """Loads FEMNIST, 28x28, 62 classes (digits, upper, lower case), with the writer of each train example.
 
     Args:
         root: A LEAF folder (`train/*.json`, `test/*.json`) or a folder of npz files; None is `$FEDPRIV_DATA/femnist`.
@@ -143,7 +150,8 @@ def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
             table = {key: archive[key] for key in _NPZ_KEYS & set(archive.files)}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: not a readable npz file ({error}): fetch it again") from error
-    if missing := sorted(_NPZ_KEYS - set(table)):
+    missing = sorted(_NPZ_KEYS - set(table))
+    if missing:
         raise DataError(f"{path}: lacks the arrays {missing}: it needs {sorted(_NPZ_KEYS)}")
     n = len(table["labels"])
     wrong = [key for key, array in table.items() if array.shape != ((n, _SIDE, _SIDE) if key == "images" else (n,))]
@@ -153,24 +161,27 @@ def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _read_leaf(folder: Path) -> _Read:
-    parts = [_read_leaf_part(folder / name) for name in ("train", "test")]
-    users = sorted(set(parts[0]) | set(parts[1]))  # writers are numbered by the order of their LEAF names
+    train = _read_leaf_folder(folder / "train")
+    test = _read_leaf_folder(folder / "test")
+    users = sorted(set(train) | set(test))  # writers are numbered by the order of their LEAF names
     number: Callable[[str], int] = {user: index for index, user in enumerate(users)}.__getitem__
 
-    def stack(part: dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]]) -> _Examples:
-        images = [np.empty((0, _SIDE, _SIDE), np.float32), *(part[user][0] for user in sorted(part))]
-        labels = [np.empty(0, np.int64), *(part[user][1] for user in sorted(part))]
-        writers = np.repeat([number(user) for user in sorted(part)], [len(part[user][1]) for user in sorted(part)])
+    def stack(examples: dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]]) -> _Examples:
+        names = sorted(examples)
+        images = [np.empty((0, _SIDE, _SIDE), np.float32), *(examples[user][0] for user in names)]
+        labels = [np.empty(0, np.int64), *(examples[user][1] for user in names)]
+        writers = np.repeat([number(user) for user in names], [len(examples[user][1]) for user in names])
         return _Examples(np.concatenate(images), np.concatenate(labels), writers.astype(np.int64))
 
-    return stack(parts[0]), stack(parts[1]), dict(enumerate(users))
+    return stack(train), stack(test), dict(enumerate(users))
 
 
-def _read_leaf_part(folder: Path) -> dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]]:
+def _read_leaf_folder(folder: Path) -> dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]]:
+    """Reads a folder of LEAF's json files: images `[n, 28, 28]` and labels `[n]` of each user."""
     paths = sorted(folder.glob("*.json"))
     if not paths:
         raise DataError(f"FEMNIST: no json files in {folder}: LEAF's preprocess.sh makes train/ and test/")
-    part: dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]] = {}
+    examples_of_users: dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]] = {}
     for path in paths:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -187,8 +198,8 @@ def _read_leaf_part(folder: Path) -> dict[str, tuple[NDArray[np.float32], NDArra
             fix = "it needs users and user_data -> {x: rows of 784, y}"
             raise DataError(f"{path}: not a LEAF json file ({reason}): {fix}") from error
         for user, (images, labels) in arrays.items():
-            if len(images) != len(labels) or user in part:
+            if len(images) != len(labels) or user in examples_of_users:
                 fix = "run LEAF's preprocess.sh again"
                 raise DataError(f"{path}: {user} has {len(images)} x and {len(labels)} y, or occurs twice: {fix}")
-        part |= arrays
-    return part
+        examples_of_users |= arrays
+    return examples_of_users

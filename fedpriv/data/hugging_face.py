@@ -44,7 +44,7 @@ def hugging_face(
     flat: bool = False,
     transforms: Sequence[TransformName] = (),
 ) -> Split:
-    """A data set of Hugging Face's library `datasets`, from files on this machine.
+    """Loads a data set of Hugging Face's library `datasets`, from files on this machine.
 
     Ranges, categories and classes are settings, not measured on the data, so the encoding of a row depends on no other.
 
@@ -72,47 +72,55 @@ def hugging_face(
 
     Raises:
         ConfigError: the extra `hf` is missing, the data lack a column, or settings contradict each other.
-        DataError: there are no such data, or a value is missing or not listed; names it.
+        DataError: there are no such data, or a value is missing or not listed; the message names it.
     """
     rows = {name: _read(Path(path), name) for name in (train, test)}
     if classes is None:
-        listed = _class_names(rows[train], label)
-    else:
-        listed = classes
+        classes = _class_names(rows[train], label)
     ranges = {name: ends for name, ends in (numbers or {}).items() if name != input}
     named = dict.fromkeys([*ranges, *(categories or ()), *(missing or ()), *indicators])
-    if input is not None and (extra := [name for name in named if name != label]):
+    extra = [name for name in named if name != label]
+    if input is not None and extra:
         raise ConfigError("data.input", input, f"is the whole input: leave out what is said of {', '.join(extra)}")
-    encoder = TableEncoder(label, listed, ranges, categories or {}, missing or {}, indicators, bias)
+    encoder = TableEncoder(label, classes, ranges, categories or {}, missing or {}, indicators, bias)
 
     def examples(name: str) -> TensorDataset:
-        told = f"{path}, {name}"
-        check_columns(told, [*encoder.columns, *([] if input is None else [input])], rows[name].column_names)
-        table = Table(told, {column: _texts(rows[name], column) for column in encoder.columns}, first=0)
+        source = f"{path}, {name}"
+        columns = encoder.columns
+        if input is not None:
+            columns = [*columns, input]
+        check_columns(source, columns, rows[name].column_names)
+        table = Table(source, {column: _texts(rows[name], column) for column in encoder.columns}, first=0)
         if input is None:
             return encoder.encoded(table)
-        values = _inputs(rows[name], input, (numbers or {}).get(input), told)
+        values = _inputs(rows[name], input, (numbers or {}).get(input), source)
         if transforms and values.ndim != 4:
             raise ConfigError("data.transforms", [*transforms], f"are for images, and {input} holds none")
         return TensorDataset(as_inputs(values, flat=flat, transforms=transforms), encoder.targets(table))
 
-    both = examples(train), examples(test)
-    of_train, of_test = _owners(rows[train], client), _owners(rows[test], client)
-    if client is not None and of_train is None:
+    train_set = examples(train)
+    test_set = examples(test)
+    train_owners = _owners(rows[train], client)
+    test_owners = _owners(rows[test], client)
+    if client is not None and train_owners is None:
         check_columns(f"{path}, {train}", [client], rows[train].column_names)
-    (writers, test_writers), names = numbered(of_train or [], of_test or [])
+    (writers, test_writers), names = numbered(train_owners or [], test_owners or [])
     return Split(
-        *both,
-        encoder.n_classes,
-        None if of_train is None else writers,
-        f"{path}: {len(both[0])} train and {len(both[1])} test rows, {encoder.n_classes or 'no'} classes",
-        test_writers=None if of_test is None else test_writers,
+        train=train_set,
+        test=test_set,
+        n_classes=encoder.n_classes,
+        writers=None if train_owners is None else writers,
+        description=(
+            f"{path}: {len(train_set)} train and {len(test_set)} test rows, {encoder.n_classes or 'no'} classes"
+        ),
+        test_writers=None if test_owners is None else test_writers,
         target_scale=encoder.target_scale,
         writer_names=names,
     )
 
 
 def _read(folder: Path, name: str) -> Dataset:
+    """Reads a split that `save_to_disk` wrote, or the files of this name, also with wildcards."""
     try:
         import datasets
     except ImportError as error:
@@ -122,7 +130,8 @@ def _read(folder: Path, name: str) -> Dataset:
     try:
         if (folder / name).is_dir():
             return datasets.Dataset.load_from_disk(str(folder / name))
-        if len(suffixes) == 1 and (suffix := suffixes.pop()) in _READERS:
+        suffix = suffixes.pop() if len(suffixes) == 1 else ""
+        if suffix in _READERS:
             # what is read is copied into this folder, not into the cache of all data sets
             with TemporaryDirectory() as copied:
                 read = getattr(datasets.Dataset, _READERS[suffix])
@@ -134,11 +143,14 @@ def _read(folder: Path, name: str) -> Dataset:
 
 
 def _class_names(rows: Dataset, label: str) -> Sequence[str] | None:
-    return getattr(rows.features.get(label), "names", None)  # a ClassLabel, whose values are in the rows by number
+    """Returns the names of a column of type `ClassLabel`, whose values in rows are numbers; None for other types."""
+    return getattr(rows.features.get(label), "names", None)
 
 
 def _texts(rows: Dataset, column: str) -> list[str]:
-    names, values = _class_names(rows, column), rows[column]
+    """Returns the values of a column as text; empty where one is missing."""
+    names = _class_names(rows, column)
+    values = rows[column]
     if names is None:
         return [text_of(value) for value in values]
     # -1 is how the library marks what has no label
@@ -146,25 +158,25 @@ def _texts(rows: Dataset, column: str) -> list[str]:
 
 
 def _owners(rows: Dataset, client: str | None) -> list[str] | None:
-    """The client of each row; None where no column says it."""
+    """Returns the client of each row; None if there is no such column."""
     if client not in rows.column_names:
         return None
-    found = _texts(rows, client)
-    if "" in found:
-        raise DataError(f"row {found.index('')} has no {client}: name a client for each row, or drop it")
-    return found
+    owners = _texts(rows, client)
+    if "" in owners:
+        raise DataError(f"row {owners.index('')} has no {client}: name a client for each row, or drop it")
+    return owners
 
 
-def _inputs(rows: Dataset, column: str, ends: tuple[float, float] | None, place: str) -> Tensor:
-    """All inputs, `[n, ...]`; those with a range in [-1, 1]."""
+def _inputs(rows: Dataset, column: str, ends: tuple[float, float] | None, source: str) -> Tensor:
+    """Returns all inputs, `[n, ...]`; those with a range are scaled to [-1, 1]."""
     if ends is not None and type(rows.features[column]).__name__ == "Image":
         raise ConfigError(f"data.numbers.{column}", [*ends], "images are in [0, 1] already: leave it out")
     pairs = RowDataset(rows.select_columns([column]), column, column)
-    found = [pairs[index][1] for index in range(len(pairs))]
-    shapes = sorted({tuple(values.shape) for values in found})
+    inputs = [pairs[index][1] for index in range(len(pairs))]
+    shapes = sorted({tuple(values.shape) for values in inputs})
     if len(shapes) > 1:
-        raise DataError(f"{place}: {column} has values of shapes {shapes[:3]}: bring all to one shape")
-    values = torch.stack(found)
+        raise DataError(f"{source}: {column} has values of shapes {shapes[:3]}: bring all to one shape")
+    values = torch.stack(inputs)
     if ends is None:
         return values
     low, high = ends

@@ -28,7 +28,7 @@ def libsvm(
     bias: bool = False,
     root: str | None = None,
 ) -> Split:
-    """Rows `label index:value ...`, plain or compressed (gz, bz2), as dense float32.
+    """Reads rows `label index:value ...`, plain or compressed (gz, bz2), as dense float32.
 
     Args:
         train: File with the clients' examples.
@@ -40,7 +40,7 @@ def libsvm(
         root: Folder of the files; None is `$FEDPRIV_DATA/libsvm` if that is set, else the current folder.
 
     Raises:
-        DataError: a file that cannot be read or has more columns, or a label that is not listed; names the file.
+        DataError: a file cannot be read or has more columns, or a label is not listed; the message names the file.
         ConfigError: an option is out of range.
     """
     if classes is not None and len(set(classes)) < max(2, len(classes)):
@@ -52,28 +52,21 @@ def libsvm(
         folder = Path(shared) / "libsvm"
     else:
         folder = Path()
-    parts: list[TensorDataset] = []
+    datasets: list[TensorDataset] = []
     for path in (folder / train, folder / test):
         inputs, labels = _read(path, n_features)
         if bias:
             inputs = torch.cat([inputs, torch.ones(len(inputs), 1)], 1)
-        else:
-            inputs = inputs
         if normalize:
             inputs = torch.nn.functional.normalize(inputs)
-        else:
-            inputs = inputs
-        parts.append(TensorDataset(inputs, _targets(labels, classes, path)))
-    if classes is None:
-        n_classes = None
-    else:
-        n_classes = len(classes)
-    about = f"{train}: {len(parts[0])} train and {len(parts[1])} test rows of {n_features} features"
-    return Split(parts[0], parts[1], n_classes, None, about)
+        datasets.append(TensorDataset(inputs, _targets(labels, classes, path)))
+    n_classes = None if classes is None else len(classes)
+    description = f"{train}: {len(datasets[0])} train and {len(datasets[1])} test rows of {n_features} features"
+    return Split(datasets[0], datasets[1], n_classes, None, description)
 
 
 def _read(path: Path, n_features: int) -> tuple[Tensor, np.ndarray]:
-    """Inputs `[n, n_features]` and labels `[n]`."""
+    """Reads inputs `[n, n_features]` and labels `[n]`."""
     from sklearn.datasets import load_svmlight_file  # slow to import
 
     options: dict[str, Any] = {"n_features": n_features, "zero_based": False}
@@ -88,7 +81,7 @@ def _read(path: Path, n_features: int) -> tuple[Tensor, np.ndarray]:
 
 
 def _targets(labels: np.ndarray, classes: Sequence[float] | None, path: Path) -> Tensor:
-    """`[n]`: class numbers, or the labels as they are."""
+    """Returns targets `[n]`: class numbers, or the labels as they are."""
     if classes is None:
         return torch.from_numpy(labels).float()
     fits = labels[:, None] == np.array(classes, dtype=float)  # [n, n_classes]

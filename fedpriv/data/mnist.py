@@ -20,8 +20,8 @@ from fedpriv.data.transforms import TransformName
 from fedpriv.errors import DataError
 from fedpriv.settings.checks import checked
 
-_PARTS = {"train": "train", "test": "t10k"}
-_FILES = [f"{part}-{kind}-ubyte" for part in _PARTS.values() for kind in ("images-idx3", "labels-idx1")]
+_PREFIXES = {"train": "train", "test": "t10k"}
+_FILES = [f"{prefix}-{kind}-ubyte" for prefix in _PREFIXES.values() for kind in ("images-idx3", "labels-idx1")]
 _LAYOUT = "the four idx files (.gz or not), directly or under MNIST/raw"
 
 
@@ -29,7 +29,7 @@ _LAYOUT = "the four idx files (.gz or not), directly or under MNIST/raw"
 def mnist(
     *, root: str | None = None, download: bool = False, flat: bool = False, transforms: Sequence[TransformName] = ()
 ) -> Split:
-    """MNIST, 60000 / 10000 images of 28x28 in file order, 10 classes, black background, ink 1.
+    """Loads MNIST, 60000 / 10000 images of 28x28 in file order, 10 classes, black background, ink 1.
 
     Args:
         root: Folder with the four idx files, or with torchvision's `MNIST/raw`. None looks in `$FEDPRIV_DATA/mnist`,
@@ -44,25 +44,26 @@ def mnist(
     Source: LeCun, Cortes, Burges. Any data set in the same four files (Fashion-MNIST) loads too.
     """
     folder = _folder(root, download=download)
-    parts: dict[str, TensorDataset] = {}
-    for name, prefix in _PARTS.items():
+    datasets: dict[str, TensorDataset] = {}
+    for name, prefix in _PREFIXES.items():
         pixels = read_idx(_find(folder, f"{prefix}-images-idx3-ubyte"), n_axes=3)
         labels = read_idx(_find(folder, f"{prefix}-labels-idx1-ubyte"), n_axes=1)
         if len(pixels) != len(labels) or pixels.shape[1:] != (28, 28):
             fix = "take all four files from one source"
             raise DataError(f"{folder}: {name} has images {list(pixels.shape)} and {len(labels)} labels: {fix}")
         images = pixels[:, None].float() / 255  # [n, 28, 28] -> [n, 1, 28, 28]
-        parts[name] = TensorDataset(as_inputs(images, flat=flat, transforms=transforms), labels.long())
-    sizes = f"{len(parts['train'])} train and {len(parts['test'])} test images"
-    told = f"MNIST: {sizes} of 28x28, 10 classes"
-    return Split(parts["train"], parts["test"], n_classes=10, writers=None, description=told)
+        datasets[name] = TensorDataset(as_inputs(images, flat=flat, transforms=transforms), labels.long())
+    sizes = f"{len(datasets['train'])} train and {len(datasets['test'])} test images"
+    description = f"MNIST: {sizes} of 28x28, 10 classes"
+    return Split(datasets["train"], datasets["test"], n_classes=10, writers=None, description=description)
 
 
 def read_idx(path: Path, *, n_axes: int) -> Tensor:
-    """An idx file of unsigned bytes as uint8 with `n_axes` axes.
+    """Reads an idx file of unsigned bytes as uint8 with `n_axes` axes.
 
     Raises:
-        DataError: the file is unreadable, a broken gzip, no idx file of this kind, or shorter or longer than it says.
+        DataError: the file is unreadable, a broken gzip, no idx file of this kind, or its length is not that in its
+            header.
     """
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -72,8 +73,8 @@ def read_idx(path: Path, *, n_axes: int) -> Tensor:
     header = 4 + 4 * n_axes
     magic = bytes([0, 0, 8, n_axes])  # 8: unsigned byte
     if len(content) < header or content[:4] != magic:
-        found = content[:4].hex() or "an empty file"
-        raise DataError(f"{path}: starts with {found}, not with idx magic {magic.hex()}: fetch this file again")
+        start = content[:4].hex() or "an empty file"
+        raise DataError(f"{path}: starts with {start}, not with idx magic {magic.hex()}: fetch this file again")
     shape = np.frombuffer(content, dtype=">u4", count=n_axes, offset=4).tolist()
     if len(content) - header != prod(shape):
         fix = "fetch this file again"
@@ -82,23 +83,24 @@ def read_idx(path: Path, *, n_axes: int) -> Tensor:
 
 
 def _folder(root: str | None, *, download: bool) -> Path:
+    """Returns the first folder with all four files; downloads them if there is none."""
     cache = Path.home() / ".cache" / "fedpriv"
     shared = os.environ.get("FEDPRIV_DATA")
     if root:
-        places = [Path(root)]
+        folders = [Path(root)]
     elif shared:
-        places = [Path(shared) / "mnist", cache]
+        folders = [Path(shared) / "mnist", cache]
     else:
-        places = [cache]
-    for place in places:
-        if all(_candidates(place, name) for name in _FILES):
-            return place
+        folders = [cache]
+    for folder in folders:
+        if all(_candidates(folder, name) for name in _FILES):
+            return folder
     if download:
-        return _download(places[-1])
-    missing = {str(place): next(name for name in _FILES if not _candidates(place, name)) for place in places}
-    found = "; ".join(f"no {name} in {place}" for place, name in missing.items())
+        return _download(folders[-1])
+    missing = {str(folder): next(name for name in _FILES if not _candidates(folder, name)) for folder in folders}
+    problems = "; ".join(f"no {name} in {folder}" for folder, name in missing.items())
     fix = f"set root to a folder that holds {_LAYOUT}, or download=True (data.download=true in a command)"
-    raise DataError(f"MNIST: {found}: {fix}")
+    raise DataError(f"MNIST: {problems}: {fix}")
 
 
 def _download(folder: Path) -> Path:
@@ -112,8 +114,9 @@ def _download(folder: Path) -> Path:
 
 
 def _candidates(folder: Path, name: str) -> list[Path]:
-    places = (folder, folder / "MNIST" / "raw")
-    return [path for place in places for path in (place / name, place / f"{name}.gz") if path.is_file()]
+    """Returns the files of this name in a folder, plain or compressed."""
+    folders = (folder, folder / "MNIST" / "raw")
+    return [path for directory in folders for path in (directory / name, directory / f"{name}.gz") if path.is_file()]
 
 
 def _find(folder: Path, name: str) -> Path:

@@ -1,6 +1,6 @@
-"""What an example, or a model's output, may be: a tensor, or dicts, tuples and lists of tensors.
+"""Trees of tensors, which examples and model outputs may be: a tensor, or dicts, tuples and lists of tensors.
 
-The structure is that of `torch.func.vmap`, so that what is nested here is batched there.
+The structure is that of `torch.func.vmap`, which can therefore batch such trees.
 """
 
 from __future__ import annotations
@@ -18,56 +18,58 @@ T = TypeVar("T", bound=Nested)
 
 
 def each(function: Callable[..., Tensor], tree: T, *others: T) -> T:
-    """Apply a function to each tensor, or to those at one place of several trees of one structure."""
+    """Applies a function to each tensor of a tree, or to the corresponding tensors of several trees."""
     if isinstance(tree, Tensor):
         return cast("T", function(tree, *others))
     return cast("T", tree_map(function, tree, *others))
 
 
 def leaves(tree: Nested) -> list[Tensor]:
-    """The tensors, in order."""
+    """Returns the tensors of a tree, in order."""
     if isinstance(tree, Tensor):
         return [tree]
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def first(tree: Nested) -> Tensor:
-    """The first tensor: all have the same dimensions of clients and examples."""
+    """Returns the first tensor, whose dimensions of clients and examples are those of all."""
     if isinstance(tree, Tensor):
         return tree
     return leaves(tree)[0]
 
 
 def structure(tree: Nested) -> str:
-    """What is nested in what, to be compared."""
+    """Formats the structure of a tree without its tensors, for comparisons."""
     return str(tree_flatten(tree)[1])
 
 
 def joined(trees: Sequence[T]) -> T:
-    """Rows of several trees of one structure, one after another."""
-    return each(lambda *parts: torch.cat(parts), *trees)
+    """Concatenates the rows of several trees of one structure."""
+    return each(lambda *tensors: torch.cat(tensors), *trees)
 
 
 def arguments(inputs: Nested) -> tuple[tuple[Nested, ...], dict[str, Nested]]:
-    """How a model is called with inputs: those of a dict by name, of a tuple or list by position, else the tensor."""
+    """Returns the arguments of a model's call: inputs in a dict by name, in a tuple or list by position."""
     if isinstance(inputs, dict):
         return (), inputs
-    return ((inputs,) if isinstance(inputs, Tensor) else tuple(inputs)), {}
+    if isinstance(inputs, Tensor):
+        return (inputs,), {}
+    return tuple(inputs), {}
 
 
 def plain(value: object) -> Nested | None:
-    """Dicts and tuples of tensors from whatever mappings and sequences; None where there is something else in it."""
+    """Converts mappings and sequences of tensors to dicts and tuples; returns None if anything else is in them."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, Mapping):
-        named = {str(key): plain(part) for key, part in cast("Mapping[object, object]", value).items()}
+        named = {str(key): plain(item) for key, item in cast("Mapping[object, object]", value).items()}
         if _is_whole(named.values()):
             return cast("Nested", named)
         return None
     if isinstance(value, tuple | list):
-        parts = tuple(plain(part) for part in cast("Sequence[object]", value))
-        if _is_whole(parts):
-            return cast("Nested", parts)
+        items = tuple(plain(item) for item in cast("Sequence[object]", value))
+        if _is_whole(items):
+            return cast("Nested", items)
         return None
     return None
 
@@ -76,16 +78,16 @@ class Rows(Dataset[Any]):
     """Pairs of inputs and targets as a data set: one for each row."""
 
     def __init__(self, inputs: Nested, targets: Nested) -> None:
-        self._both = inputs, targets
+        self._pair = inputs, targets
 
     def __len__(self) -> int:
         """Number of rows."""
-        return len(first(self._both))
+        return len(first(self._pair))
 
     def __getitem__(self, index: int) -> tuple[Nested, Nested]:
-        """The pair of a row."""
-        return each(lambda rows: rows[index], self._both)
+        """Returns the pair of a row."""
+        return each(lambda rows: rows[index], self._pair)
 
 
-def _is_whole(parts: Collection[object]) -> bool:
-    return bool(parts) and all(part is not None for part in parts)
+def _is_whole(items: Collection[object]) -> bool:
+    return bool(items) and all(item is not None for item in items)

@@ -1,4 +1,4 @@
-"""Whose each example is, by names that are public."""
+"""Numbers for the owners of examples, by their public names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def numbered(*columns: Sequence[str]) -> tuple[list[Tensor], dict[int, str]]:
-    """Numbers for names: the place of each among all different names in sorted order.
+    """Numbers names: the number of a name is its position among all different names in sorted order.
 
     Args:
         *columns: The names of train examples' owners, of test examples' owners, and so on.
@@ -24,17 +24,19 @@ def numbered(*columns: Sequence[str]) -> tuple[list[Tensor], dict[int, str]]:
         ([tensor([1, 0]), tensor([0])], {0: 'north', 1: 'south'})
     """
     names = sorted({name for column in columns for name in column})
-    places = {name: place for place, name in enumerate(names)}
-    return [torch.tensor([places[name] for name in column]) for column in columns], dict(enumerate(names))
+    numbers = {name: number for number, name in enumerate(names)}
+    return [torch.tensor([numbers[name] for name in column]) for column in columns], dict(enumerate(names))
 
 
 def short(paths: Sequence[str]) -> list[str]:
-    """What tells paths apart: without the folders that all are in, and without a suffix that all have.
+    """Shortens paths to what distinguishes them: without their common folder, and without a suffix that all have.
 
     Example:
         >>> short(["sites/north/data.csv", "sites/south/data.csv"])
         ['north/data', 'south/data']
     """
-    found = [PurePath(path) for path in paths]
-    folder, alike = os.path.commonpath([path.parent for path in found]), len({path.suffix for path in found}) == 1
-    return [(path.with_suffix("") if alike else path).relative_to(folder).as_posix() for path in found]
+    pure_paths = [PurePath(path) for path in paths]
+    folder = os.path.commonpath([path.parent for path in pure_paths])
+    if len({path.suffix for path in pure_paths}) == 1:
+        return [path.with_suffix("").relative_to(folder).as_posix() for path in pure_paths]
+    return [path.relative_to(folder).as_posix() for path in pure_paths]

@@ -1,4 +1,4 @@
-"""Divide train examples among clients. Every example goes to exactly one client."""
+"""Divides train examples among clients. Every example goes to exactly one client."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def partition(
     writers: Tensor | None = None,
     **options: object,
 ) -> list[Tensor]:
-    """Divide the examples among the clients.
+    """Divides the examples among the clients.
 
     Args:
         kind: The name of one of the functions below.
         labels: int64 `[n_examples]`; float where targets are numbers.
         n_clients: Number of clients; each gets at least one example. None for `by_writer`: all writers.
         generator: Source of randomness; unused by `in_order`.
-        writers: int64 `[n_examples]`, for `by_writer`: whose each example is.
+        writers: int64 `[n_examples]`, for `by_writer`: the owner of each example.
         **options: The function's own, such as `alpha` for `dirichlet`.
 
     Returns:
@@ -53,25 +53,25 @@ def partition(
         fix = "divides by class, and the data's targets are numbers: use iid, in_order or by_writer"
         raise ConfigError("partition.kind", kind, fix)
     if kind == "by_writer" and (writers is None or len(writers) != len(labels)):
-        given = None if writers is None else len(writers)
+        n_writers = None if writers is None else len(writers)
         who = "data.client names a column of them (csv, hf), and femnist has them"
         fix = f"by_writer needs the writer of each of the {len(labels)} examples: {who}"
-        raise ConfigError("partition.writers", given, fix)
+        raise ConfigError("partition.writers", n_writers, fix)
     facts = {"n_examples": len(labels), "labels": labels, "writers": writers}
     context = {**facts, "n_clients": n_clients, "generator": generator}
     return plugins.call(PARTITIONS[kind], kind, options, field="partition", context=context)
 
 
 def known_sizes(kind: Kind, n_examples: int, n_clients: int | None) -> tuple[int, ...] | None:
-    """Sizes of the clients' parts if they depend on the number of examples only; else None."""
+    """Returns the sizes of the clients' shards if they depend on the number of examples only; else None."""
     if kind not in ("iid", "in_order") or n_clients is None or n_clients > n_examples:
         return None
-    fewer, more = divmod(n_examples, n_clients)
-    return tuple(fewer + (i < more) for i in range(n_clients))
+    smallest, n_larger = divmod(n_examples, n_clients)
+    return tuple(smallest + (i < n_larger) for i in range(n_clients))
 
 
 def notes(kind: Kind) -> list[str]:
-    """Warnings about dividing private data in this way."""
+    """Returns warnings about dividing private data in this way."""
     if kind not in LABEL_DEPENDENT:
         return []
     return [
@@ -82,32 +82,34 @@ def notes(kind: Kind) -> list[str]:
 
 @checked("partition")
 def iid(n_examples: int, n_clients: Count, generator: torch.Generator) -> list[Tensor]:
-    """Divide uniformly at random; sizes differ by at most one."""
+    """Divides uniformly at random; sizes differ by at most one."""
     _check_clients(n_clients, n_examples, "examples")
     order = torch.randperm(n_examples, generator=generator)
-    return [part.sort().values for part in order.tensor_split(n_clients)]
+    return [shard.sort().values for shard in order.tensor_split(n_clients)]
 
 
 @checked("partition")
 def stratified(labels: Tensor, n_clients: Count, generator: torch.Generator) -> list[Tensor]:
-    """Divide at random such that clients' numbers of examples of each class differ by at most one."""
+    """Divides at random such that clients' numbers of examples of each class differ by at most one."""
     classes = labels.unique()
     fewest = min(int((labels == label).sum()) for label in classes)
     if n_clients > fewest:
         fix = f"give between 1 and {fewest}, the examples of the rarest class: each client gets one of every class"
         raise ConfigError("partition.n_clients", n_clients, fix)
-    parts: list[list[Tensor]] = [[] for _ in range(n_clients)]
+    shards: list[list[Tensor]] = [[] for _ in range(n_clients)]
     for index, label in enumerate(classes):
-        dealt = list(_shuffled((labels == label).nonzero()[:, 0], generator).tensor_split(n_clients))
-        # the larger parts go to other clients for every other class, so that sizes stay close
-        for part, share in zip(parts, dealt if index % 2 == 0 else dealt[::-1], strict=True):
-            part.append(share)
-    return [torch.cat(part).sort().values for part in parts]
+        pieces = list(_shuffled((labels == label).nonzero()[:, 0], generator).tensor_split(n_clients))
+        # the larger pieces come first: in reverse for every other class, so that sizes stay close
+        if index % 2 == 1:
+            pieces.reverse()
+        for shard, piece in zip(shards, pieces, strict=True):
+            shard.append(piece)
+    return [torch.cat(shard).sort().values for shard in shards]
 
 
 @checked("partition")
 def in_order(n_examples: int, n_clients: Count) -> list[Tensor]:
-    """Divide into consecutive pieces in file order; sizes differ by at most one."""
+    """Divides into consecutive pieces in file order; sizes differ by at most one."""
     _check_clients(n_clients, n_examples, "examples")
     return list(torch.arange(n_examples).tensor_split(n_clients))
 
@@ -116,7 +118,7 @@ def in_order(n_examples: int, n_clients: Count) -> list[Tensor]:
 def by_label(
     labels: Tensor, n_clients: Count, generator: torch.Generator, *, labels_per_client: Count = 2
 ) -> list[Tensor]:
-    """Cut each label into shards of about equal size and deal `labels_per_client` shards to each client.
+    """Cuts each label into shards of about equal size and deals `labels_per_client` shards to each client.
 
     So a client has at most that many labels.
 
@@ -126,8 +128,10 @@ def by_label(
     n_shards = n_clients * labels_per_client
     classes, counts = labels.unique(return_counts=True)
     if not len(classes) <= n_shards <= len(labels):
-        least, most = math.ceil(len(classes) / n_clients), len(labels) // n_clients
-        fix = f"give from {least} to {most} for {n_clients} clients, so that each label is dealt and no shard is empty"
+        smallest = math.ceil(len(classes) / n_clients)
+        largest = len(labels) // n_clients
+        limits = f"from {smallest} to {largest} for {n_clients} clients"
+        fix = f"give {limits}, so that each label is dealt and no shard is empty"
         raise ConfigError("partition.labels_per_client", labels_per_client, fix)
     shards_of = torch.ones_like(counts)
     for _ in range(n_shards - len(classes)):
@@ -143,9 +147,9 @@ def by_label(
 def dirichlet(
     labels: Tensor, n_clients: Count, generator: torch.Generator, *, alpha: Positive = 0.5, min_examples: Count = 1
 ) -> list[Tensor]:
-    """Divide each label among clients in proportions drawn from Dirichlet(alpha, ..., alpha).
+    """Divides each label among clients in proportions drawn from Dirichlet(alpha, ..., alpha).
 
-    With small alpha few clients hold most examples of a label; with large alpha clients are alike. Draws that leave a
+    With small alpha few clients hold most examples of a label; with large alpha clients are similar. Draws that leave a
     client fewer than `min_examples` are repeated.
 
     Source: Yurochkin et al. (2019), section 4; Hsu et al. (2019) draw the proportions per client instead.
@@ -172,7 +176,7 @@ def dirichlet(
 
 @checked("partition")
 def by_writer(writers: Tensor, n_clients: Count | None = None, *, generator: torch.Generator) -> list[Tensor]:
-    """Give all examples of a writer to one client; without `n_clients` each writer is a client.
+    """Gives all examples of a writer to one client; without `n_clients` each writer is a client.
 
     With as many clients as writers, client i is the i-th writer by number. With fewer, the writers are dealt at random,
     in numbers that differ by at most one.
@@ -207,6 +211,6 @@ def _shuffled(rows: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _groups(owner: Tensor, n_clients: int) -> list[Tensor]:
-    """Indices by owner `[n_examples]` in `[0, n_clients)`, ascending."""
+    """Returns the ascending indices of each owner's examples, from owners `[n_examples]` in `[0, n_clients)`."""
     order = owner.argsort(stable=True)
     return list(order.split(owner.bincount(minlength=n_clients).tolist()))

@@ -25,21 +25,21 @@ class NamedRows(Protocol):
         ...
 
     def __getitem__(self, index: int, /) -> Any:  # noqa: ANN401 - a mapping, which is checked when it is read
-        """A row."""
+        """Returns a row."""
         ...
 
 
 @checked("data")
 @dataclass(frozen=True)
 class RowDataset(Dataset[tuple[Nested, Tensor]]):
-    """Pairs (input, target) of rows with names, read when they are asked for.
+    """Pairs (input, target) of rows with named columns, each read when it is used.
 
     A number, a list of numbers, an array or a tensor becomes a tensor with the same numbers. An image of Pillow, which
     is what `datasets` decodes, becomes float32 `[channels, height, width]` in [0, 1].
 
     Args:
-        rows: A `datasets.Dataset`, a partition of flwr-datasets, a list of dicts, or what else has a length and gives
-            a mapping for an index.
+        rows: A `datasets.Dataset`, a partition of flwr-datasets, a list of dicts, or another object with a length and a
+            mapping for each index.
         inputs: The column of the input; or several, which the model gets by name: `model(**inputs)`.
         target: The column of the target.
 
@@ -72,14 +72,13 @@ class RowDataset(Dataset[tuple[Nested, Tensor]]):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> tuple[Nested, Tensor]:
-        """The pair of a row."""
+        """Returns the pair of a row."""
         row = self.rows[index]
-        read = {name: _tensor(row[name], f"row {index}: {name}") for name in (*self._names, self.target)}
-        if self.target not in self._names:
-            target = read.pop(self.target)
-        else:
-            target = read[self.target]
-        return (read[self.inputs] if isinstance(self.inputs, str) else dict[str, Nested](read)), target
+        tensors = {name: _tensor(row[name], f"row {index}: {name}") for name in (*self._names, self.target)}
+        target = tensors[self.target]
+        if isinstance(self.inputs, str):
+            return tensors[self.inputs], target
+        return {name: tensors[name] for name in self.inputs}, target
 
     @property
     def _names(self) -> Sequence[str]:
@@ -88,13 +87,14 @@ class RowDataset(Dataset[tuple[Nested, Tensor]]):
         return self.inputs
 
 
-def _tensor(value: object, place: str) -> Tensor:
+def _tensor(value: object, name: str) -> Tensor:
+    """Converts the value of a column to a tensor; errors call it `name`."""
     from PIL.Image import Image
 
     if isinstance(value, Image):
         if value.mode not in ("L", "RGB"):
             fix = 'cast the column: dataset.cast_column(name, datasets.Image(mode="RGB"))'
-            raise DataError(f"{place} is an image of mode {value.mode}, not L or RGB: {fix}")
+            raise DataError(f"{name} is an image of mode {value.mode}, not L or RGB: {fix}")
         pixels = torch.from_numpy(np.array(value)).float() / 255
         if pixels.ndim == 2:
             return pixels.unsqueeze(0)
@@ -103,4 +103,4 @@ def _tensor(value: object, place: str) -> Tensor:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         fix = "give numbers, lists of numbers of one length, arrays, tensors or images"
-        raise DataError(f"{place} is no tensor ({in_short(error)}): {fix}") from error
+        raise DataError(f"{name} is no tensor ({in_short(error)}): {fix}") from error

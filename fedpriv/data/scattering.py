@@ -1,4 +1,4 @@
-"""The scattering transform of images: what wavelets find, in eight directions and two sizes, and in what those found.
+"""The scattering transform of images: moduli of wavelets in eight directions and two sizes, and moduli of those.
 
 Stable under small shifts and deformations and fixed before any data are seen: short features with which a linear model,
 whose gradients are short too, beats a deep one under the same noise.
@@ -27,78 +27,82 @@ CHANNELS = 1 + _SIZES * _DIRECTIONS + _DIRECTIONS**2 * math.comb(_SIZES, 2)
 
 
 def scattering(images: Tensor) -> Tensor:
-    """Scattering coefficients of two layers: `[n, c, h, w] -> [n, 81 c, ceil(h / 4), ceil(w / 4)]`.
+    """Computes scattering coefficients of two layers: `[n, c, h, w] -> [n, 81 c, ceil(h / 4), ceil(w / 4)]`.
 
     Morlet wavelets of two sizes and eight directions; moduli are averaged over about 4 pixels and kept at every fourth.
 
     Raises:
         ConfigError: an image is smaller than 8 pixels.
     """
-    return _of_channels(images, _two_layers, "scattering")
+    return _by_channel(images, _two_layers, "scattering")
 
 
 def wavelets(images: Tensor) -> Tensor:
-    """The first layer alone, channels 1 to 16 of `scattering`: `[n, c, h, w] -> [n, 16 c, ceil(h / 4), ceil(w / 4)]`.
+    """Computes the first layer alone, channels 1 to 16 of `scattering`.
+
+    `[n, c, h, w] -> [n, 16 c, ceil(h / 4), ceil(w / 4)]`.
 
     Raises:
         ConfigError: an image is smaller than 8 pixels.
     """
-    return _of_channels(images, _first_layer, "wavelets")
+    return _by_channel(images, _first_layer, "wavelets")
 
 
-def _of_channels(images: Tensor, coefficients: Callable[[Tensor], Tensor], name: str) -> Tensor:
-    """`coefficients` of each channel, mirrored at its edges, so many at a time that waves stay in a cache."""
+def _by_channel(images: Tensor, coefficients: Callable[[Tensor], Tensor], name: str) -> Tensor:
+    """Computes `coefficients` of each channel, mirrored at its edges, in blocks whose waves stay in a cache."""
     channels, height, width = images.shape[1:]
     if min(height, width) < 2 * _STEP:
         raise ConfigError("data.transforms", name, f"needs 8 pixels a side, found {height} x {width}")
     # a multiple of 4, and two outputs beyond either edge, where the image is mirrored
-    tall, wide = (-(-side // _STEP) * _STEP + 2 * _STEP for side in (height, width))
+    tall = -(-height // _STEP) * _STEP + 2 * _STEP
+    wide = -(-width // _STEP) * _STEP + 2 * _STEP
     edges = (_STEP, wide - width - _STEP, _STEP, tall - height - _STEP)
     single = functional.pad(images.reshape(-1, 1, height, width), edges, mode="reflect")[:, 0]
-    found = torch.cat([coefficients(block) for block in single.split(_BLOCK)])
-    return found[..., 1:-1, 1:-1].reshape(-1, channels * found.shape[1], tall // _STEP - 2, wide // _STEP - 2)
+    features = torch.cat([coefficients(block) for block in single.split(_BLOCK)])
+    return features[..., 1:-1, 1:-1].reshape(-1, channels * features.shape[1], tall // _STEP - 2, wide // _STEP - 2)
 
 
 def _two_layers(images: Tensor) -> Tensor:
-    """`[n, h, w] -> [n, 81, h / 4, w / 4]`, the image taken to be periodic."""
+    """Computes both layers, `[n, h, w] -> [n, 81, h / 4, w / 4]`, of an image taken to be periodic."""
     waves = torch.fft.fft2(images).unsqueeze(1)
     moduli = _moduli(waves)
-    smooth, large = _low_pass(*images.shape[-2:]).to(images), _wavelets(*images.shape[-2:])[1].to(images)
+    smooth = _low_pass(*images.shape[-2:]).to(images)
+    large = _wavelets(*images.shape[-2:])[1].to(images)
     # what large wavelets leave has no high frequency: half the resolution holds it
     halved = torch.fft.ifft2(_folded(moduli[:, :_DIRECTIONS].unsqueeze(2) * large, 2)).abs().flatten(1, 2)
-    means = [_folded(part * smooth, _STEP) for part in (waves, moduli)]
+    means = [_folded(spectrum * smooth, _STEP) for spectrum in (waves, moduli)]
     means.append(_folded(torch.fft.fft2(halved) * _halved(smooth), _STEP // 2))
     return torch.fft.ifft2(torch.cat(means, 1)).real
 
 
 def _first_layer(images: Tensor) -> Tensor:
-    """`[n, h, w] -> [n, 16, h / 4, w / 4]`, the image taken to be periodic."""
+    """Computes the first layer, `[n, h, w] -> [n, 16, h / 4, w / 4]`, of an image taken to be periodic."""
     moduli = _moduli(torch.fft.fft2(images).unsqueeze(1))
     return torch.fft.ifft2(_folded(moduli * _low_pass(*images.shape[-2:]).to(images), _STEP)).real
 
 
 def _moduli(waves: Tensor) -> Tensor:
-    """Spectra of the wavelet moduli, those of small wavelets first: `[n, 1, h, w] -> [n, 16, h, w]`."""
+    """Computes the spectra of the wavelet moduli, those of small wavelets first: `[n, 1, h, w] -> [n, 16, h, w]`."""
     filters = torch.cat(_wavelets(*waves.shape[-2:])).to(waves.real)
     return torch.fft.fft2(torch.fft.ifft2(waves * filters).abs())
 
 
 def _folded(waves: Tensor, factor: int) -> Tensor:
-    """The spectrum of every `factor`-th pixel: `[..., h, w] -> [..., h / factor, w / factor]`."""
+    """Returns the spectrum of every `factor`-th pixel: `[..., h, w] -> [..., h / factor, w / factor]`."""
     for dim in (-2, -1):  # faster than one sum over several dimensions
         waves = reduce(torch.add, waves.chunk(factor, dim)) / factor
     return waves
 
 
 def _halved(waves: Tensor) -> Tensor:
-    """What a spectrum without high frequencies is at half the resolution: `[h, w] -> [h / 2, w / 2]`."""
+    """Returns a spectrum without high frequencies at half the resolution: `[h, w] -> [h / 2, w / 2]`."""
     rows, columns = (torch.fft.fftfreq(side // 2, 2 / side).long() for side in waves.shape)
     return waves[rows][:, columns]
 
 
 @cache
 def _wavelets(height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Spectra of the Morlet wavelets of each size, `[8, h, w]`: a wave under a bell, without a mean."""
+    """Returns the spectra of the Morlet wavelets of each size, `[8, h, w]`: a wave under a bell, without a mean."""
     return tuple(  # pyright: ignore[reportReturnType]
         torch.stack([_morlet(height, width, 2.0**size, math.pi * turn / _DIRECTIONS) for turn in range(_DIRECTIONS)])
         for size in range(_SIZES)
@@ -107,21 +111,23 @@ def _wavelets(height: int, width: int) -> tuple[Tensor, Tensor]:
 
 def _morlet(height: int, width: int, size: float, angle: float) -> Tensor:
     wave = 3 / 4 * math.pi / size
-    wavelet, bell = (_gabor(height, width, 0.8 * size, angle, at, _SLANT) for at in (wave, 0.0))
+    wavelet = _gabor(height, width, 0.8 * size, angle, wave, _SLANT)
+    bell = _gabor(height, width, 0.8 * size, angle, 0.0, _SLANT)
     return torch.fft.fft2(wavelet - bell * (wavelet.sum() / bell.sum())).real
 
 
 @cache
 def _low_pass(height: int, width: int) -> Tensor:
-    """The spectrum of a bell that covers about 4 pixels, `[h, w]`."""
+    """Returns the spectrum of a bell that covers about 4 pixels, `[h, w]`."""
     return torch.fft.fft2(_gabor(height, width, 0.8 * _STEP / 2, 0.0, 0.0, 1.0)).real
 
 
 def _gabor(height: int, width: int, spread: float, angle: float, wave: float, slant: float) -> Tensor:
-    """A wave of that many radians a pixel under a bell of mass 1, summed over periods, `[h, w]`."""
-    rows, columns = (torch.arange(-2 * side, 3 * side, dtype=torch.float64) for side in (height, width))
+    """Returns a wave of `wave` radians a pixel under a bell of mass 1, summed over periods, `[h, w]`."""
+    rows = torch.arange(-2 * height, 3 * height, dtype=torch.float64)
+    columns = torch.arange(-2 * width, 3 * width, dtype=torch.float64)
     across = rows[:, None] * math.sin(angle) + columns[None] * math.cos(angle)
     along = columns[None] * math.sin(angle) - rows[:, None] * math.cos(angle)
     bell = torch.exp(-(across**2 + (slant * along) ** 2) / (2 * spread**2))
-    found = bell * torch.exp(1j * wave * across) * (slant / (2 * math.pi * spread**2))
-    return found.unflatten(1, (5, width)).unflatten(0, (5, height)).sum((0, 2))
+    wavelet = bell * torch.exp(1j * wave * across) * (slant / (2 * math.pi * spread**2))
+    return wavelet.unflatten(1, (5, width)).unflatten(0, (5, height)).sum((0, 2))

@@ -1,4 +1,4 @@
-"""Simulated sensors that look at one point: a regression without a file."""
+"""Simulated sensors that measure one point: a regression without a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from fedpriv.settings.checks import Count, Whole, checked
 
 @checked("data")
 def sensors(*, n: Count = 100, readings: Count = 3, dim: Count = 2, n_test: Count = 1000, seed: Whole = 0) -> Split:
-    """Readings `v = <M, x> + N(0, 1)` of one x ~ N(0, I), rows M uniform on [0, 10]: inputs M `[..., dim]`, targets v.
+    """Simulates readings `v = <M, x> + N(0, 1)` of one x ~ N(0, I), rows M uniform on [0, 10].
+
+    Inputs are M `[..., dim]`, targets v.
 
     Args:
         n: Number of sensors: the clients, with `partition: {kind: by_writer}`.
@@ -25,10 +27,10 @@ def sensors(*, n: Count = 100, readings: Count = 3, dim: Count = 2, n_test: Coun
     """
     draws = np.random.default_rng(seed)
     point = draws.standard_normal(dim)
-    parts: list[TensorDataset] = []
+    datasets: list[TensorDataset] = []
     for count in (n * readings, n_test):
         rows = draws.uniform(0, 10, (count, dim))
         values = rows @ point + draws.standard_normal(count)
-        parts.append(TensorDataset(torch.from_numpy(rows).float(), torch.from_numpy(values).float()))
+        datasets.append(TensorDataset(torch.from_numpy(rows).float(), torch.from_numpy(values).float()))
     owners = torch.arange(n).repeat_interleave(readings)
-    return Split(parts[0], parts[1], None, owners, f"{readings} readings of each of {n} sensors")
+    return Split(datasets[0], datasets[1], None, owners, f"{readings} readings of each of {n} sensors")

@@ -1,4 +1,4 @@
-"""Rows of a table as examples, by public settings only: no mean, range or value is taken from the data."""
+"""Encodes rows of a table as examples by public settings only: no mean, range or value comes from the data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Table:
     """Columns of text.
 
     Args:
-        name: What errors call it.
+        name: Its name in errors.
         columns: By name, the stripped text of each row; at least one row.
         first: The number that errors give to the first row.
     """
@@ -36,15 +36,15 @@ class Table:
     columns: Mapping[str, Sequence[str]]
     first: int
 
-    def row(self, place: int) -> str:
-        """How an error names a row."""
-        return f"{self.name}, row {self.first + place}"
+    def row(self, index: int) -> str:
+        """Returns the name of a row in errors."""
+        return f"{self.name}, row {self.first + index}"
 
 
 @checked("data")
 @dataclass(frozen=True)
 class TableEncoder:
-    """Makes examples of the rows of a table.
+    """Encodes the rows of a table as examples.
 
     The encoding of a row depends on these settings and on no other row, so it reveals nothing. Take all values from
     public knowledge, such as the limits of a device: a mean or a list of values taken from the data would reveal
@@ -64,7 +64,8 @@ class TableEncoder:
         bias: Add a constant feature.
 
     Raises:
-        ConfigError: a range is empty, a value is listed twice, or a rule is for a column or of a value that is not.
+        ConfigError: a range is empty, a value is listed twice, or `missing` or `indicators` has a column or value that
+            does not exist.
 
     Example:
         >>> encoder = TableEncoder("ill", classes=[0, 1], numbers={"age": (0, 100)}, missing={"age": 40})
@@ -82,7 +83,10 @@ class TableEncoder:
         for name, (low, high) in self.numbers.items():
             if not -math.inf < low < high < math.inf:
                 raise ConfigError(f"data.numbers.{name}", [low, high], "give [low, high] with low below high")
-        for name, values in {**({} if self.classes is None else {self.label: self.classes}), **self.categories}.items():
+        lists = dict(self.categories)
+        if self.classes is not None:
+            lists = {self.label: self.classes, **lists}
+        for name, values in lists.items():
             if len({str(value) for value in values}) < max(len(values), 1):
                 raise ConfigError(f"data, values of {name}", [*values], "list each value once")
         if self.classes is None and self.label not in self.numbers:
@@ -98,7 +102,7 @@ class TableEncoder:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that are read."""
+        """The columns that are read, the label first."""
         return [self.label, *self._features, *self.categories]
 
     @property
@@ -117,42 +121,44 @@ class TableEncoder:
         return (high - low) / 2
 
     def dataset(self, frame: DataFrame, name: str = "frame") -> TensorDataset:
-        """The examples of a pandas DataFrame.
+        """Encodes a pandas DataFrame.
 
         Args:
             frame: One row an example.
-            name: What errors call it; they count its rows from 0, as `iloc` does.
+            name: Its name in errors, which count its rows from 0, as `iloc` does.
 
         Returns:
             Inputs float32 `[n, n_features]`: numbers, categories, indicators, in the order of the settings, then the
             constant; targets `[n]`, int64 classes or float32 numbers.
 
         Raises:
-            ConfigError: it lacks a column.
-            DataError: it has no rows, or a value is missing without a rule, no number or not listed; names the row.
+            ConfigError: the frame lacks a column.
+            DataError: the frame has no rows, or a value is missing without a rule, no number or not listed; the message
+                names the row.
         """
         if len(frame) == 0:
             raise DataError(f"{name} has no rows: give at least one example")
-        known = [str(column) for column in frame.columns]
-        check_columns(name, self.columns, known)
-        texts = {column: _texts(frame.iloc[:, known.index(column)]) for column in self.columns}
+        names = [str(column) for column in frame.columns]
+        check_columns(name, self.columns, names)
+        texts = {column: _texts(frame.iloc[:, names.index(column)]) for column in self.columns}
         return self.encoded(Table(name, texts, first=0))
 
     def encoded(self, table: Table) -> TensorDataset:
-        """The examples of a table of text; see `dataset`."""
+        """Encodes a table of text; see `dataset`."""
         if not self._features and not self.categories:
             raise ConfigError("data.numbers", {}, "name at least one column, in numbers or categories")
-        parts = [self._scaled(table, name).unsqueeze(1) for name in self._features]
-        parts += [self._one_hot(table, name) for name in self.categories]
-        parts += [self._gaps(table, name).float().unsqueeze(1) for name in self.indicators]
-        parts += [torch.ones(len(parts[0]), 1)] if self.bias else []
-        return TensorDataset(torch.cat(parts, 1), self.targets(table))
+        features = [self._scaled(table, name).unsqueeze(1) for name in self._features]
+        features += [self._one_hot(table, name) for name in self.categories]
+        features += [self._gaps(table, name).float().unsqueeze(1) for name in self.indicators]
+        if self.bias:
+            features.append(torch.ones(len(features[0]), 1))
+        return TensorDataset(torch.cat(features, 1), self.targets(table))
 
     def targets(self, table: Table) -> Tensor:
-        """The targets of a table of text, `[n]`; see `dataset`."""
+        """Returns the targets of a table of text, `[n]`; see `dataset`."""
         if self.classes is None:
             return self._scaled(table, self.label)
-        return self._places(table, self.label)
+        return self._value_indices(table, self.label)
 
     @cached_property
     def _features(self) -> list[str]:
@@ -167,6 +173,7 @@ class TableEncoder:
             raise ConfigError(f"data.{setting}", name, fix)
 
     def _check_stand_in(self, name: str, value: float | str) -> None:
+        """Refuses a value for missing ones that its column cannot have."""
         if name in self.numbers:
             low, high = self.numbers[name]
             if isinstance(value, (str, bool)) or not low <= value <= high:
@@ -175,59 +182,65 @@ class TableEncoder:
             raise ConfigError(f"data.missing.{name}", value, f"choose one of {cut(', '.join(self._values(name)))}")
 
     def _values(self, name: str) -> list[str]:
-        return [str(value) for value in ((self.classes or ()) if name == self.label else self.categories[name])]
+        """Returns the values that are listed for a categorical column, or for the label, as text."""
+        if name == self.label:
+            return [str(value) for value in self.classes or ()]
+        return [str(value) for value in self.categories[name]]
 
     def _is_gap(self, name: str, text: str) -> bool:
         listed = name in self.categories and text in self._values(name)
         return text.casefold() in _GAPS and not listed
 
     def _gaps(self, table: Table, name: str) -> Tensor:
-        """Which values are missing, bool `[n]`."""
+        """Returns which values are missing, bool `[n]`."""
         return torch.tensor([self._is_gap(name, text) for text in table.columns[name]])
 
     def _scaled(self, table: Table, name: str) -> Tensor:
-        """`[n]` in [-1, 1]."""
+        """Returns a numeric column scaled to [-1, 1], `[n]`."""
         low, high = self.numbers[name]
-        stand_in = self.missing.get(name, (low + high) / 2 if name in self.indicators else math.nan)
-        found: list[float] = []
-        for place, text in enumerate(table.columns[name]):
+        default = math.nan
+        if name in self.indicators:
+            default = (low + high) / 2
+        stand_in = self.missing.get(name, default)
+        scaled: list[float] = []
+        for index, text in enumerate(table.columns[name]):
             if self._is_gap(name, text):
                 value = float(stand_in)
             else:
                 value = _number(text)
             if not math.isfinite(value):
                 fix = self._fix(name, text, "correct it, or drop the row")
-                raise DataError(f"{table.row(place)}: {name} = {shown(text)} is not a number: {fix}")
-            found.append(2 * (min(max(value, low), high) - low) / (high - low) - 1)
-        return torch.tensor(found)
+                raise DataError(f"{table.row(index)}: {name} = {shown(text)} is not a number: {fix}")
+            scaled.append(2 * (min(max(value, low), high) - low) / (high - low) - 1)
+        return torch.tensor(scaled)
 
     def _one_hot(self, table: Table, name: str) -> Tensor:
-        """`[n, n_values]`; a row of zeros where a value is missing and only an indicator says so."""
+        """Returns a categorical column one-hot, `[n, n_values]`; zeros for a missing value with an indicator only."""
         n_values = len(self._values(name))
-        return torch.nn.functional.one_hot(self._places(table, name), n_values + 1)[:, :n_values].float()
+        return torch.nn.functional.one_hot(self._value_indices(table, name), n_values + 1)[:, :n_values].float()
 
-    def _places(self, table: Table, name: str) -> Tensor:
-        """The place of each row's value among those that are listed, int64 `[n]`; after them where there is none."""
-        places = {value: place for place, value in enumerate(self._values(name))}
+    def _value_indices(self, table: Table, name: str) -> Tensor:
+        """Returns the index of each row's value among those that are listed, int64 `[n]`.
+
+        It is their number for a missing value that only has an indicator.
+        """
+        numbers = {value: number for number, value in enumerate(self._values(name))}
+        stand_in = None
         if name in self.missing:
-            stand_in = places.get(str(self.missing[name]))
-        else:
-            stand_in = None
+            stand_in = numbers.get(str(self.missing[name]))
         if stand_in is None and name in self.indicators:
-            stand_in = len(places)
-        else:
-            stand_in = stand_in
-        found: list[int] = []
-        for at, text in enumerate(table.columns[name]):
+            stand_in = len(numbers)
+        indices: list[int] = []
+        for row, text in enumerate(table.columns[name]):
             if self._is_gap(name, text):
-                place = stand_in
+                number = stand_in
             else:
-                place = places.get(text)
-            if place is None:
-                fix = f"is none of {cut(', '.join(places))}: {self._fix(name, text, 'correct it, or list it')}"
-                raise DataError(f"{table.row(at)}: {name} = {shown(text)} {fix}")
-            found.append(place)
-        return torch.tensor(found)
+                number = numbers.get(text)
+            if number is None:
+                fix = f"is none of {cut(', '.join(numbers))}: {self._fix(name, text, 'correct it, or list it')}"
+                raise DataError(f"{table.row(row)}: {name} = {shown(text)} {fix}")
+            indices.append(number)
+        return torch.tensor(indices)
 
     def _fix(self, name: str, text: str, otherwise: str) -> str:
         if name == self.label or not self._is_gap(name, text):
@@ -235,16 +248,16 @@ class TableEncoder:
         return f"if it is missing, give missing.{name} a value that is public, or list {name} in indicators"
 
 
-def check_columns(table: str, wanted: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse a table without one of the columns.
+def check_columns(table: str, expected: Sequence[str], existing: Sequence[str]) -> None:
+    """Refuses a table that lacks an expected column.
 
     Raises:
-        ConfigError: names the column.
+        ConfigError: a column is missing, or there are several of its name.
     """
-    for name in wanted:
-        if name not in known:
-            raise ConfigError("data", name, f"{table} has no such column{nearest(name, filter(None, known))}")
-        if list(known).count(name) > 1:
+    for name in expected:
+        if name not in existing:
+            raise ConfigError("data", name, f"{table} has no such column{nearest(name, filter(None, existing))}")
+        if list(existing).count(name) > 1:
             raise ConfigError("data", name, f"{table} has several columns of this name: rename all but one")
 
 
@@ -256,14 +269,16 @@ def _number(text: str) -> float:
 
 
 def text_of(value: object) -> str:
-    """A value as text: whole numbers without a point, since one gap makes a library turn a column into floats."""
+    """Formats a value; whole numbers without a point, since libraries turn a column with a gap into floats."""
     if value is None:
         return ""
-    return str(int(value) if isinstance(value, float) and value.is_integer() else value).strip()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip()
 
 
 def _texts(column: object) -> list[str]:
-    """A pandas Series as text."""
+    """Returns the values of a pandas Series as text; empty where one is missing."""
     series: Any = column
     values = zip(series.tolist(), series.isna().tolist(), strict=True)
     return ["" if gap else text_of(value) for value, gap in values]

@@ -91,7 +91,7 @@ _CELLS = (
 def adult(
     *, root: str | None = None, n_train: Count | None = None, owner: Owner | None = None, bias: bool = True
 ) -> Split:
-    """Adult (census income): 30 162 train and 15 060 test rows without missing values; class 1 earns over 50K.
+    """Loads Adult (census income): 30 162 train and 15 060 test rows without missing values; class 1 earns over 50K.
 
     Features: age, weight, years of education and hours scaled with public constants; married, capital gain, capital
     loss, not from the United States; one-hot relationship, race, kind of work, occupation; a constant; and last, sex
@@ -107,17 +107,25 @@ def adult(
     Source: Kohavi and Becker (1996), UCI; the encoding follows the `adult-b` set of He, Peng and Sun (2024).
     """
     folder = _folder(root, "adult")
-    train, test = (_complete(folder, name) for name in ("adult.data", "adult.test"))
+    train = _complete(folder, "adult.data")
+    test = _complete(folder, "adult.test")
     if n_train is not None and n_train > len(train):
         raise ConfigError("data.n_train", n_train, f"give between 1 and {len(train)}")
-    encoded = (_adult_features(rows) for rows in (train[:n_train], test))
-    parts = [_dataset(_with_bias(x, before=1) if bias else x, y) for x, y in encoded]
-    about = f"adult: {len(parts[0])} train and {len(parts[1])} test rows, 2 classes"
+    train = train[:n_train]
+    datasets: list[TensorDataset] = []
+    for rows in (train, test):
+        x, y = _adult_features(rows)
+        if bias:
+            x = _with_bias(x, before=1)
+        datasets.append(_dataset(x, y))
+    description = f"adult: {len(datasets[0])} train and {len(datasets[1])} test rows, 2 classes"
     if owner is None:
-        return Split(parts[0], parts[1], 2, None, about)
-    place = [column.name for column in ADULT].index(owner)
-    (owners, theirs), names = numbered(*([row[place] for row in rows] for rows in (train[:n_train], test)))
-    return Split(parts[0], parts[1], 2, owners, about, test_writers=theirs, writer_names=names)
+        return Split(datasets[0], datasets[1], 2, None, description)
+    column_index = [column.name for column in ADULT].index(owner)
+    (train_owners, test_owners), names = numbered(
+        [row[column_index] for row in train], [row[column_index] for row in test]
+    )
+    return Split(datasets[0], datasets[1], 2, train_owners, description, test_writers=test_owners, writer_names=names)
 
 
 @checked("data")
@@ -130,7 +138,7 @@ def breast_cancer(
     protocol: Protocol = "held_out",
     seed: Whole = 0,
 ) -> Split:
-    """Breast cancer; class 1 is malignant. Features are brought to [-1, 1] by public ranges.
+    """Loads breast cancer; class 1 is malignant. Features are brought to [-1, 1] by public ranges.
 
     Args:
         variant: `wisconsin`: the original set, 683 complete rows of 9 features, from a file. Some of its 630 patients
@@ -148,25 +156,30 @@ def breast_cancer(
         from sklearn.datasets import load_breast_cancer  # slow to import
 
         x, benign = load_breast_cancer(return_X_y=True)
-        x, y = np.asarray(x, dtype=np.float64), 1 - np.asarray(benign, dtype=np.int64)
-        patients, (low, high) = np.arange(len(y)), np.array(_CELLS).T
+        x = np.asarray(x, dtype=np.float64)
+        y = 1 - np.asarray(benign, dtype=np.int64)
+        patients = np.arange(len(y))
+        low, high = np.array(_CELLS).T
     else:
         rows = _fields(_folder(root, "breast-cancer-wisconsin") / "breast-cancer-wisconsin.data", BREAST_CANCER)
         table = np.array([row for row in rows if "?" not in row], dtype=np.float64)
-        x, y = table[:, 1:10], (table[:, 10] == 4).astype(np.int64)
-        patients, low, high = table[:, 0].astype(np.int64), np.full(9, 1.0), np.full(9, 10.0)  # grades from 1 to 10
+        x = table[:, 1:10]
+        y = (table[:, 10] == 4).astype(np.int64)
+        patients = table[:, 0].astype(np.int64)
+        low, high = np.full(9, 1.0), np.full(9, 10.0)  # grades from 1 to 10
     if protocol == "paper":
         x = (x - x.mean(0)) / x.std(0)
     else:
         x = 2 * (x - low) / (high - low) - 1
-    x = x if features is None else x[:, list(features)]
-    about = f"breast cancer ({variant}), {x.shape[1]} features, 2 classes"
-    return _split(_with_bias(x) if bias else x, y, patients, protocol, seed, about)
+    if features is not None:
+        x = x[:, list(features)]
+    description = f"breast cancer ({variant}), {x.shape[1]} features, 2 classes"
+    return _split(_with_bias(x) if bias else x, y, patients, protocol, seed, description)
 
 
 @checked("data")
 def monks(*, root: str | None = None, bias: bool = True, protocol: Protocol = "held_out", seed: Whole = 0) -> Split:
-    """Monks-1: six discrete features, one-hot (17 columns).
+    """Loads Monks-1: six discrete features, one-hot (17 columns).
 
     Args:
         root: Folder with `monks-1.train` and `monks-1.test`; `$FEDPRIV_DATA/monks` if left out.
@@ -188,36 +201,39 @@ def monks(*, root: str | None = None, bias: bool = True, protocol: Protocol = "h
     table = np.array([row[:7] for row in rows], dtype=np.int64)
     columns = [table[:, [j]] == np.arange(1, count + 1) for j, count in enumerate((3, 3, 2, 3, 4, 2), start=1)]
     x = np.concatenate(columns, 1).astype(np.float64)
-    about = "monks-1, 17 features, 2 classes"
-    return _split(_with_bias(x) if bias else x, table[:, 0], np.arange(len(table)), protocol, seed, about)
+    description = "monks-1, 17 features, 2 classes"
+    return _split(_with_bias(x) if bias else x, table[:, 0], np.arange(len(table)), protocol, seed, description)
 
 
-def _split(x: Array, y: Integers, owner: Integers, protocol: Protocol, seed: int, about: str) -> Split:
-    """Rows of one owner stay together; which are held out depends on nothing but their number."""
+def _split(x: Array, y: Integers, owner: Integers, protocol: Protocol, seed: int, description: str) -> Split:
+    """Splits rows into train and test; rows of one owner stay together.
+
+    The split depends on the number of owners and the seed, not on the data.
+    """
     if protocol == "paper":
-        both = ExactOnly(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y))
-        return Split(both, both, 2, None, f"{about}: {len(y)} rows, both train and test")
-    owners, of = np.unique(owner, return_inverse=True)
-    test = np.random.default_rng(seed).permutation(len(owners))[of] < len(owners) // 5
-    about = f"{about}: {int((~test).sum())} train and {int(test.sum())} test rows"
-    return Split(_dataset(x[~test], y[~test]), _dataset(x[test], y[test]), 2, None, about)
+        examples = ExactOnly(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y))
+        return Split(examples, examples, 2, None, f"{description}: {len(y)} rows, both train and test")
+    owners, owner_of_row = np.unique(owner, return_inverse=True)
+    test = np.random.default_rng(seed).permutation(len(owners))[owner_of_row] < len(owners) // 5
+    description = f"{description}: {int((~test).sum())} train and {int(test.sum())} test rows"
+    return Split(_dataset(x[~test], y[~test]), _dataset(x[test], y[test]), 2, None, description)
 
 
 def _complete(folder: Path, name: str) -> list[list[str]]:
-    """The rows of a file of Adult without missing values."""
+    """Reads the rows of a file of Adult without missing values."""
     path = folder / name
-    if path.exists():
-        path = path
-    else:
+    if not path.exists():
         path = folder / f"{name}.gz"
     return [row for row in _fields(path, ADULT, comment="|") if MISSING not in row]
 
 
 def _adult_features(rows: Sequence[Sequence[str]]) -> tuple[Array, Integers]:
+    """Encodes rows of Adult: features `[n, 38]` without the constant, and classes `[n]`."""
     columns = [np.array(column) for column in zip(*rows, strict=True)]
     scaled = {"age": 0, "fnlwgt": 2, "education_num": 4, "hours": 12}
     numeric = [
-        (columns[at].astype(np.float64) - _ADULT_SCALE[key][0]) / _ADULT_SCALE[key][1] for key, at in scaled.items()
+        (columns[index].astype(np.float64) - _ADULT_SCALE[key][0]) / _ADULT_SCALE[key][1]
+        for key, index in scaled.items()
     ]
     flags = [
         np.isin(columns[5], ("Married-civ-spouse", "Married-AF-spouse")),
@@ -225,7 +241,8 @@ def _adult_features(rows: Sequence[Sequence[str]]) -> tuple[Array, Integers]:
         columns[11].astype(np.float64) > 0,
         columns[13] != "United-States",
     ]
-    hot = [columns[at] == value for at, values in ((7, _RELATIONSHIP), (8, _RACE)) for value in values]
+    hot = [columns[7] == value for value in _RELATIONSHIP]
+    hot += [columns[8] == value for value in _RACE]
     hot += [np.isin(columns[1], values) for values in _WORK.values()]
     hot += [columns[6] == value for value in _OCCUPATION]
     x = np.stack([*numeric, *flags, *hot, columns[9] == "Male"], 1).astype(np.float64)
@@ -265,7 +282,7 @@ def _fields(path: Path, columns: Sequence[Column], comment: str = "\0") -> list[
 
 
 def _with_bias(x: Array, before: int = 0) -> Array:
-    """A constant column, `before` so many of the last ones."""
+    """Inserts a constant column before the last `before` columns."""
     return np.insert(x, x.shape[1] - before, 1.0, axis=1)
 
 

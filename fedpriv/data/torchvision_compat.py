@@ -1,4 +1,4 @@
-"""The one place that imports torchvision.
+"""The only module that imports torchvision.
 
 Beside a CPU build of torch, the C++ library of PyPI's torchvision (built for CUDA) cannot load, and importing
 torchvision fails because two of that library's operators are missing. For its data sets, which are all that is needed
@@ -22,10 +22,10 @@ _OPERATORS = ("nms", "qnms")
 
 
 def import_torchvision(submodule: str) -> ModuleType:
-    """`torchvision.<submodule>`.
+    """Imports `torchvision.<submodule>`.
 
     Raises:
-        DataError: torchvision is absent, or does not work with this torch (names both versions and the fix).
+        DataError: torchvision is absent, or does not work with this torch; the message names both versions and the fix.
     """
     try:
         try:
@@ -49,14 +49,14 @@ def _declare_missing_operators() -> None:
     for name in _OPERATORS:
         if not hasattr(torch.ops.torchvision, name):
             torch.library.define(f"torchvision::{name}", _SCHEMA)
-    # what the failed import left behind would be taken for the whole
+    # modules that the failed import left behind would be taken for complete ones
     for module in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         del sys.modules[module]
 
 
 def _versions_and_fix() -> str:
     try:
-        found = importlib.metadata.version("torchvision")
+        version = importlib.metadata.version("torchvision")
     except importlib.metadata.PackageNotFoundError:
         return "it is not installed; pip install torchvision"
     if torch.version.cuda is None:
@@ -64,4 +64,4 @@ def _versions_and_fix() -> str:
     else:
         index = "cu" + torch.version.cuda.replace(".", "")
     command = f"pip install --upgrade torch torchvision --index-url https://download.pytorch.org/whl/{index}"
-    return f"found torch {torch.__version__} and torchvision {found}; install a matching pair: {command}"
+    return f"found torch {torch.__version__} and torchvision {version}; install a matching pair: {command}"

@@ -28,25 +28,26 @@ TransformName = Literal[
 
 
 def center(images: Tensor) -> Tensor:
-    """Subtract each image's own mean: `[n, c, h, w] -> [n, c, h, w]`."""
+    """Subtracts each image's own mean: `[n, c, h, w] -> [n, c, h, w]`."""
     return images - images.mean((1, 2, 3), keepdim=True)
 
 
 def unit(images: Tensor) -> Tensor:
-    """Scale each image to l2 norm 1; a blank one stays zero: `[n, c, h, w] -> [n, c, h, w]`."""
+    """Scales each image to l2 norm 1; a blank one stays zero: `[n, c, h, w] -> [n, c, h, w]`."""
     norms = torch.linalg.vector_norm(images, dim=(1, 2, 3), keepdim=True)
     return images / norms.clamp_min(torch.finfo(images.dtype).tiny)
 
 
 def bandpass(images: Tensor) -> Tensor:
-    """Keep the middle frequencies, at half the resolution: `[n, c, h, w] -> [n, c, h // 2, w // 2]`.
+    """Keeps the middle frequencies, at half the resolution: `[n, c, h, w] -> [n, c, h // 2, w // 2]`.
 
     The lower half of the orthonormal DCT-II coefficients in each axis, with the gain
     `exp(-f^2 / (2 s^2)) (f^2 / (f^2 + b^2))^(3/4)` at frequency f, where s and b are a quarter and 2/7 of the image's
     height. The gain whitens the 1/f spectrum of smooth images and removes their mean brightness.
     """
     height, width = images.shape[-2:]
-    rows, columns = _cosines(height).to(images), _cosines(width).to(images)
+    rows = _cosines(height).to(images)
+    columns = _cosines(width).to(images)
     square = (torch.arange(len(rows))[:, None] ** 2 + torch.arange(len(columns))[None] ** 2).to(images)
     fall = torch.exp(-square / (2 * (height / 4) ** 2))
     rise = (square / (square + (2 * height / 7) ** 2)) ** 0.75
@@ -54,7 +55,7 @@ def bandpass(images: Tensor) -> Tensor:
 
 
 def edges(images: Tensor) -> Tensor:
-    """Strength of edges in eight directions, per cell of 4 x 4 pixels: `[n, c, h, w] -> [n, 8c, h/4, w/4]`.
+    """Computes the strength of edges in eight directions per cell of 4 x 4 pixels: `[n, c, h, w] -> [n, 8c, h/4, w/4]`.
 
     The length of the Sobel gradient is divided between the two nearest of eight directions modulo pi and averaged over
     the cell; its square root keeps strong edges from hiding weak ones. Use `center` and `unit` after it.
@@ -78,7 +79,7 @@ def edges(images: Tensor) -> Tensor:
 
 
 def deskew(images: Tensor) -> Tensor:
-    """Centre each image and make it upright, by a shear from its own second moments: `[n, c, h, w] -> [n, c, h, w]`.
+    """Centres each image and makes it upright, by a shear from its own second moments: `[n, c, h, w] -> [n, c, h, w]`.
 
     Source: LeCun, Bottou, Bengio, Haffner (1998), who deskew digits for their linear classifier.
     """
@@ -88,8 +89,10 @@ def deskew(images: Tensor) -> Tensor:
     # moments of the ink over all channels; an image without ink stays where it is
     ink = images.abs().sum(1)
     mass = ink.sum((1, 2)).clamp_min(torch.finfo(images.dtype).tiny)
-    middle_y, middle_x = (ink * y).sum((1, 2)) / mass, (ink * x).sum((1, 2)) / mass
-    from_y, from_x = y - middle_y[:, None, None], x - middle_x[:, None, None]
+    middle_y = (ink * y).sum((1, 2)) / mass
+    middle_x = (ink * x).sum((1, 2)) / mass
+    from_y = y - middle_y[:, None, None]
+    from_x = x - middle_x[:, None, None]
     spread = (ink * from_y**2).sum((1, 2))
     shear = torch.where(spread > 0, (ink * from_y * from_x).sum((1, 2)) / spread.clamp_min(1e-12), 0 * spread)
     source_y = (y + middle_y[:, None, None]).expand_as(ink)
@@ -100,12 +103,12 @@ def deskew(images: Tensor) -> Tensor:
 
 
 def group_norm(images: Tensor) -> Tensor:
-    """Groups of three channels of each image, scaled to mean 0 and variance 1: `[n, c, h, w] -> [n, c, h, w]`.
+    """Scales groups of three channels of each image to mean 0 and variance 1: `[n, c, h, w] -> [n, c, h, w]`.
 
     Raises:
         ConfigError: the channels cannot be divided by three, as those of `scattering` can.
 
-    Source: Tramèr and Boneh (2021), who normalise scattering coefficients so, which takes no noise.
+    Source: Tramèr and Boneh (2021), who normalise scattering coefficients so, which needs no noise.
     """
     if images.shape[1] % 3:
         raise ConfigError("data.transforms", "group_norm", f"needs a multiple of 3 channels, found {images.shape[1]}")
@@ -113,12 +116,12 @@ def group_norm(images: Tensor) -> Tensor:
 
 
 def contrast(images: Tensor) -> Tensor:
-    """How eight directions differ at each place: `[n, 8 k, h, w] -> [n, 8 k, h, w]`.
+    """Computes how eight directions differ at each position: `[n, 8 k, h, w] -> [n, 8 k, h, w]`.
 
-    From eight numbers of a place, one for each direction, their mean is taken away, and what is left is divided by the
-    root of its root mean square. What all directions share says where ink is, which is alike in most images, and the
-    root keeps strong edges from hiding weak ones. Of `scattering`'s channels, `[n, 81 c, h, w] -> [n, 80 c, h, w]`, the
-    first has no direction and is left out.
+    From the eight numbers of a position, one for each direction, their mean is subtracted, and the result is divided by
+    the root of its root mean square. The mean over directions says where ink is, which is similar in most images, and
+    the root keeps strong edges from hiding weak ones. Of `scattering`'s channels, `[n, 81 c, h, w] -> [n, 80 c, h, w]`,
+    the first has no direction and is left out.
 
     Raises:
         ConfigError: the channels are not those of `scattering`, `wavelets` or `edges`.
@@ -132,27 +135,32 @@ def contrast(images: Tensor) -> Tensor:
         fix = f"needs the channels of scattering, wavelets or edges, found {images.shape[1]}: put it behind one of them"
         raise ConfigError("data.transforms", "contrast", fix)
     directions = images.unflatten(1, (-1, 8))
-    apart = directions - directions.mean(2, keepdim=True)
-    spread = apart.square().mean(2, keepdim=True).sqrt()
-    return (apart / spread.clamp_min(1e-6).sqrt()).flatten(1, 2)  # rounding errors of a blank place stay small
+    differences = directions - directions.mean(2, keepdim=True)
+    spread = differences.square().mean(2, keepdim=True).sqrt()
+    return (differences / spread.clamp_min(1e-6).sqrt()).flatten(1, 2)  # rounding errors of a blank position stay small
 
 
 def products(images: Tensor) -> Tensor:
-    """4000 products of two random sums of an image's numbers: `[n, c, h, w] -> [n, 4000, 1, 1]`.
+    """Computes 4000 products of two random sums of an image's numbers: `[n, c, h, w] -> [n, 4000, 1, 1]`.
 
     The signs in the sums are the same for all images and runs. The inner product of two results is, up to sampling, the
     square of that of the images: a linear model of them is a quadratic one of the image. Use `unit` after it.
 
     Source: Kar and Karnick (2012), random feature maps for dot product kernels.
     """
-    flat, generator = images.flatten(1), torch.Generator().manual_seed(0)
+    flat = images.flatten(1)
+    generator = torch.Generator().manual_seed(0)
     shape = (flat.shape[1], _PRODUCTS)
-    sums = (flat @ (2 * torch.randint(2, shape, generator=generator, dtype=torch.int8) - 1).to(flat) for _ in range(2))
-    return (next(sums) * next(sums) / math.sqrt(_PRODUCTS))[:, :, None, None]
+
+    def random_sums() -> Tensor:
+        signs = 2 * torch.randint(2, shape, generator=generator, dtype=torch.int8) - 1
+        return flat @ signs.to(flat)
+
+    return (random_sums() * random_sums() / math.sqrt(_PRODUCTS))[:, :, None, None]
 
 
 def apply(images: Tensor, names: Sequence[TransformName]) -> Tensor:
-    """Apply the transforms with these names, in order: `[n, c, h, w] -> [n, c', h', w']`.
+    """Applies the transforms with these names, in order: `[n, c, h, w] -> [n, c', h', w']`.
 
     Raises:
         ConfigError: a name is unknown.
@@ -162,7 +170,7 @@ def apply(images: Tensor, names: Sequence[TransformName]) -> Tensor:
             raise ConfigError("data.transforms", name, f"unknown{nearest(name, TRANSFORMS)}")
     if not names:
         return images
-    # what lies between the first and the last transform is held for some images at a time
+    # in blocks, so that results between transforms are in memory for some images at a time
     return torch.cat([reduce(lambda x, name: TRANSFORMS[name](x), names, block) for block in images.split(_AT_ONCE)])
 
 
@@ -181,6 +189,6 @@ TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def _cosines(length: int) -> Tensor:
-    """The lower half of the DCT-II basis, `[length // 2, length]`."""
+    """Returns the lower half of the DCT-II basis, `[length // 2, length]`."""
     basis = dct(torch.eye(length, dtype=torch.float64).numpy(), axis=0, norm="ortho")
     return torch.as_tensor(basis)[: length // 2]

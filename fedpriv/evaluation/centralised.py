@@ -40,7 +40,7 @@ class CentralisedSolution:
 
 
 def centralised_al(problem: ProblemValues, start: Tensor, regularizer: Proximal | None = None) -> CentralisedSolution:
-    """Solve a problem with all data in one place (He, Peng and Sun, 2024, algorithm 3).
+    """Solves a problem with all data in one place (He, Peng and Sun, 2024, algorithm 3).
 
     Args:
         problem: The clients' objectives and constraints.
@@ -48,14 +48,21 @@ def centralised_al(problem: ProblemValues, start: Tensor, regularizer: Proximal 
         regularizer: h; it must be smooth (none, or L2).
     """
     # a large penalty, and at most a tenth of the usual tolerances
-    outer, solver = Outer(300.0, tolerance=1e-3, stationarity=1e-4, feasibility=1e-6), LBFGS(iterations=1000)
+    outer = Outer(300.0, tolerance=1e-3, stationarity=1e-4, feasibility=1e-6)
+    solver = LBFGS(iterations=1000)
     h = regularizer or Zero()
-    n, began, calls = len(problem.equality), time.process_time(), [0]
-    w, mu = start.detach().unsqueeze(0), start.new_zeros(n, problem.width)
-    converged, k = False, 0
+    n = len(problem.equality)
+    began = time.process_time()
+    n_evaluations = 0
+    w = start.detach().unsqueeze(0)
+    mu = start.new_zeros(n, problem.width)
+    converged = False
+    k = 0
 
     def merit(point: Tensor) -> Tensor:
-        calls[0] += 1
+        """Returns the proximal augmented Lagrangian at a point `[1, dim]`, as `[1]`."""
+        nonlocal n_evaluations
+        n_evaluations += 1
         objective, values = problem(point.expand(n, -1))
         missing = penalty(mu, values, outer.beta, problem.equality)
         proximal = (point - w).square().sum() / (2 * outer.beta)
@@ -63,14 +70,15 @@ def centralised_al(problem: ProblemValues, start: Tensor, regularizer: Proximal 
 
     for k in range(_MOST):
         new = solver.solve(merit, w, outer.tau(k), solver.prepare(merit, w))
-        met = float(gradient(merit, new)[1].abs().max()) <= outer.tau(k)
+        is_solved = float(gradient(merit, new)[1].abs().max()) <= outer.tau(k)
         with torch.no_grad():
             raised_mu = raised(mu, problem(new.expand(n, -1))[1], outer.beta, problem.equality)
-        moved, change = float((new - w).abs().max()), float(largest(raised_mu - mu).max())
+        step = float((new - w).abs().max())
+        change = float(largest(raised_mu - mu).max())
         w, mu = new, raised_mu
-        converged = met and outer.stops(k, moved, change)
+        converged = is_solved and outer.stops(k, step, change)
         if converged:
             break
     with torch.no_grad():
         objective = float(problem(w.expand(n, -1))[0].sum() + h.value(w)[0])
-    return CentralisedSolution(w[0], mu, objective, k + 1, calls[0], time.process_time() - began, converged)
+    return CentralisedSolution(w[0], mu, objective, k + 1, n_evaluations, time.process_time() - began, converged)

@@ -1,4 +1,4 @@
-"""Public test sets of single clients: how well does each client's model serve that client?"""
+"""Tests each client's model on a public test set of that client."""
 
 from __future__ import annotations
 
@@ -17,56 +17,66 @@ Tests = Mapping[int, Dataset[Any]]
 """The test set of each client that has one."""
 
 
-def by_client(tests: Sequence[Dataset[Any] | None] | None, n_clients: int) -> Tests:
-    """The test sets by client.
+def index_tests(tests: Sequence[Dataset[Any] | None] | None, n_clients: int) -> Tests:
+    """Returns the test sets by the client's index.
 
     Raises:
-        ConfigError: there is not one entry for each client, or not one test set.
+        ConfigError: there is not one entry for each client, or all entries are None.
     """
     if tests is None:
         return {}
     if len(tests) != n_clients:
         fix = f"give one test set for each of the {n_clients} clients, None where there is none"
         raise ConfigError("client_tests", len(tests), fix)
-    found = {client: test for client, test in enumerate(tests) if test is not None}
-    if not found:
+    tests_by_client = {client: test for client, test in enumerate(tests) if test is not None}
+    if not tests_by_client:
         raise ConfigError("client_tests", [], "no client has a test set: leave it out")
-    return found
+    return tests_by_client
 
 
 def checked_names(names: Sequence[str] | None, n_clients: int) -> tuple[str, ...]:
-    """The public names of the clients; none if they have none.
+    """Returns the public names of the clients, validated; empty if they have none.
 
     Raises:
-        ConfigError: there is not one for each client, one is no text, or two are alike.
+        ConfigError: there is not one name for each client, one is no text, or two are equal.
     """
     if names is None:
         return ()
     if len(names) != n_clients:
         raise ConfigError("client_names", len(names), f"give one name for each of the {n_clients} clients")
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - a user's
-            raise ConfigError(f"client_names[{place}]", name, "give a text")
+            raise ConfigError(f"client_names[{index}]", name, "give a text")
     if len(set(names)) < n_clients:
-        twice = next(name for name in names if [*names].count(name) > 1)
-        raise ConfigError("client_names", twice, "is the name of several clients: give each its own")
+        repeated = next(name for name in names if [*names].count(name) > 1)
+        raise ConfigError("client_names", repeated, "is the name of several clients: give each its own")
     return tuple(names)
 
 
-def together(test: Dataset[Any] | None, tests: Tests) -> Dataset[Any] | None:
-    """All public test examples, those that are in two sets twice."""
-    parts = [*([] if test is None else [test]), *tests.values()]
-    if len(parts) == 1:
-        return parts[0]
-    if parts:
-        return ConcatDataset(parts)
+def concatenate(test: Dataset[Any] | None, tests: Tests) -> Dataset[Any] | None:
+    """Returns all public test examples as one data set; examples that are in two sets occur twice."""
+    datasets = [*tests.values()]
+    if test is not None:
+        datasets.insert(0, test)
+    if len(datasets) == 1:
+        return datasets[0]
+    if datasets:
+        return ConcatDataset(datasets)
     return None
 
 
-def known_of(names: Sequence[str], tests: Tests) -> list[str]:
-    """Names of all metrics on public data in a round's report, from those of the model's own."""
-    spreads = [f"client_{row.name}_{part}" for row in metrics.TESTED for part in metrics.CLIENT_PARTS if tests]
-    return [*names, *(spread for spread in spreads if spread.removeprefix("client_").rpartition("_")[0] in names)]
+def reported_names(names: Sequence[str], tests: Tests) -> list[str]:
+    """Returns the names of all metrics on public data in a round's report.
+
+    Args:
+        names: The names of the model's own test metrics.
+        tests: The test sets of clients; empty if they have none.
+    """
+    reported = [*names]
+    if tests:
+        tested = [row.name for row in metrics.TESTED if row.name in names]
+        reported += [f"client_{name}_{statistic}" for name in tested for statistic in metrics.CLIENT_PARTS]
+    return reported
 
 
 class ClientTests:
@@ -82,23 +92,27 @@ class ClientTests:
         self._batches: dict[int, Batches] = {client: evaluate.batches_of(test) for client, test in tests.items()}
 
     def __call__(self, models: Tensor) -> dict[str, dict[str, float]]:
-        """`{"client_test_accuracy": {"min": ..., ...}}` from models `[n, dim]`, or `[1, dim]` where all have one."""
-        found = [*self.each(models).values()]
-        names = dict.fromkeys(name for one in found for name in one)  # a test set of one class has no AUROC
-        return {f"client_{name}": spread([one[name] for one in found if name in one]) for name in names}
+        """Returns `{"client_test_accuracy": {"min": ...}}` from models `[n, dim]`, or `[1, dim]` where all have one."""
+        metrics_of_clients = [*self.each(models).values()]
+        names = dict.fromkeys(
+            name for values in metrics_of_clients for name in values
+        )  # a test set of one class has no AUROC
+        return {
+            f"client_{name}": spread([values[name] for values in metrics_of_clients if name in values])
+            for name in names
+        }
 
     def each(self, models: Tensor) -> dict[int, dict[str, float]]:
-        """The test metrics of each client that has a test set, from models as above."""
-        if len(models) > 1:
-            rows = models
-        else:
+        """Returns the test metrics of each client that has a test set, by its index; models as for `__call__`."""
+        rows = models
+        if len(models) == 1:
             rows = models.expand(max(self._batches) + 1, -1)
         return {client: self._evaluate.on(rows[client], batches) for client, batches in self._batches.items()}
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Least, 10 % quantile, median, 90 % quantile, largest, and mean; quantiles lie between two values."""
-    found = torch.tensor(values, dtype=torch.float64)
-    at = torch.tensor([0, 0.1, 0.5, 0.9, 1], dtype=torch.float64)
-    low, p10, median, p90, high = found.quantile(at).tolist()
-    return {"min": low, "p10": p10, "median": median, "p90": p90, "max": high, "mean": float(found.mean())}
+    """Returns least, 10 % quantile, median, 90 % quantile, largest, and mean; quantiles lie between two values."""
+    tensor = torch.tensor(values, dtype=torch.float64)
+    levels = torch.tensor([0, 0.1, 0.5, 0.9, 1], dtype=torch.float64)
+    low, p10, median, p90, high = tensor.quantile(levels).tolist()
+    return {"min": low, "p10": p10, "median": median, "p90": p90, "max": high, "mean": float(tensor.mean())}

@@ -17,18 +17,18 @@ from fedpriv.evaluation import metrics
 
 @runtime_checkable
 class StatefulMetric(Protocol):
-    """An object that sees batches and then gives a number, as those of torchmetrics do."""
+    """A metric that is updated batch by batch and then computed, as those of torchmetrics are."""
 
     def reset(self) -> None:
-        """Forget what was seen."""
+        """Forgets all batches."""
         ...
 
     def update(self, preds: Tensor, target: Tensor, /) -> None:
-        """See a batch."""
+        """Adds a batch."""
         ...
 
     def compute(self) -> Tensor | float:
-        """The metric of all batches since the last reset."""
+        """Returns the metric of all batches since the last reset."""
         ...
 
 
@@ -40,19 +40,19 @@ class MetricSet:
     """The user's metrics by name; in files, tables and pictures they are called `test_<name>`.
 
     Args:
-        given: By name, a function of the outputs `[n, ...]` and targets `[n, ...]` of all test examples, on the
-            processor, that gives one number; or an object with `update`, `compute` and `reset`, which gets batches.
+        metrics_by_name: By name, a function of the outputs `[n, ...]` and targets `[n, ...]` of all test examples, on
+            the processor, that gives one number; or an object with `update`, `compute` and `reset`, which gets batches.
 
     Raises:
-        ConfigError: a name is taken or no name, or what it names is neither.
+        ConfigError: a name is taken or not an identifier, or a metric is neither function nor such an object.
     """
 
-    given: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    metrics_by_name: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
-        for name, metric in self.given.items():
-            taken = f"test_{name}" in metrics.numbers() and f"test_{name}" not in metrics.ERRORS
-            if not name.isidentifier() or taken:
+        for name, metric in self.metrics_by_name.items():
+            is_taken = f"test_{name}" in metrics.numbers() and f"test_{name}" not in metrics.ERRORS
+            if not name.isidentifier() or is_taken:
                 if name.isidentifier():
                     fix = "is a metric of fedpriv's: take another name"
                 else:
@@ -64,25 +64,25 @@ class MetricSet:
 
     @property
     def names(self) -> list[str]:
-        """As files have them."""
-        return [f"test_{name}" for name in self.given]
+        """The names in files, `test_<name>`."""
+        return [f"test_{name}" for name in self.metrics_by_name]
 
-    def of(self, answered: Sequence[tuple[Any, Any]]) -> dict[str, float]:
-        """Each metric of the outputs and targets of all batches.
+    def compute(self, batches: Sequence[tuple[Any, Any]]) -> dict[str, float]:
+        """Returns each metric of the outputs and targets of all batches.
 
         Raises:
-            ConfigError: a metric fails, or gives no number.
+            ConfigError: a metric fails, or its value is not one number.
         """
-        here = [each(lambda t: t.cpu() if isinstance(t, Tensor) else t, pair) for pair in answered]
-        return {f"test_{name}": self._measured(name, metric, here) for name, metric in self.given.items()}
+        on_cpu = [each(lambda t: t.cpu() if isinstance(t, Tensor) else t, pair) for pair in batches]
+        return {
+            f"test_{name}": self._compute_one(name, metric, on_cpu) for name, metric in self.metrics_by_name.items()
+        }
 
-    def _measured(self, name: str, metric: Any, answered: Sequence[tuple[Tensor, Tensor]]) -> float:  # noqa: ANN401
+    def _compute_one(self, name: str, metric: Any, batches: Sequence[tuple[Tensor, Tensor]]) -> float:  # noqa: ANN401
         try:
-            value = _computed(metric, answered)
+            value = _call_metric(metric, batches)
             if isinstance(value, Tensor) and value.numel() == 1:
                 value = value.item()
-            else:
-                value = value
         except Exception as error:  # whatever a user's metric raises
             fix = f"fails on the test data ({in_short(error)})"
             raise ConfigError(f"metrics.{name}", metric, fix) from error
@@ -91,11 +91,11 @@ class MetricSet:
         return float(value)
 
 
-def _computed(metric: Any, answered: Sequence[tuple[Tensor, Tensor]]) -> object:  # noqa: ANN401 - a user's metric
+def _call_metric(metric: Any, batches: Sequence[tuple[Tensor, Tensor]]) -> object:  # noqa: ANN401 - a user's metric
     if not isinstance(metric, StatefulMetric):
-        return metric(*joined(answered))
+        return metric(*joined(batches))
     metric.reset()
-    for outputs, targets in answered:
+    for outputs, targets in batches:
         metric.update(outputs, targets)
     value = metric.compute()
     metric.reset()

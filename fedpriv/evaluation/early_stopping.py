@@ -21,7 +21,7 @@ Better = Literal["higher", "lower"]
 @checked("stop")
 @dataclass(frozen=True)
 class Stop:
-    """End a run when a metric has not improved in this many evaluations. It saves time, not epsilon.
+    """Ends a run when a metric has not improved in this many evaluations. It saves time, not epsilon.
 
     Args:
         metric: Name of a metric on public test data, e.g. `accuracy` or `test_accuracy`; also of the user's own.
@@ -35,25 +35,24 @@ class Stop:
     least: NonNegative = 0.0
     better: Better | None = None
 
-    def begin(self, known: Collection[str]) -> EarlyStopping:
-        """Before the first evaluation.
+    def begin(self, names: Collection[str]) -> EarlyStopping:
+        """Returns the state before the first evaluation.
 
         Args:
-            known: Names of the metrics that an evaluation gives.
+            names: Names of the metrics that an evaluation gives.
 
         Raises:
-            ConfigError: there is no such metric, or it is not known which way is better.
+            ConfigError: there is no such metric, or it is unknown which way is better.
         """
-        if self.metric in known:
+        if self.metric in names:
             name = self.metric
         else:
             name = f"test_{self.metric}"
-        if name not in known:
-            if known:
-                there = f"there are: {', '.join(known)}"
-            else:
-                there = "there are no test data: give some"
-            raise ConfigError("stop.metric", self.metric, f"is no metric on public test data; {there}")
+        if name not in names:
+            choice = "there are no test data: give some"
+            if names:
+                choice = f"there are: {', '.join(names)}"
+            raise ConfigError("stop.metric", self.metric, f"is no metric on public test data; {choice}")
         better = self.better or metrics.direction(name)
         if better is None:
             raise ConfigError("stop.better", None, f"say which way {self.metric} is better: higher or lower")
@@ -62,10 +61,10 @@ class Stop:
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """How long a metric has not improved.
+    """The state of early stopping: the best value of a metric, and for how long it has not improved.
 
     Attributes:
-        name: Of the metric; none is looked at if it is empty.
+        name: Name of the metric; empty if no metric ends the run.
         patience: See `Stop`.
         least: See `Stop`.
         sign: 1 if higher is better, -1 if lower is.
@@ -80,11 +79,11 @@ class EarlyStopping:
     best: float | None = None
     since: int = 0
 
-    def after(self, found: Mapping[str, float]) -> EarlyStopping:
-        """The state after a round with these metrics, if any; a NaN is no improvement."""
-        if self.name not in found:
+    def after(self, metrics: Mapping[str, float]) -> EarlyStopping:
+        """Returns the state after a round with these metrics, which may lack the metric; a NaN is no improvement."""
+        if self.name not in metrics:
             return self
-        value = self.sign * found[self.name]
+        value = self.sign * metrics[self.name]
         if self.best is None:
             improved = value > -math.inf
         else:
@@ -95,13 +94,15 @@ class EarlyStopping:
 
     @property
     def stops(self) -> bool:
-        """Whether the run is to end here."""
+        """Whether the run ends after this round."""
         return bool(self.name) and self.since >= self.patience
 
     def stored(self) -> dict[str, float]:
-        """What a checkpoint keeps."""
-        return {"since": self.since, **({} if self.best is None else {"best": self.best})}
+        """Returns the values that a checkpoint holds."""
+        if self.best is None:
+            return {"since": self.since}
+        return {"since": self.since, "best": self.best}
 
     def restored(self, stored: Mapping[str, float]) -> EarlyStopping:
-        """The state that was stored."""
+        """Returns this state with the values of a checkpoint."""
         return replace(self, best=stored.get("best"), since=int(stored.get("since", 0)))

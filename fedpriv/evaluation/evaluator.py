@@ -36,10 +36,10 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class Evaluator:
-    """Test metrics: those of the table's `TESTED` that have a meaning.
+    """Computes the test metrics of models: those of `metrics.TESTED` that have a meaning for the task.
 
     Args:
-        model: Template; it is copied, and tested in eval mode.
+        model: The model whose parameters vary; it is copied, and tested in eval mode.
         loss: Maps (outputs, targets) of a batch to their mean loss.
         test: Public test examples, as (input, target).
         batch_size: Examples at a time.
@@ -47,7 +47,7 @@ class Evaluator:
             forward pass, which takes half to two thirds of the time for linear layers; on a processor models with
             convolutions are evaluated one after another, since together they take two to three times as long (torch
             2.13).
-        own: The user's own metrics, of single models.
+        custom: The user's own metrics, which are computed of single models only.
     """
 
     def __init__(
@@ -58,23 +58,25 @@ class Evaluator:
         batch_size: int = 1000,
         *,
         batched: bool = False,
-        own: MetricSet | None = None,
+        custom: MetricSet | None = None,
     ) -> None:
-        self._own = own or MetricSet()
-        self._batched, self._in_turn = batched, any(isinstance(layer, _CONVOLUTIONS) for layer in model.modules())
-        # a copy, for a user may have put parts of the model in eval mode and not others
-        self._functional, self._loss = Functional(copy_trainable(model).eval(), loss), loss
-        parameter = next(model.parameters())
-        self._parameter, self._batch_size = parameter, batch_size
+        self._custom = custom or MetricSet()
+        self._batched = batched
+        self._has_convolutions = any(isinstance(layer, _CONVOLUTIONS) for layer in model.modules())
+        # a copy, since the user's model stays in the mode in which its layers are
+        self._functional = Functional(copy_trainable(model).eval(), loss)
+        self._loss = loss
+        self._parameter = next(model.parameters())
+        self._batch_size = batch_size
         self._start = Layout.of(model).row_of(model)
         self._batches = self.batches_of(test)
         self._chosen: dict[int, Batches] = {}
-        self._metrics = [row for row in metrics.TESTED if row.name not in self._own.names]
+        self._metrics = [row for row in metrics.TESTED if row.name not in self._custom.names]
 
     @cached_property
     @torch.no_grad()
     def task(self) -> Task:
-        """What is predicted, by the loss, all test targets and the shape of outputs."""
+        """The task of the model, by the loss, all test targets and the shape of outputs."""
         inputs, targets = joined(self._batches)
         few = each(lambda t: t[:2], inputs)
         outputs = self._functional.outputs(self._functional.unflatten(self._start), few)
@@ -82,10 +84,10 @@ class Evaluator:
 
     @torch.no_grad()
     def try_out(self, params: Tensor) -> None:
-        """Evaluate the examples with the smallest and the largest target of each batch, to find errors early.
+        """Evaluates the examples with the smallest and the largest target of each batch, to find errors early.
 
         Raises:
-            DataError: model or loss cannot be computed on them; says why.
+            DataError: model or loss cannot be computed on them; the message says why.
         """
         named = self._functional.unflatten(params)
         for inputs, targets in self._batches:
@@ -93,41 +95,41 @@ class Evaluator:
                 labels = first(targets).flatten(1)[:, 0]
             else:
                 labels = first(targets)
-            for at in {int(labels.argmin()), int(labels.argmax())}:
-                x, y = each(lambda t, at=at: t[at : at + 1], (inputs, targets))
+            for index in {int(labels.argmin()), int(labels.argmax())}:
+                x, y = each(lambda t, index=index: t[index : index + 1], (inputs, targets))
                 try:
                     self._mean_loss(self._functional.outputs(named, x), y)
                 except Exception as error:  # whatever a user's model or loss raises
-                    told = f"shape {tuple(first(x).shape[1:])} and target {cut(str(first(y)[0].tolist()))}"
+                    description = f"shape {tuple(first(x).shape[1:])} and target {cut(str(first(y)[0].tolist()))}"
                     fix = f"test data must be like the clients' ({in_short(error)})"
-                    raise DataError(f"model and loss do not take a test example of {told}: {fix}") from error
-        if self._own.given:
+                    raise DataError(f"model and loss do not take a test example of {description}: {fix}") from error
+        if self._custom.metrics_by_name:
             self(params)
         self._batched = self._batched and self._can_batch(params)
 
     def batches_of(self, test: Dataset[Any]) -> Batches:
-        """The examples of a test set, where the model is.
+        """Returns the examples of a test set in batches, on the model's device.
 
         Raises:
-            DataError: there are none, or they cannot be read.
+            DataError: there are no examples, or they cannot be read.
         """
-        like = self._parameter
-        batches = [each(lambda t: _like(t, like), both) for both in _read(test, self._batch_size)]
+        parameter = self._parameter
+        batches = [each(lambda t: _like(t, parameter), pair) for pair in _read(test, self._batch_size)]
         if not batches:
             raise DataError("the test data are empty: give at least one example, or leave test data out")
         return batches
 
     @torch.no_grad()
     def on(self, params: Tensor, batches: Batches) -> dict[str, float]:
-        """Metrics of one model `[dim]` on other test examples; without the user's own."""
+        """Returns metrics of one model `[dim]` on other test examples; without the user's own."""
         return self._read([self._totals(self._answers(params[None], batches))])[0]
 
     @torch.no_grad()
     def names(self, params: Tensor) -> list[str]:
-        """Names of the metrics that have a meaning for this model `[dim]`."""
-        one = each(lambda t: t[:1], self._batches[0])
-        of_all = [row.name for row in self._metrics if row.whole and self.task.kind in _RANKED]
-        return [*self._totals(self._answers(params[None], [one])), *of_all, *self._own.names]
+        """Returns the names of the metrics that have a meaning for this model `[dim]`."""
+        first_example = each(lambda t: t[:1], self._batches[0])
+        of_all_examples = [row.name for row in self._metrics if row.whole and self.task.kind in _RANKED]
+        return [*self._totals(self._answers(params[None], [first_example])), *of_all_examples, *self._custom.names]
 
     @torch.no_grad()
     def _can_batch(self, params: Tensor) -> bool:
@@ -140,132 +142,140 @@ class Evaluator:
 
     @torch.no_grad()
     def __call__(self, params: Tensor) -> dict[str, float]:
-        """`{"test_loss": ..., "test_accuracy": ...}` of one model `[dim]`, and the user's own metrics."""
+        """Returns `{"test_loss": ..., "test_accuracy": ...}` of one model `[dim]`, and the user's own metrics."""
         answers = self._answers(params[None], self._batches)
-        if not self._own.given:
+        if not self._custom.metrics_by_name:
             return self._read([self._totals(answers)])[0]
-        kept = [*answers]
-        of_own = self._own.of([(outputs[0], targets) for outputs, targets in kept])
-        return self._read([self._totals(kept)])[0] | of_own
+        answers_of_batches = [*answers]
+        custom_values = self._custom.compute([(outputs[0], targets) for outputs, targets in answers_of_batches])
+        return self._read([self._totals(answers_of_batches)])[0] | custom_values
 
     @torch.no_grad()
     def of_each(self, rows: Tensor, examples: int) -> list[dict[str, float]]:
-        """The same for several models `[n, dim]`, on `examples` test examples that lie evenly among all."""
-        batches = self._some(examples)
-        parts = rows.split(self._models_at_once(batches, rows))
-        return self._read([self._totals(self._answers(part, batches)) for part in parts])
+        """Returns the same for several models `[n, dim]`, on `examples` test examples evenly spread among all."""
+        batches = self._spread_examples(examples)
+        chunks = rows.split(self._models_per_pass(batches, rows))
+        return self._read([self._totals(self._answers(chunk, batches)) for chunk in chunks])
 
     def _mean_loss(self, outputs: Any, targets: Nested) -> Tensor:  # noqa: ANN401
-        """The mean of the examples' losses, which is what a run minimises; see `example_losses`."""
+        """Returns the mean of the examples' losses, which is what a run minimises; see `example_losses`."""
         if isinstance(outputs, Tensor):
             return example_losses(self._loss, outputs, targets).mean()
         return self._loss(outputs, targets)
 
-    def _models_at_once(self, batches: Batches, rows: Tensor) -> int:
-        if rows.device.type == "cpu":
-            if self._batched and not self._in_turn:
-                return _AT_ONCE
+    def _models_per_pass(self, batches: Batches, rows: Tensor) -> int:
+        """Returns how many models are evaluated in one forward pass."""
+        if not self._batched:
             return 1
-        if self._batched:
+        if rows.device.type != "cpu":
             return max(_EXAMPLES // len(first(batches[0])), 1)
-        return 1
+        if self._has_convolutions:
+            return 1
+        return _AT_ONCE
 
     def _answers(self, rows: Tensor, batches: Batches) -> Iterator[Answer]:
-        """Each model's outputs `[n, b, ...]` on each batch, and the targets."""
+        """Yields each model's outputs `[n, b, ...]` on each batch, and the targets."""
         for inputs, targets in batches:
             yield self._outputs(rows, inputs), targets
 
     def _totals(self, answers: Iterable[Answer]) -> dict[str, Tensor]:
-        """By metric: numerators and denominators of each model, `[n, 2, groups]`."""
+        """Returns numerators and denominators of each model by metric, `[n, 2, groups]`."""
         totals: dict[str, Tensor] = {}
         by_batch = [metric for metric in self._metrics if not metric.whole]
+        of_all_examples = list[metrics.Metric[metrics.OfTest]]()
         if self.task.kind in _RANKED:
-            of_all = [metric for metric in self._metrics if metric.whole]
-        else:
-            of_all = []
-        kept: list[Answer] = []
+            of_all_examples = [metric for metric in self._metrics if metric.whole]
+        kept_answers: list[Answer] = []
         for outputs, targets in answers:
             for metric in by_batch:
-                part = self._parts(metric, outputs, targets)
-                if part is not None:
+                terms = self._ratio_terms(metric, outputs, targets)
+                if terms is not None:
                     if metric.name in totals:
-                        totals[metric.name] = totals[metric.name] + part
+                        totals[metric.name] = totals[metric.name] + terms
                     else:
-                        totals[metric.name] = part
-            kept += [(outputs, targets)] if of_all else []
-        for metric in of_all:
-            all_outputs = [torch.cat(parts) for parts in zip(*(outputs for outputs, _ in kept), strict=True)]
-            part = self._parts(metric, all_outputs, joined([targets for _, targets in kept]))
-            if part is not None and bool(part[:, 1].any()):  # else no label has both values
-                totals[metric.name] = part
+                        totals[metric.name] = terms
+            if of_all_examples:
+                kept_answers.append((outputs, targets))
+        for metric in of_all_examples:
+            all_outputs = [
+                torch.cat(outputs_of_batches)
+                for outputs_of_batches in zip(*(outputs for outputs, _ in kept_answers), strict=True)
+            ]
+            terms = self._ratio_terms(metric, all_outputs, joined([targets for _, targets in kept_answers]))
+            if terms is not None and bool(terms[:, 1].any()):  # otherwise no label has both values
+                totals[metric.name] = terms
         return totals
 
-    def _parts(
+    def _ratio_terms(
         self, metric: metrics.Metric[metrics.OfTest], outputs: Tensor | list[Any], targets: Nested
     ) -> Tensor | None:
-        """Of each model's outputs `[n, b, ...]`; None where the metric has no meaning."""
+        """Returns numerators and denominators of a metric, `[n, 2, groups]`; None where the metric has no meaning.
 
-        def of_one(outputs: Any) -> Tensor | None:  # noqa: ANN401
+        Args:
+            metric: The metric.
+            outputs: Each model's outputs, `[n, b, ...]`, or a list of them.
+            targets: The targets of the batch.
+        """
+
+        def terms_of(outputs: Any) -> Tensor | None:  # noqa: ANN401
             return metric.function(outputs, targets, self._mean_loss, self.task)
 
-        found = of_one(outputs[0])
-        if found is None or len(outputs) == 1:
-            if found is None:
-                return None
-            return found.unsqueeze(0)
+        first_terms = terms_of(outputs[0])
+        if first_terms is None:
+            return None
+        if len(outputs) == 1:
+            return first_terms.unsqueeze(0)
         if metric.together and isinstance(outputs, Tensor):
-            return vmap(of_one)(outputs)
-        others = (of_one(other) for other in outputs[1:])
-        return torch.stack([found, *(part for part in others if part is not None)])
+            return vmap(terms_of)(outputs)
+        others = (terms_of(other) for other in outputs[1:])
+        return torch.stack([first_terms, *(terms for terms in others if terms is not None)])
 
     def _read(self, totals: Sequence[dict[str, Tensor]]) -> list[dict[str, float]]:
-        """Each model's metrics; all are copied from the device at once."""
+        """Returns each model's metrics; all are copied from the device at once."""
         names = list(totals[0])
-        parts = fetched([torch.cat([total[name] for total in totals]) for name in names])
+        terms_by_name = fetched([torch.cat([total[name] for total in totals]) for name in names])
         roots = {row.name for row in self._metrics if row.root}
-        of_models = zip(
-            *(
-                [metrics.value_of(model, root=name in roots) for model in part]
-                for name, part in zip(names, parts, strict=True)
-            ),
-            strict=True,
-        )
-        return [dict(zip(names, values, strict=True)) for values in of_models]
+        columns = [
+            [metrics.value_of(of_model, root=name in roots) for of_model in terms]
+            for name, terms in zip(names, terms_by_name, strict=True)
+        ]
+        return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
     def _outputs(self, rows: Tensor, inputs: Nested) -> Tensor | list[Any]:
-        """Of each model: `[n, dim], [b, ...] -> [n, b, ...]`, or a list of the models' outputs."""
+        """Returns each model's outputs: `[n, dim], [b, ...] -> [n, b, ...]`, or a list of the models' outputs."""
 
-        def of_one(row: Tensor) -> Any:  # noqa: ANN401
+        def outputs_of(row: Tensor) -> Any:  # noqa: ANN401
             return self._functional.outputs(self._functional.unflatten(row), inputs)
 
         if len(rows) > 1:
-            return vmap(of_one)(rows)
-        return [of_one(rows[0])]
+            return vmap(outputs_of)(rows)
+        return [outputs_of(rows[0])]
 
-    def _some(self, examples: int) -> Batches:
-        """The first ones may be easier than the rest, or all of one class."""
+    def _spread_examples(self, examples: int) -> Batches:
+        """Returns `examples` test examples evenly spread among all: the first may be easier, or all of one class."""
         if examples not in self._chosen:
-            both = joined(self._batches)
-            size, of_all, label = len(first(self._batches[0])), len(first(both)), first(both)
-            count = min(examples, of_all)
-            at = torch.arange(count, device=label.device) * of_all // count
-            self._chosen[examples] = [each(lambda t, part=part: t[part], both) for part in at.split(size)]
+            all_examples = joined(self._batches)
+            total = len(first(all_examples))
+            count = min(examples, total)
+            indices = torch.arange(count, device=first(all_examples).device) * total // count
+            batches = indices.split(len(first(self._batches[0])))
+            self._chosen[examples] = [each(lambda t, batch=batch: t[batch], all_examples) for batch in batches]
         return self._chosen[examples]
 
 
 def _read(test: Dataset[Any], batch_size: int) -> Iterator[Pair]:
     try:
         for batch in DataLoader(test, batch_size=batch_size):
-            both = pair_of(batch)
-            check_finite(*both)
-            yield both
+            pair = pair_of(batch)
+            check_finite(*pair)
+            yield pair
     except Exception as error:  # whatever a user's data set raises
         fix = "give pairs (input, target) of tensors of one shape, or of dicts and tuples of tensors"
         raise DataError(f"the test data cannot be read ({in_short(error)}): {fix}") from error
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """`{"min": ..., "mean": ..., "max": ...}`."""
+    """Returns `{"min": ..., "mean": ..., "max": ...}` of some values."""
     return {"min": min(values), "mean": sum(values) / len(values), "max": max(values)}
 
 

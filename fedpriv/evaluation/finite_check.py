@@ -1,6 +1,6 @@
-"""Detect NaN and infinity in released models and in test metrics on public data.
+"""Detects NaN and infinity in released models and in test metrics on public data.
 
-Whether a client's gradients are finite is private, so it is not looked at here.
+Whether a client's gradients are finite is private, so it is not checked here.
 """
 
 from __future__ import annotations
@@ -43,65 +43,68 @@ class FiniteCheck:
     def __post_init__(self) -> None:
         check_choice("stop_on", self.stop_on, *_STOPS)
 
-    def after(self, round_number: int, found: Mapping[str, Tensor | float]) -> FiniteCheck:
-        """The state after a round, from its models `[n, dim]` (named `"model"`) or metrics."""
-        broken = [name for name in _WATCHED if name in found and not is_finite(found[name])]
+    def after(self, round_number: int, values: Mapping[str, Tensor | float]) -> FiniteCheck:
+        """Returns the state after a round, from its models `[n, dim]` (named `"model"`) or metrics."""
+        broken = [name for name in _WATCHED if name in values and not is_finite(values[name])]
         return replace(self, first={**dict.fromkeys(broken, round_number), **self.first})
 
     @property
     def stops(self) -> bool:
-        """Whether the run is to end here."""
+        """Whether the run ends after this round."""
         return any(name in self.first for name in _STOPS[self.stop_on])
 
     def warning(self, before: FiniteCheck, models: Tensor, spent: str) -> str | None:
-        """A warning if something is not finite for the first time; else None.
+        """Returns a warning if something is not finite for the first time; else None.
 
         Args:
             before: The state before this round.
             models: The reported models, `[n, dim]`.
-            spent: What the run has spent by now, in words; empty without privacy.
+            spent: The epsilon spent so far, in words; empty without privacy.
         """
-        new = {name: at for name, at in self.first.items() if name not in before.first}
+        new = {name: round_number for name, round_number in self.first.items() if name not in before.first}
         if not new:
             return None
         if "model" in new:
-            what = f"the released model is not finite ({_count(models)})"
+            subject = f"the released model is not finite ({_count(models)})"
         else:
-            what = "the test loss is not finite"
-        goes_on = "answers from here on may be noise alone"
+            subject = "the test loss is not finite"
+        consequence = "answers from here on may be noise alone"
         if self.stops:
-            goes_on = "the run ends here, charged whole"
+            consequence = "the run ends here, charged whole"
         elif "model" not in new:
-            goes_on += " (stop_on: nonfinite_loss ends such a run)"
-        parts = f"round {next(iter(new.values()))}: {what}", goes_on, _FIX, spent
-        return "; ".join(filter(None, parts))
+            consequence += " (stop_on: nonfinite_loss ends such a run)"
+        texts = [f"round {next(iter(new.values()))}: {subject}", consequence, _FIX]
+        if spent:
+            texts.append(spent)
+        return "; ".join(texts)
 
 
-def told(first: Mapping[str, int]) -> str:
-    """In which rounds something was first not finite, in words; empty if nothing was.
+def first_rounds_in_words(first: Mapping[str, int]) -> str:
+    """Formats in which rounds something was first not finite; empty if all was finite.
 
-    >>> told({"test_loss": 3, "model": 12})
+    >>> first_rounds_in_words({"test_loss": 3, "model": 12})
     'test loss in round 3, model in round 12'
     """
     return ", ".join(f"{name.replace('_', ' ')} in round {first[name]}" for name in _WATCHED if name in first)
 
 
 def is_finite(values: Tensor | float) -> bool:
-    """Whether all values are.
+    """Whether all values are finite.
 
-    In one pass where they are: a NaN or an infinity shows in the sum, and so may finite numbers that overflow.
+    The sum is tested first, in one pass. A NaN or an infinity makes it not finite; so may finite numbers that overflow,
+    therefore the values themselves are tested then.
     """
-    found = _distinct(torch.as_tensor(values))
-    return bool(torch.isfinite(found.sum())) or bool(torch.isfinite(found).all())
+    distinct = _distinct(torch.as_tensor(values))
+    return bool(torch.isfinite(distinct.sum())) or bool(torch.isfinite(distinct).all())
 
 
 def _count(models: Tensor) -> str:
-    found = _distinct(models)
-    return f"{int((~torch.isfinite(found)).sum())} of {found.numel()} values"
+    distinct = _distinct(models)
+    return f"{int((~torch.isfinite(distinct)).sum())} of {distinct.numel()} values"
 
 
 def _distinct(values: Tensor) -> Tensor:
-    """Without the copies of rows that are one row."""
+    """Returns one row of values whose rows are all the same row in memory, else the values."""
     if values.ndim == 2 and values.stride(0) == 0:
         return values[:1]
     return values

@@ -1,7 +1,7 @@
-"""Every metric, a row each: what computes it, how it is written, and which way is better.
+"""The table of metrics, a row for each: the function that computes it, its format, and which way is better.
 
-All that shows metrics reads this table: `metrics.jsonl`, `metrics.csv`, the progress line, TensorBoard, the result,
-`fedpriv show` and `compare`, and pictures. A new metric is a function and a row of the table for its kind.
+Everything that shows metrics reads this table: `metrics.jsonl`, `metrics.csv`, the progress line, TensorBoard, the
+result, `fedpriv show` and `compare`, and pictures. A new metric is a function and a row of the table for its kind.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ classes of a balanced accuracy. None where the metric has no meaning.
 
 @dataclass(frozen=True)
 class Metric(Generic[F]):
-    """A row.
+    """A metric: a row of the table.
 
     Args:
-        name: As files have it, e.g. `test_accuracy`.
-        function: What computes it; None where a strategy, the network or a check at the end tells it.
-        form: How it is written, as `format` takes it: `.2%`, `.4g`.
-        better: Which way is better, None if that is not known; of two metrics the one of which more is better stands
-            first.
-        live: Its word on the progress line; empty: it is not there.
-        words: What people read; by default the name.
-        remark: What to say beside the value.
-        together: Of a test metric: whether vmap can compute it of several models' outputs at once.
-        whole: Of a test metric: whether it is computed of all examples at once, not batch by batch.
-        root: Of a test metric: whether it is the square root of the mean.
+        name: Its name in files, e.g. `test_accuracy`.
+        function: Computes it; None where a strategy, the network or a check at the end of a run reports it.
+        form: The format specification of its values: `.2%`, `.4g`.
+        better: Which way is better, None if that is unknown; a metric of which more is better is listed before one of
+            which less is.
+        live: Its word on the progress line; empty if it is not shown there.
+        words: Its name for people; by default `name` with spaces.
+        remark: A remark beside the value.
+        together: For a test metric: whether vmap can compute it for several models' outputs at once.
+        whole: For a test metric: whether it is computed from all examples at once, not batch by batch.
+        root: For a test metric: whether it is the square root of the mean.
     """
 
     name: str
@@ -70,22 +70,24 @@ class Metric(Generic[F]):
         return self.form.endswith("%")
 
     def text(self, value: float) -> str:
-        """The value as it is written; one that would fill a line is rounded.
+        """Formats a value; one that would fill a line is rounded.
 
         >>> TESTED[0].text(0.25), TESTED[0].text(1e30)
         ('0.2500', '1e+30')
         """
-        return format(value, ".3g" if self.form == ".4f" and abs(value) >= 1e5 else self.form)
+        if self.form == ".4f" and abs(value) >= 1e5:
+            return format(value, ".3g")
+        return format(value, self.form)
 
 
 def mean_loss(outputs: object, targets: Nested, loss: Loss, task: Task) -> Tensor | None:
-    """Mean loss of an example."""
+    """Computes the mean loss of an example."""
     count = len(first(targets))
     return _pair(loss(outputs, targets).detach().double() * count, count)
 
 
 def accuracy(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | None:  # noqa: ANN401
-    """Fraction of examples whose class is found; of labels that are, where an example has several."""
+    """Computes the fraction of examples whose class is right; of labels, where an example has several."""
     if task.kind == "classes":
         return _pair((predict(outputs) == targets).sum().double(), len(targets))
     if task.kind in ("binary", "multilabel") and task.threshold is not None:
@@ -95,7 +97,7 @@ def accuracy(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | Non
 
 
 def auroc(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | None:  # noqa: ANN401
-    """Area under the curve of true against false positives, averaged over labels that have both."""
+    """Computes the area under the curve of true against false positives, averaged over labels that have both."""
     from sklearn.metrics import roc_auc_score  # slow to import
 
     if task.kind not in ("binary", "multilabel"):
@@ -116,7 +118,7 @@ def auroc(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | None: 
 
 
 def squared_error(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | None:  # noqa: ANN401
-    """Mean squared error of predicted numbers."""
+    """Computes the mean squared error of predicted numbers."""
     if task.kind != "numbers":
         return None
     error = outputs.double().reshape(targets.shape) - targets.double()
@@ -124,19 +126,19 @@ def squared_error(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor 
 
 
 def absolute_error(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | None:  # noqa: ANN401
-    """Mean absolute error of predicted numbers."""
+    """Computes the mean absolute error of predicted numbers."""
     if task.kind != "numbers":
         return None
     return _pair((outputs.double().reshape(targets.shape) - targets.double()).abs().sum(), targets.numel())
 
 
 def consensus_distance(models: Tensor) -> float:
-    """Root mean square distance of the clients' models `[n, dim]` from their mean."""
+    """Returns the root mean square distance of the clients' models `[n, dim]` from their mean."""
     return float((models - models.mean(0)).double().square().sum(1).mean().sqrt())
 
 
 def bytes_sent(progress: TrainState) -> int:
-    """What clients and server have sent so far."""
+    """Returns the number of bytes that clients and server have sent so far."""
     return progress.numbers_sent * progress.received.element_size()
 
 
@@ -147,7 +149,7 @@ TESTED: tuple[Metric[OfTest], ...] = (
     Metric("test_rmse", squared_error, ".4g", "lower", live="RMSE", words="test RMSE", together=True, root=True),
     Metric("test_mae", absolute_error, ".4g", "lower", words="test MAE", together=True),
 )
-"""Of a model on public test data; of nodes' own models as `node_<name>`, the least, the mean and the largest."""
+"""Metrics of a model on public test data; of nodes' own models as `node_<name>`: least, mean and largest."""
 
 ERRORS = ("test_rmse", "test_mae")
 """Names that metrics of the user's own may have too, e.g. in the target's own units: theirs are shown then."""
@@ -155,12 +157,12 @@ ERRORS = ("test_rmse", "test_mae")
 OF_NODES: tuple[Metric[Callable[[Tensor], float]], ...] = (
     Metric("consensus_distance", consensus_distance, ".4g", "lower", live="apart"),
 )
-"""Of nodes' own models `[n, dim]`, where they have them."""
+"""Metrics of nodes' own models `[n, dim]`, where they have them."""
 
 OF_RUN: tuple[Metric[Callable[[TrainState], float]], ...] = (Metric("bytes_sent", bytes_sent, ",.0f", "lower"),)
-"""Of what a run has done so far."""
+"""Metrics of what a run has done so far."""
 
-TOLD: tuple[Metric[None], ...] = (
+REPORTED: tuple[Metric[None], ...] = (
     Metric("objective", None, ".6g", "lower", live="objective"),
     Metric("max_violation", None, ".2g", "lower", words="largest violation"),
     Metric("max_violation_estimate", None, ".2g", "lower", live="violation", words="largest violation, estimated"),
@@ -169,35 +171,35 @@ TOLD: tuple[Metric[None], ...] = (
     Metric("spectral_gap", None, ".4g", "higher"),
     Metric("suboptimality", None, ".4g", "lower", remark="exact, of the clients' data: not private"),
 )
-"""What strategies, the network and the checks at a run's end tell."""
+"""Metrics that strategies, the network and the checks at a run's end report."""
 
 PARTS = ("min", "mean", "max")
 CLIENT_PARTS = ("min", "p10", "median", "p90", "max", "mean")
 SPREADS = {"node": PARTS, "client": CLIENT_PARTS}
-"""Of test metrics over nodes' models, and over clients' own test sets: `node_test_accuracy_min`."""
+"""Statistics of test metrics over nodes' models, and over clients' own test sets: `node_test_accuracy_min`."""
 
-_OBJECTIVE = TOLD[0]
+_OBJECTIVE = REPORTED[0]
 
 
 def rows() -> tuple[Metric[object], ...]:
-    """All rows, those for people first to read first."""
-    return *headlines(), *OF_NODES, *OF_RUN, *TOLD
+    """Returns all rows, in the order in which people read them."""
+    return *headlines(), *OF_NODES, *OF_RUN, *REPORTED
 
 
 def headlines() -> list[Metric[OfTest]]:
-    """Test metrics as people read them: what should rise before what should fall."""
+    """Returns the test metrics in the order in which people read them: those where higher is better first."""
     return sorted(TESTED, key=lambda row: row.better != "higher")
 
 
-def own(names: Iterable[str]) -> list[Metric[None]]:
-    """Rows for those of these names that are metrics of the user's own, `test_<name>`."""
-    known = {row.name for row in rows()}
-    return [Metric(name, None, ".4g", None) for name in names if name.startswith("test_") and name not in known]
+def custom_rows(names: Iterable[str]) -> list[Metric[None]]:
+    """Returns rows for those names that are metrics of the user's own, `test_<name>`."""
+    table_names = {row.name for row in rows()}
+    return [Metric(name, None, ".4g", None) for name in names if name.startswith("test_") and name not in table_names]
 
 
 def direction(name: str) -> Literal["higher", "lower"] | None:
-    """Which way a metric on test data is better, by its name in a round's file; None if that is not known."""
-    spread = {f"client_{row.name}_{part}": row for row in TESTED for part in CLIENT_PARTS}
+    """Returns which way a metric on test data is better, by its name in a round's file; None if that is unknown."""
+    spread = {f"client_{row.name}_{statistic}": row for row in TESTED for statistic in CLIENT_PARTS}
     row = {row.name: row for row in TESTED}.get(name) or spread.get(name)
     if row is None:
         return None
@@ -205,62 +207,74 @@ def direction(name: str) -> Literal["higher", "lower"] | None:
 
 
 def numbers() -> list[str]:
-    """Names under which a round's file may have a number."""
-    spreads = [f"{of}_{row.name}_{part}" for of, parts in SPREADS.items() for row in TESTED for part in parts]
-    return [row.name for row in rows()] + spreads
+    """Returns the names under which a round's file may have a number."""
+    names = [row.name for row in rows()]
+    for prefix, statistics in SPREADS.items():
+        names += [f"{prefix}_{row.name}_{statistic}" for row in TESTED for statistic in statistics]
+    return names
 
 
 def facts() -> list[str]:
-    """Names under which a result may have a number, or the least, the mean and the largest of several."""
-    return [row.name for row in rows()] + [f"{of}_{row.name}" for of in SPREADS for row in TESTED]
+    """Returns the names under which a result may have a number, or the least, the mean and the largest of several."""
+    return [row.name for row in rows()] + [f"{prefix}_{row.name}" for prefix in SPREADS for row in TESTED]
 
 
 def value_of(totals: Tensor, *, root: bool = False) -> float:
-    """The metric of summed numerators and denominators `[2, groups]`; with `root` the square root of it."""
+    """Returns the metric of summed numerators and denominators `[2, groups]`; with `root` the square root of it."""
     mean = float((totals[0] / totals[1])[totals[1] > 0].mean())
     if root and math.isfinite(mean):
         return math.sqrt(mean)
     return mean
 
 
-def shown(facts: Mapping[str, Any], of: Iterable[Metric[object]]) -> dict[str, str]:
-    """What is known of these metrics, in words."""
-    found: dict[str, str] = {}
-    for row in of:
+def texts_of(facts: Mapping[str, Any], metrics_of_interest: Iterable[Metric[object]]) -> dict[str, str]:
+    """Formats the metrics of a result that are known: by title, the value, and those over nodes and clients."""
+    texts: dict[str, str] = {}
+    for row in metrics_of_interest:
         if facts.get(row.name) is not None:
-            found[row.title] = row.text(float(facts[row.name])) + (f" ({row.remark})" if row.remark else "")
-        nodes: list[Any] = [(facts.get(f"node_{row.name}") or {}).get(part) for part in PARTS]
+            texts[row.title] = row.text(float(facts[row.name])) + (f" ({row.remark})" if row.remark else "")
+        nodes: list[Any] = [(facts.get(f"node_{row.name}") or {}).get(statistic) for statistic in PARTS]
         if row.better == "higher" and None not in nodes:
             low, mean, high = (row.text(float(value)) for value in nodes)
-            found[f"nodes' {row.title}"] = f"{low} to {high}, mean {mean}"
+            texts[f"nodes' {row.title}"] = f"{low} to {high}, mean {mean}"
         clients: Mapping[str, Any] = facts.get(f"client_{row.name}") or {}
-        if row.better == "higher" and None not in [clients.get(part) for part in CLIENT_PARTS]:
-            told = {part: row.text(float(clients[part])) for part in CLIENT_PARTS}
-            found[f"clients' {row.title}"] = (
-                f"{told['min']} to {told['max']}, mean {told['mean']}; 10 % of clients below {told['p10']}, half below "
-                f"{told['median']}"
+        if row.better == "higher" and None not in [clients.get(statistic) for statistic in CLIENT_PARTS]:
+            values = {statistic: row.text(float(clients[statistic])) for statistic in CLIENT_PARTS}
+            texts[f"clients' {row.title}"] = (
+                f"{values['min']} to {values['max']}, mean {values['mean']}; 10 % of clients below {values['p10']}, "
+                f"half below {values['median']}"
             )
-            if worst := worst_client(facts, row):
-                found[f"clients' {row.title}"] += f"; {told['min']} is of {worst}"
-    return found
+            worst = worst_client(facts, row)
+            if worst is not None:
+                texts[f"clients' {row.title}"] += f"; {values['min']} is of {worst}"
+    return texts
 
 
 def worst_client(facts: Mapping[str, Any], row: Metric[object]) -> str | None:
-    """The name of the client with the worst test metric; None where clients have no names."""
-    known = {name: of[row.name] for name, of in facts.get("client_tests", {}).items() if of.get(row.name) is not None}
-    order = min if row.better == "higher" else max
-    if known:
-        return order(known, key=known.__getitem__)
-    return None
+    """Returns the name of the client with the worst test metric; None where clients have no names."""
+    values = {
+        name: metrics_of_client[row.name]
+        for name, metrics_of_client in facts.get("client_tests", {}).items()
+        if metrics_of_client.get(row.name) is not None
+    }
+    if not values:
+        return None
+    if row.better == "higher":
+        return min(values, key=values.__getitem__)
+    return max(values, key=values.__getitem__)
 
 
-def panel(known: Callable[[str], object]) -> list[Metric[object]]:
-    """The metrics that a picture shows in one panel: the first that is known, and the others that share its scale."""
-    first = next((row for row in (_OBJECTIVE, *headlines()) if known(row.name)), headlines()[-1])
-    return [
-        first,
-        *(row for row in headlines() if row is not first and row.percent and first.percent and known(row.name)),
-    ]
+def panel(is_known: Callable[[str], object]) -> list[Metric[object]]:
+    """Returns the metrics that a picture shows in one panel: the first known one, and others that share its scale.
+
+    Args:
+        is_known: Gives something true for the name of a metric that was measured.
+    """
+    first = next((row for row in (_OBJECTIVE, *headlines()) if is_known(row.name)), headlines()[-1])
+    if not first.percent:
+        return [first]
+    others = [row for row in headlines() if row is not first and row.percent and is_known(row.name)]
+    return [first, *others]
 
 
 def _pair(numerator: Tensor, denominator: int) -> Tensor:

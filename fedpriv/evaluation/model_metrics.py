@@ -1,4 +1,4 @@
-"""Measurements of a run's models."""
+"""Measures the models of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedpriv.evaluation import metrics
 from fedpriv.evaluation.centralised import centralised_al
 from fedpriv.evaluation.client_tests import ClientTests
 from fedpriv.evaluation.evaluator import Evaluator, spread
-from fedpriv.evaluation.optimality import as_it_goes, exact_report, private_report
+from fedpriv.evaluation.optimality import exact_report, private_report, round_metrics
 from fedpriv.network.rounds import TrainState
 from fedpriv.oracle.data_answerer import DataAnswerer
 from fedpriv.oracle.oracle import Oracle
@@ -37,7 +37,7 @@ class ModelMetrics:
         evaluate: Tests a model on public data; None without test data.
         optimum: Smallest value of the objective, if known.
         client_tests: Tests each client's model on its own public test set; None without such sets.
-        names: The clients' public names; none if they have none.
+        names: The clients' public names; empty if they have none.
         start: Starting point `[dim]` of the centralised solver for problems with constraints; None does not run it.
     """
 
@@ -50,36 +50,36 @@ class ModelMetrics:
     names: tuple[str, ...] = ()
 
     def of_clients(self, progress: TrainState) -> dict[str, Any]:
-        """Test metrics over clients, each client's model on its own public test set; see `ClientTests`."""
+        """Returns test metrics over clients, each client's model on its own public test set; see `ClientTests`."""
         if self.client_tests is None:
             return {}
         return self.client_tests(progress.models)
 
     def by_name(self, progress: TrainState) -> dict[str, Any]:
-        """The clients' names, and the test metrics of those that have a test set, by name; nothing without names.
+        """Returns the clients' names, and the test metrics of those that have a test set, by name; empty without names.
 
-        It is of all clients, whoever took part in which round, and of the released models and public examples alone.
+        It lists all clients, whoever took part in which round, and is computed from released models and public
+        examples alone.
         """
         if not self.names:
             return {}
-        if self.client_tests is None:
-            tested = {}
-        else:
-            tested = self.client_tests.each(progress.models)
-        of_each = {self.names[client]: metrics for client, metrics in tested.items()}
-        return {"client_names": [*self.names], **({"client_tests": of_each} if of_each else {})}
+        facts: dict[str, Any] = {"client_names": [*self.names]}
+        if self.client_tests is not None:
+            metrics_of_clients = self.client_tests.each(progress.models)
+            facts["client_tests"] = {self.names[client]: values for client, values in metrics_of_clients.items()}
+        return facts
 
-    def of_the_one(self, progress: TrainState) -> dict[str, float]:
-        """Test metrics of the model (the mean over nodes), on public data."""
+    def test_model(self, progress: TrainState) -> dict[str, float]:
+        """Returns test metrics of the model (the mean over nodes), on public data; empty without test data."""
         if self.evaluate is None:
             return {}
         return self.evaluate(reported(progress))
 
     def of_nodes(self, progress: TrainState, examples: int | None = None) -> dict[str, Any]:
-        """How far apart nodes' models are, and their test metrics; from public and released values.
+        """Returns how far apart nodes' models are, and their test metrics; from public and released values.
 
         Args:
-            progress: The run.
+            progress: The state of the run.
             examples: Number of test examples, evenly among all, for each node's model. By default 1000, with more than
                 20 nodes fewer, but at least 100, to save time.
 
@@ -90,19 +90,19 @@ class ModelMetrics:
         models = progress.models
         if not models_differ(progress):
             return {}
-        found: dict[str, Any] = {row.name: row.function(models) for row in metrics.OF_NODES}
+        values: dict[str, Any] = {row.name: row.function(models) for row in metrics.OF_NODES}
         if self.evaluate is None:
-            return found
+            return values
         count = examples or min(AT_THE_END, max(100, _AS_IT_GOES // len(models)))
         each = self.evaluate.of_each(models, count)
-        return found | {f"node_{name}": spread([metrics[name] for metrics in each]) for name in each[0]}
+        return values | {f"node_{name}": spread([of_node[name] for of_node in each]) for name in each[0]}
 
     def of_run(self, progress: TrainState) -> dict[str, float]:
-        """What the run has done so far: public."""
+        """Returns public facts of what the run has done so far, such as the bytes sent."""
         return {row.name: row.function(progress) for row in metrics.OF_RUN}
 
     def optimality_gap(self, params: Tensor) -> float | None:
-        """Objective at `params [dim]` over all training examples, minus the optimum: exact, so not private."""
+        """Returns the objective at `params [dim]` on all training data, minus the optimum: exact, so not private."""
         if self.optimum is None:
             return None
         population = self.population
@@ -111,35 +111,36 @@ class ModelMetrics:
         return loss + float(self.strategy.regularizer.value(params)) - self.optimum
 
     def of_multipliers(
-        self, progress: TrainState, oracle: Oracle[DataAnswerer], mesh: Mesh, part: ClientShard
+        self, progress: TrainState, oracle: Oracle[DataAnswerer], mesh: Mesh, shard: ClientShard
     ) -> dict[str, float]:
-        """For the report of a round with constraints; in a private run from releases only.
+        """Returns metrics of a round with constraints; in a private run they come from releases only.
 
-        All places ask for it together.
+        All processes call it together.
         """
         local = progress.local
         if not isinstance(local, Priced) or (oracle.privacy.private and not isinstance(local, Measured)):
             return {}
-        return as_it_goes(oracle, local, mesh, part)
+        return round_metrics(oracle, local, mesh, shard)
 
     def of_constraints(
-        self, progress: TrainState, oracle: Oracle[DataAnswerer], mesh: Mesh, part: ClientShard
+        self, progress: TrainState, oracle: Oracle[DataAnswerer], mesh: Mesh, shard: ClientShard
     ) -> dict[str, Any]:
-        """Further results of a run with constraints; in a private run computed from releases only.
+        """Returns further results of a run with constraints; in a private run computed from releases only.
 
-        All places ask for it together, with the models of all clients in the place that leads, which has the result.
+        All processes call it together. Rank 0 passes the models of all clients, and gets the result.
         """
         local = progress.local
         if not isinstance(local, Priced) or progress.round == 0:
             return {}
         if oracle.privacy.private:
             if isinstance(local, Measured):
-                return private_report(progress, oracle, local, mesh, part)
+                return private_report(progress, oracle, local, mesh, shard)
             return {}
-        h, params = self.strategy.regularizer, mesh.world.broadcast(lambda: reported(progress))
-        report = exact_report(progress, oracle.answerer.problem, params, local.multipliers, h, mesh, part)
+        regularizer = self.strategy.regularizer
+        params = mesh.world.broadcast(lambda: reported(progress))
+        report = exact_report(progress, oracle.answerer.problem, params, local.multipliers, regularizer, mesh, shard)
         if self.start is not None:
-            best = centralised_al(oracle.answerer.problem, self.start, regularizer=h)
+            best = centralised_al(oracle.answerer.problem, self.start, regularizer=regularizer)
             names = ("objective", "converged", "outer_rounds", "evaluations", "cpu_seconds")
             report["centralised"] = {name: getattr(best, name) for name in names}
             difference = abs(report["objective"] - best.objective)
@@ -156,15 +157,18 @@ def models_differ(progress: TrainState) -> bool:
 
 
 def reported(progress: TrainState) -> Tensor:
-    """The model of a run: the mean of the reported models, `[dim]`."""
+    """Returns the model of a run: the mean of the reported models, `[dim]`."""
     if models_differ(progress):
         return progress.models.mean(0)
     return progress.models[0]
 
 
-def flat(found: dict[str, Any]) -> dict[str, float]:
-    """`{"a": {"min": 1}, "b": 2}` as `{"a_min": 1, "b": 2}`, for files with one number a column."""
+def flat(values: dict[str, Any]) -> dict[str, float]:
+    """Flattens `{"a": {"min": 1}, "b": 2}` to `{"a_min": 1, "b": 2}`, for files with one number a column."""
     inner = {
-        f"{name}_{part}": v for name, value in found.items() if isinstance(value, dict) for part, v in value.items()
+        f"{name}_{statistic}": v
+        for name, value in values.items()
+        if isinstance(value, dict)
+        for statistic, v in value.items()
     }
-    return {name: value for name, value in found.items() if not isinstance(value, dict)} | inner
+    return {name: value for name, value in values.items() if not isinstance(value, dict)} | inner

@@ -54,22 +54,25 @@ def kkt(
     regularizer: Proximal | None = None,
     mesh: Mesh | None = None,
 ) -> Kkt:
-    """Compute the optimality conditions at a point.
+    """Computes the optimality conditions at a point.
 
     Args:
-        problem: The objectives and constraints of the clients here.
+        problem: The objectives and constraints of this process's clients.
         params: The point, `[dim]`.
-        multipliers: Of the clients here, `[n, m]`.
+        multipliers: The multipliers of this process's clients, `[n, m]`.
         regularizer: h; none by default.
-        mesh: Where other clients are; by default all are here. What the conditions have a row of is of those here.
+        mesh: The processes that have the other clients; by default this one has all. Results with a row for each client
+            are of this process's clients.
     """
-    h, mesh = regularizer or Zero(), mesh or Mesh()
+    h = regularizer or Zero()
+    mesh = mesh or Mesh()
     rows = params.detach().expand(len(multipliers), -1).clone().requires_grad_()
     objective, values = problem(rows)
-    gradient = mesh.sum_clients(_slopes((objective + (multipliers * values).sum(1)).sum(), rows))[0]
+    gradient = mesh.sum_clients(_gradient((objective + (multipliers * values).sum(1)).sum(), rows))[0]
     broken = values.where(problem.equality, values.clamp_min(0))
-    push = mesh.sum_clients(_slopes(broken.square().sum() / 2, rows))[0]
-    point, values = params.detach(), values.detach()
+    violation_gradient = mesh.sum_clients(_gradient(broken.square().sum() / 2, rows))[0]
+    point = params.detach()
+    values = values.detach()
     step = point - h.prox((point - gradient).unsqueeze(0), 1.0)[0]
     feasibility = mesh.max_clients(_largest(broken.detach()))
     total = mesh.sum_clients(objective.detach().unsqueeze(1))[0]
@@ -80,7 +83,7 @@ def kkt(
         stationarity=_largest(step),
         feasibility=feasibility,
         complementarity=mesh.max_clients(_largest((multipliers * values).where(~problem.equality, 0.0))),
-        infeasible_point=_largest(push) / feasibility if feasibility > 0 else 0.0,
+        infeasible_point=_largest(violation_gradient) / feasibility if feasibility > 0 else 0.0,
     )
 
 
@@ -91,64 +94,66 @@ def exact_report(
     multipliers: Tensor,
     regularizer: Proximal | None,
     mesh: Mesh,
-    part: ClientShard,
+    shard: ClientShard,
 ) -> dict[str, Any]:
-    """Fields of `result.json` for a run without privacy; optimality is computed anew, not taken from the algorithm.
+    """Returns fields of `result.json` for a run without privacy.
 
-    All places compute it together; what it has a row of is of all clients in the place that leads.
+    Optimality is computed anew, not taken from the algorithm. All processes call it together; on rank 0 values with a
+    row for each client are of all clients.
     """
-    found, server = kkt(problem, params, multipliers, regularizer, mesh), progress.server
-    if isinstance(server, Loops):
-        loops = server
-    else:
-        loops = None
+    conditions = kkt(problem, params, multipliers, regularizer, mesh)
+    loops = progress.server if isinstance(progress.server, Loops) else None
     converged = loops is not None and bool(loops.converged)
+    if converged:
+        status = "converged"
+    else:
+        status = _status_of_unfinished(conditions, stopped=loops is not None and bool(loops.done))
     return {
-        "objective": found.objective,
-        "constraint_values": gather_rows(found.constraint_values, part, mesh).tolist(),
-        "constraints": of_exact_values(found.feasibility),
-        "max_violation": found.feasibility,
-        "multipliers": gather_rows(found.multipliers, part, mesh).tolist(),
-        "kkt": {name: getattr(found, name) for name in ("stationarity", "feasibility", "complementarity")},
+        "objective": conditions.objective,
+        "constraint_values": gather_rows(conditions.constraint_values, shard, mesh).tolist(),
+        "constraints": of_exact_values(conditions.feasibility),
+        "max_violation": conditions.feasibility,
+        "multipliers": gather_rows(conditions.multipliers, shard, mesh).tolist(),
+        "kkt": {name: getattr(conditions, name) for name in ("stationarity", "feasibility", "complementarity")},
         "converged": converged,
-        "status": "converged" if converged else _unfinished(found, stopped=loops is not None and bool(loops.done)),
-        "infeasible_point": found.infeasible_point,
+        "status": status,
+        "infeasible_point": conditions.infeasible_point,
         "outer_rounds": 0 if loops is None else int(loops.outer),
         "inner_rounds": 0 if loops is None else int(loops.inner_total),
     }
 
 
 def private_report(
-    progress: TrainState, oracle: Oracle[DataAnswerer], local: Measured, mesh: Mesh, part: ClientShard
+    progress: TrainState, oracle: Oracle[DataAnswerer], local: Measured, mesh: Mesh, shard: ClientShard
 ) -> dict[str, Any]:
-    """Fields of `result.json` for a private run, from releases only: estimates of constraint values and their noise.
+    """Returns fields of `result.json` for a private run, from releases only: constraint estimates and their noise.
 
     If the run stopped early, the reported model was not measured, and the estimates are those of the last round. All
-    places compute it together; what it has a row of is of all clients in the place that leads.
+    processes call it together; on rank 0 values with a row for each client are of all clients.
     """
-    values, equality = local.measured[: len(part.ids)], oracle.equality
+    values = local.measured[: len(shard.ids)]
+    equality = oracle.equality
     broken = mesh.max_clients(_largest(violations(values, equality)))
-    estimate, server = gather_rows(local.measured, part, mesh), progress.server
-    if isinstance(server, Remeasures):
-        repeats = int(server.measurements)
-    else:
-        repeats = 0
+    estimate = gather_rows(local.measured, shard, mesh)
+    repeats = 0
+    if isinstance(progress.server, Remeasures):
+        repeats = int(progress.server.measurements)
     width = half_width(oracle, progress.round - 1, max(repeats, 1))
     return {
         "constraint_estimates": estimate.tolist(),
         "constraint_confidence": {"level": 0.95, "half_width": width.tolist()},
         "estimates_of_reported_model": repeats > 0,
-        "constraints": _verdict(values, equality, width[part.ids.cpu()], mesh),
+        "constraints": _verdict(values, equality, width[shard.ids.cpu()], mesh),
         "max_violation_estimate": broken,
-        "multipliers": gather_rows(local.multipliers, part, mesh).tolist(),
+        "multipliers": gather_rows(local.multipliers, shard, mesh).tolist(),
     }
 
 
 def _verdict(values: Tensor, equality: Tensor, width: Tensor, mesh: Mesh) -> Verdict:
     """Whether noisy values `[n, m]` of all processes' clients are within 95 % intervals of this half-width."""
-    far = values.abs().where(equality, values).double().cpu()
-    is_violated = mesh.max_clients(float((far > width).any()))
-    may_be_violated = mesh.max_clients(float((far > -width).any()))
+    distances = values.abs().where(equality, values).double().cpu()
+    is_violated = mesh.max_clients(float((distances > width).any()))
+    may_be_violated = mesh.max_clients(float((distances > -width).any()))
     if is_violated > 0:
         return "violated"
     if may_be_violated > 0:
@@ -156,20 +161,20 @@ def _verdict(values: Tensor, equality: Tensor, width: Tensor, mesh: Mesh) -> Ver
     return "hold"
 
 
-def as_it_goes(oracle: Oracle[DataAnswerer], local: Priced, mesh: Mesh, part: ClientShard) -> dict[str, float]:
-    """The largest multiplier after a round and, of noisy constraint values, the largest violation.
+def round_metrics(oracle: Oracle[DataAnswerer], local: Priced, mesh: Mesh, shard: ClientShard) -> dict[str, float]:
+    """Returns the largest multiplier after a round and, of noisy constraint values, the largest violation.
 
-    All places compute it together. In a private run both are made of releases.
+    All processes call it together. In a private run both are computed from releases.
     """
-    found = {"max_multiplier": mesh.max_clients(_largest(local.multipliers[: len(part.ids)]))}
+    values = {"max_multiplier": mesh.max_clients(_largest(local.multipliers[: len(shard.ids)]))}
     if isinstance(local, Measured):
-        broken = violations(local.measured[: len(part.ids)], oracle.equality)
-        found["max_violation_estimate"] = mesh.max_clients(_largest(broken))
-    return found
+        broken = violations(local.measured[: len(shard.ids)], oracle.equality)
+        values["max_violation_estimate"] = mesh.max_clients(_largest(broken))
+    return values
 
 
 def half_width(oracle: Oracle[DataAnswerer], round_index: int, repeats: int) -> Tensor:
-    """Half-width `[n, m]` of a 95 % interval for the mean of `repeats` answers about constraints (public)."""
+    """Returns the half-width `[n, m]` of a 95 % interval for the mean of `repeats` constraint answers (public)."""
     return (
         NOISE_DISTRIBUTIONS[oracle.privacy.mechanism.name].within_95
         * oracle.answerer.statistic_deviation(round_index)
@@ -177,17 +182,18 @@ def half_width(oracle: Oracle[DataAnswerer], round_index: int, repeats: int) -> 
     )
 
 
-def _unfinished(found: Kkt, *, stopped: bool) -> str:
-    """Why a run that has not converged is over; "infeasible" only where no direction lessens the violation."""
+def _status_of_unfinished(conditions: Kkt, *, stopped: bool) -> str:
+    """Returns why a run ended that has not converged; "infeasible" only where no direction lessens the violation."""
     if not stopped:
         return "round limit"
-    if found.infeasible_point <= _NEAREST:
+    if conditions.infeasible_point <= _NEAREST:
         return "infeasible"
     return "stalled"
 
 
-def _slopes(value: Tensor, rows: Tensor) -> Tensor:
-    if not value.requires_grad:  # nothing there depends on the parameters: no constraint, or constant ones
+def _gradient(value: Tensor, rows: Tensor) -> Tensor:
+    """Returns the gradient of a value in the rows; NaN becomes infinity."""
+    if not value.requires_grad:  # the value does not depend on the parameters: no constraint, or constant ones
         return torch.zeros_like(rows)
     return torch.autograd.grad(value, rows, retain_graph=True, allow_unused=True)[0].nan_to_num(torch.inf)
 

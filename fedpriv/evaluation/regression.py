@@ -22,7 +22,7 @@ class Rmse:
     scale: Positive = 1.0
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Of outputs `[n]` or `[n, 1]` and targets `[n]`; NaN if the error is beyond all numbers."""
+        """Computes the error of outputs `[n]` or `[n, 1]` and targets `[n]`; NaN if the error is infinite."""
         return _finite(_errors(outputs, targets).square().mean().sqrt() * self.scale)
 
 
@@ -38,7 +38,7 @@ class Mae:
     scale: Positive = 1.0
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Of outputs `[n]` or `[n, 1]` and targets `[n]`; NaN if the error is beyond all numbers."""
+        """Computes the error of outputs `[n]` or `[n, 1]` and targets `[n]`; NaN if the error is infinite."""
         return _finite(_errors(outputs, targets).abs().mean() * self.scale)
 
 
@@ -48,11 +48,11 @@ ERRORS = {"rmse": Rmse, "mae": Mae}
 
 def _errors(outputs: Tensor, targets: Tensor) -> Tensor:
     if outputs.numel() != targets.numel():
-        told = f"outputs of shape {tuple(outputs.shape)} for targets of shape {tuple(targets.shape)}"
-        raise ValueError(f"{told}: the model must predict one number an example")
+        shapes = f"outputs of shape {tuple(outputs.shape)} for targets of shape {tuple(targets.shape)}"
+        raise ValueError(f"{shapes}: the model must predict one number an example")
     return outputs.double().reshape(targets.shape) - targets.double()
 
 
 def _finite(error: Tensor) -> Tensor:
-    """A model that diverged has no error, and its run goes on."""
+    """Returns NaN instead of an infinite error, which would end the run of a model that diverged."""
     return torch.where(torch.isfinite(error), error, torch.nan)

@@ -1,4 +1,4 @@
-"""What a model's outputs and its test targets are, by which the metrics that have a meaning are chosen."""
+"""The task of a model, by its outputs and test targets; it decides which metrics have a meaning."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _ERROR_FUNCTIONS = (functional.mse_loss, functional.l1_loss, functional.smooth_l
 
 @dataclass(frozen=True)
 class Task:
-    """What is predicted.
+    """The task of a model: what it predicts.
 
     Attributes:
         kind: `"classes"`, a score for each class and a whole number as target; `"binary"`, one number and a target of
             0 or 1; `"multilabel"`, several such numbers; `"numbers"`, predictions of numbers; `"other"`.
-        threshold: Where an output of 0 becomes 1; None if that is not known, as for a loss of the user's own.
+        threshold: Outputs above it predict 1; None if that is unknown, as for a loss of the user's own.
     """
 
     kind: Literal["classes", "binary", "multilabel", "numbers", "other"]
@@ -35,7 +35,7 @@ class Task:
 
 
 def task_of(loss: object, outputs: object, targets: Nested) -> Task:
-    """Returns what is predicted.
+    """Returns the task.
 
     Args:
         loss: The loss; of torch's own losses it is known whether they take logits, probabilities or numbers.

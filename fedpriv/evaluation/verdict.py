@@ -1,4 +1,4 @@
-"""Whether the constraints of a finished run hold, in words."""
+"""Says in words whether the constraints of a finished run hold."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ def constraint_verdict(facts: Mapping[str, Any]) -> str:
     multiplier = f"largest multiplier {_largest(facts.get('multipliers', [])):.3g}"
     if "max_violation" in facts:
         if verdict == "hold":
-            told = "constraints hold"
+            text = "constraints hold"
         else:
-            told = "constraints are violated"
-        return f"{told}: largest violation {_number(facts['max_violation']):.2g}, {multiplier}"
+            text = "constraints are violated"
+        return f"{text}: largest violation {_number(facts['max_violation']):.2g}, {multiplier}"
     noise = f"± {_largest(facts['constraint_confidence']['half_width']):.2g} (95 %)"
     estimate = f"largest estimated violation {_number(facts['max_violation_estimate']):.2g} {noise}"
     return f"{_WITH_NOISE[verdict]}: {estimate}, {multiplier}"
 
 
 def _number(value: float | None) -> float:
-    """A value of `result.json`, where null is a number that is not finite."""
+    """Returns a value of `result.json`, where null stands for a number that is not finite."""
     if value is None:
         return math.nan
     return value
 
 
 def _largest(rows: Sequence[Sequence[float | None]]) -> float:
-    """Largest absolute value, 0 of none; NaN if one of them is not a number."""
+    """Returns the largest absolute value, 0 if there are none; NaN if one of them is not a number."""
     values = [abs(_number(value)) for row in rows for value in row]
     if any(map(math.isnan, values)):
         return math.nan

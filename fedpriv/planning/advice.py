@@ -20,66 +20,82 @@ from fedpriv.strategies.advice import ConstraintNoise, Outlook
 
 
 def warnings_of_draft(draft: RunSketch, plan: Plan, claim: Claim | None = None) -> list[str]:
-    """Warnings for a draft of a run; `claim` is the paper's privacy claim for a published variant."""
+    """Returns the warnings for a run that is planned: what weakens its privacy, and what its settings will do.
+
+    Args:
+        draft: The run.
+        plan: Its plan.
+        claim: The paper's privacy claim, if the run follows a published variant.
+    """
     privacy = plan.privacy
     noise = _constraint_noise(draft, plan)
-    found: list[str] = []
+    warnings: list[str] = []
     if claim is not None:
-        found += [
+        warnings += [
             f"not private as published: {claim.why_not}",
             f"the paper's epsilon of {claim.stated_epsilon:g} is that of {claim.scope}; if what it assumes held, "
             f"the run would cost {claim.basic_total:g} by basic composition and {claim.tight_total:.4g} by the "
             "tightest bound",
         ]
     elif not privacy.private:
-        found.append("the run makes no promise of privacy: its answers are exact or their noise is not private")
+        warnings.append("the run makes no promise of privacy: its answers are exact or their noise is not private")
     if privacy.private:
-        found += plan.warnings(draft.outline.sizes)
-        found += [] if noise is None else [_deviation(noise, privacy.statistics.share)]
-        found += _laplace(draft, plan)
-    found += draft.strategy.advice(Outlook(draft.rounds, graph_of(draft.network), noise))
-    return [*found, *(shipped(draft.model) if privacy.private else [])]
+        warnings += plan.warnings(draft.outline.sizes)
+        if noise is not None:
+            warnings.append(_constraint_noise_warning(noise, privacy.statistics.share))
+        warnings += _laplace_warnings(draft, plan)
+    warnings += draft.strategy.advice(Outlook(draft.rounds, graph_of(draft.network), noise))
+    if privacy.private:
+        warnings += shipped(draft.model)
+    return warnings
 
 
 def graph_of(network: RoundNetwork) -> Graph | None:
-    """The graph, where there is one and not a server."""
+    """Returns the network if it is a graph; None if clients talk to a server."""
     if isinstance(network, Graph):
         return network
     return None
 
 
 def _constraint_noise(draft: RunSketch, plan: Plan) -> ConstraintNoise | None:
-    """Where constraints state public fractions: else the noise depends on counts that a plan does not look up."""
-    privacy, seen, problem = plan.privacy, draft.outline, draft.problems[0]
-    asked = [record for record in plan.records if record.query == "statistic:constraints"]
-    if not privacy.private or not asked or problem.counts_are_public or not problem.constraints:
+    """Returns the noise of a constraint value at the smallest client.
+
+    None if the run releases no private constraint values, or if their groups state no public fractions: then the noise
+    depends on counts of the data, which a plan does not look up.
+    """
+    privacy = plan.privacy
+    outline = draft.outline
+    problem = draft.problems[0]
+    constraint_records = [record for record in plan.records if record.query == "statistic:constraints"]
+    if not privacy.private or not constraint_records or problem.counts_are_public or not problem.constraints:
         return None
-    clip, fewest = Clip(1.0, privacy.clip.norm), min(seen.sizes)
-    table = problem.table(torch.zeros(fewest, *seen.input_shape), torch.zeros(fewest, dtype=torch.long))
+    clip = Clip(1.0, privacy.clip.norm)
+    fewest = min(outline.sizes)
+    table = problem.table(torch.zeros(fewest, *outline.input_shape), torch.zeros(fewest, dtype=torch.long))
     assert table is not None, "only sums of losses have private values"
     reach = float(clip.norms(table.largest.double())) * privacy.statistics.bound / 2
-    noise = asked[0].noise_multiplier
-    multiplier = (max(noise) if isinstance(noise, tuple) else noise) * max(
-        variance_inflation(asked[0].pairs, plan.n_clients)
-    )
+    noise = constraint_records[0].noise_multiplier
+    largest = max(noise) if isinstance(noise, tuple) else noise
+    multiplier = largest * max(variance_inflation(constraint_records[0].pairs, plan.n_clients))
     deviation = multiplier * privacy.sensitivity_of(clip) * reach * privacy.mechanism.deviation
     return ConstraintNoise(deviation, reach, fewest, Layout.of(draft.model).dim)
 
 
-def _deviation(noise: ConstraintNoise, share: float) -> str:
+def _constraint_noise_warning(noise: ConstraintNoise, share: float) -> str:
     return (
         f"noise of a constraint value: standard deviation {noise.deviation:.3g} for the smallest client "
         f"({noise.examples} examples); values take {share:.0%} of each round's budget"
     )
 
 
-def _laplace(draft: RunSketch, plan: Plan) -> list[str]:
-    """Over many rounds Gaussian noise is smaller at the same (epsilon, delta)."""
+def _laplace_warnings(draft: RunSketch, plan: Plan) -> list[str]:
+    """Warns if Gaussian noise would be smaller than Laplace noise at the same (epsilon, delta), as over many rounds."""
     privacy = plan.privacy
     if not isinstance(privacy.mechanism, Laplace) or privacy.delta == 0:
         return []
     assert privacy.noise_multiplier is not None
-    target, clip = plan.spent().epsilon, Clip(privacy.clip.bound, "l2")
+    target = plan.spent().epsilon
+    clip = Clip(privacy.clip.bound, "l2")
     other = replace(privacy, epsilon=target, noise_multiplier=None, mechanism=Gaussian(), clip=clip)
     gaussian = draft.plan(other).privacy.noise_multiplier
     assert gaussian is not None

@@ -21,19 +21,19 @@ _BATCH_SIZE = next(term for term in TERMS if term.is_called("batch_size"))
 _POISSON = "each example joins a batch with this probability, in secret, which makes epsilon small"
 
 
-def explain(word: str, value: object, given: Mapping[str, object]) -> str | None:
-    """What to write for epochs or a batch size, as a number where the other arguments tell it.
+def explain(word: str, value: object, arguments: Mapping[str, object]) -> str | None:
+    """Returns what to write instead of epochs or a batch size, with the number if the other arguments determine it.
 
     Args:
         word: The argument's name.
         value: Its value.
-        given: The other arguments, by name.
+        arguments: The other arguments, by name.
     """
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
         return None
-    size = _examples_a_client(given.get("clients"))
+    size = _examples_a_client(arguments.get("clients"))
     if _EPOCHS.is_called(word) and word != "rounds":
-        return _for_epochs(value, size, given)
+        return _rounds_for_epochs(value, size, arguments)
     if _BATCH_SIZE.is_called(word) and size is not None:
         rate = min(value / size, 1.0)
         fix = f"write privacy=fedpriv.Privacy(..., sampling=fedpriv.Poisson(rate={rate:.4g}))"
@@ -41,49 +41,52 @@ def explain(word: str, value: object, given: Mapping[str, object]) -> str | None
     return None
 
 
-def _for_epochs(epochs: float, size: float | None, given: Mapping[str, object]) -> str | None:
-    """Rounds that pass over the data so many times; None where the arguments do not tell it."""
-    privacy, strategy, network = given.get("privacy"), given.get("strategy"), given.get("network")
+def _rounds_for_epochs(epochs: float, size: float | None, arguments: Mapping[str, object]) -> str | None:
+    """Returns how many rounds pass over the data `epochs` times; None if the arguments do not determine it."""
+    privacy = arguments.get("privacy")
+    strategy = arguments.get("strategy")
+    network = arguments.get("network")
     if not isinstance(privacy, Privacy) or not isinstance(strategy, Strategy):
         return None
 
-    # the part of a client's examples that one batch has
-    sampling, part = privacy.sampling, 1.0
+    # the fraction of a client's examples that one batch has
+    sampling = privacy.sampling
+    batch_fraction = 1.0
     if isinstance(sampling, Poisson):
-        part = sampling.rate
+        batch_fraction = sampling.rate
     elif isinstance(sampling, Allocation):
-        part = 1 / sampling.batches
+        batch_fraction = 1 / sampling.batches
     elif isinstance(sampling, Cyclic):
-        part = sampling.rate / sampling.blocks
+        batch_fraction = sampling.rate / sampling.blocks
     elif isinstance(sampling, FixedSize):
         if size is None:
             return None
-        part = min(sampling.size / size, 1.0)
+        batch_fraction = min(sampling.size / size, 1.0)
 
     # batches of a client in one round, on average
     batches = privacy.cohort_rate * getattr(strategy.local_step, "local_steps", 1)
     if isinstance(network, Star):
         batches *= network.active_fraction
 
-    passes = part * batches
+    passes = batch_fraction * batches
     rounds = max(math.ceil(epochs / passes - 1e-9), 1)
     return f"write rounds={rounds}: one round goes over {100 * passes:.3g} % of the examples here"
 
 
 def _examples_a_client(clients: object) -> float | None:
-    """Mean public number of examples; None where the clients are none."""
-    listed = isinstance(clients, list | tuple) and all(isinstance(client, Client) for client in clients)
-    if not clients or not (listed or hasattr(clients, "sizes")):
+    """Returns the mean public number of examples; None if the argument holds no clients."""
+    is_list_of_clients = isinstance(clients, list | tuple) and all(isinstance(client, Client) for client in clients)
+    if not clients or not (is_list_of_clients or hasattr(clients, "sizes")):
         return None
     sizes: Sequence[int] = as_client_set(clients).sizes  # pyright: ignore[reportArgumentType] - clients, as was checked
     return float(sum(sizes)) / len(sizes)
 
 
 def check_measuring(test: object, client_tests: Any, metrics: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuse test data that are no data sets, and metrics without names.
+    """Refuses test data that are no data sets, and metrics without names.
 
     Raises:
-        ConfigError: says what to write.
+        ConfigError: an argument is of another type; the message says what to write.
     """
     check_dataset("test", test)
     for index, dataset in enumerate(client_tests or ()):
@@ -95,10 +98,10 @@ def check_measuring(test: object, client_tests: Any, metrics: Any) -> None:  # n
 
 
 def check_sinks(sinks: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuse what reports cannot be written to.
+    """Refuses sinks that are not a list of objects with methods `write` and `close`.
 
     Raises:
-        ConfigError: says what to write.
+        ConfigError: an argument is of another type; the message says what to write.
     """
     if isinstance(sinks, str) or not isinstance(sinks, Sequence):
         if isinstance(sinks, str):

@@ -38,7 +38,9 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
             be clipped to another norm than their own; or only sums may be seen, and sums of messages depend on more
             than sums of private answers.
     """
-    step, trust, bound = strategy.local_step, str(privacy.trust), strategy.message_norm
+    step = strategy.local_step
+    trust = str(privacy.trust)
+    bound = strategy.message_norm
     name = type(step).__name__
     check_statistics(privacy)
     if privacy.at == "message" and bound is not None and privacy.clip != Clip(bound, "l2"):
@@ -109,25 +111,25 @@ def check_shared(
     clients: Sequence[Client],
     network: RoundNetwork,
     privacy: Privacy,
-    asked: Collection[str],
+    query_names: Collection[str],
     *,
     optimum: float | None,
     compare: bool,
 ) -> None:
-    """Refuse what several processes cannot do yet.
+    """Refuses what several processes cannot do yet; one process can do everything.
 
     Args:
         size: Number of processes.
         compute: Where clients' state is kept.
         clients: All clients of the run.
-        network: Who hears whom.
-        privacy: The promise.
-        asked: Names of the questions that the strategy asks.
+        network: Who sends messages to whom.
+        privacy: The privacy settings.
+        query_names: Names of the queries that the strategy makes.
         optimum: Smallest value of the objective, if the gap to it is to be reported.
-        compare: Whether the problem is to be solved with all data in one place, too.
+        compare: Whether the problem is solved with all data in one place, too.
 
     Raises:
-        ConfigError: names the setting.
+        ConfigError: a setting needs one process; the message names it.
     """
     if size == 1:
         return
@@ -148,16 +150,22 @@ def check_shared(
         raise ConfigError("log.optimum", optimum, fix)
     if compare:
         raise ConfigError("problem.compare", True, f"it needs all data in one process: leave it out, or {alone}")
-    if "exact" in asked and size > len(clients) // 2:
+    if "exact" in query_names and size > len(clients) // 2:
         fix = f"for exact answers every process needs two clients: give at most {max(len(clients) // 2, 1)}"
         raise ConfigError("processes", size, fix)
 
 
 def check_processes(saved: int, size: int, ledger: Ledger, *, fresh_noise: bool) -> None:
-    """Refuse to repeat answers with another number of processes: sums would be rounded otherwise.
+    """Refuses to repeat a stopped round's answers with another number of processes: sums would be rounded differently.
+
+    Args:
+        saved: Number of processes that wrote the checkpoint.
+        size: Number of processes now.
+        ledger: The run's ledger, which knows whether there are answers to repeat.
+        fresh_noise: Whether the answers are made anew, with new noise.
 
     Raises:
-        ConfigError: there are answers to repeat.
+        ConfigError: there are answers to repeat, and the numbers differ.
     """
     if saved != size and ledger.replays and not fresh_noise:
         fix = f"the run stopped within rounds that {saved} began, and only so many repeat them to the last digit: give"
@@ -165,7 +173,7 @@ def check_processes(saved: int, size: int, ledger: Ledger, *, fresh_noise: bool)
 
 
 def check_pairs(privacy: Privacy, trust: Pairwise, n_clients: int) -> None:
-    """Refuse noise of pairs that has no price.
+    """Refuses pairwise noise whose epsilon nothing bounds.
 
     Raises:
         ConfigError: the noise is not Gaussian, or more clients would collude than there are besides one.
@@ -179,10 +187,10 @@ def check_pairs(privacy: Privacy, trust: Pairwise, n_clients: int) -> None:
 
 
 def check_statistics(privacy: Privacy) -> None:
-    """Refuse noise of pairs on statistics where no pairs share secrets.
+    """Refuses pairwise noise on statistics where no pairs share secrets.
 
     Raises:
-        ConfigError: names `privacy.statistics.ratio`.
+        ConfigError: `privacy.statistics.ratio` is set without pairwise trust.
     """
     if privacy.statistics.ratio and not isinstance(privacy.trust, Pairwise):
         fix = "is for noise that cancels between pairs: leave it out, or use trust: pairwise"
@@ -190,10 +198,10 @@ def check_statistics(privacy: Privacy) -> None:
 
 
 def check_fresh(privacy: Privacy, fresh_noise: bool) -> None:
-    """Refuse new noise in the middle of a run whose rounds' noise belongs together.
+    """Refuses new noise in the middle of a run whose noise is correlated between rounds.
 
     Raises:
-        ConfigError: names `fresh_noise`.
+        ConfigError: `fresh_noise` is set for such a run.
     """
     if fresh_noise and privacy.over_time is not None:
         fix = "the noise of all rounds belongs together: resume without it, or begin a new run"
@@ -233,20 +241,21 @@ def check_extended(privacy: Privacy, rounds: int, before: int | None) -> None:
 
 
 def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, rounds: int = 3) -> None:
-    """Test whether a strategy that says `linear` is: sums of its messages depend on sums of answers only.
+    """Tests whether a strategy that declares itself `linear` is: sums of its messages depend on sums of answers only.
 
-    This finds mistakes, but proves nothing: only a few random answers are tried.
+    Two runs get answers with the same sum that are spread differently over the clients; their first messages, summed,
+    must agree. This finds mistakes, but proves nothing: only a few random answers are tried.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: the sums differ.
     """
-    heard: list[Tensor] = []
+    messages: list[Tensor] = []
     for spread in (0.0, 1.0):
         start = initial_state(strategy, torch.zeros(n_clients, 2, dtype=torch.float64))
         oracle = random_oracle(n_clients, rounds, spread)
-        seen = run_rounds(strategy, oracle, network, start, Randomness(0), rounds=rounds)
-        heard.append(torch.stack([done.progress.received[0] for done in seen]))
-    if not torch.allclose(heard[0], heard[1], rtol=1e-6, atol=1e-9):
+        rounds_made = run_rounds(strategy, oracle, network, start, Randomness(0), rounds=rounds)
+        messages.append(torch.stack([result.progress.received[0] for result in rounds_made]))
+    if not torch.allclose(messages[0], messages[1], rtol=1e-6, atol=1e-9):
         raise ConfigError(
             "privacy.trust",
             "secure_aggregation",
@@ -256,16 +265,17 @@ def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, roun
 
 
 def check_shares(privacy: Privacy, records: Sequence[Record], n_clients: int) -> None:
-    """Refuse a run in which no round has the `min_honest` participants that its noise needs.
+    """Refuses a run in which no round has the `min_honest` participants that its noise needs.
 
     Raises:
-        ConfigError: names the largest number of participants.
+        ConfigError: the largest cohort, which the message names, is smaller.
     """
-    wanted = privacy.trust.shares(n_clients)
-    most = max((n_clients if record.clients is None else len(record.clients) for record in records), default=wanted)
-    if privacy.trust.sums_only and most < wanted:
-        fix = f"a round has at most {most} participants, who share the noise; give at most that many"
-        raise ConfigError("privacy.trust.secure_aggregation.min_honest", wanted, fix)
+    required = privacy.trust.shares(n_clients)
+    cohort_sizes = [n_clients if record.clients is None else len(record.clients) for record in records]
+    largest_cohort = max(cohort_sizes, default=required)
+    if privacy.trust.sums_only and largest_cohort < required:
+        fix = f"a round has at most {largest_cohort} participants, who share the noise; give at most that many"
+        raise ConfigError("privacy.trust.secure_aggregation.min_honest", required, fix)
 
 
 def check_batched(problems: Sequence[Problem], model: nn.Module, warnings: Sequence[str]) -> None:
@@ -274,7 +284,7 @@ def check_batched(problems: Sequence[Problem], model: nn.Module, warnings: Seque
     Args:
         problems: The clients' objectives and constraints.
         model: Their model.
-        warnings: What the choice of a backend has told.
+        warnings: Warnings from the choice of a backend, why it computes one example at a time.
 
     Raises:
         ConfigError: there are such constraints.
@@ -285,7 +295,7 @@ def check_batched(problems: Sequence[Problem], model: nn.Module, warnings: Seque
 
 
 def check_problem(
-    strategy: Strategy, problems: Sequence[Problem], privacy: Privacy, asked: Collection[str], *, compare: bool
+    strategy: Strategy, problems: Sequence[Problem], privacy: Privacy, query_names: Collection[str], *, compare: bool
 ) -> None:
     """Refuse a strategy that does not fit the clients' objectives and constraints.
 
@@ -293,17 +303,17 @@ def check_problem(
         strategy: The algorithm.
         problems: The clients' objectives and constraints.
         privacy: The privacy settings.
-        asked: Names of the questions that the strategy asks.
-        compare: Whether the run is to be compared with a centralised solver.
+        query_names: Names of the queries that the strategy makes.
+        compare: Whether the run is compared with a centralised solver.
 
     Raises:
         ConfigError: the strategy would ignore an objective or a constraint; it asks for private constraint values, and
             there are none, or they are unbounded, or need group sizes that are not public; or `compare` is set for a
             strategy that has no centralised counterpart.
     """
-    of_sums = "lagrangian_gradient" in asked or ("statistic:constraints" in asked and privacy.private)
-    sees_problem = of_sums or not {"exact", "statistic:constraints"}.isdisjoint(asked)
-    if privacy.private and of_sums:
+    needs_sums = "lagrangian_gradient" in query_names or ("statistic:constraints" in query_names and privacy.private)
+    sees_problem = needs_sums or not {"exact", "statistic:constraints"}.isdisjoint(query_names)
+    if privacy.private and needs_sums:
         _check_public(strategy, problems, privacy)
     if compare and (privacy.private or not sees_problem):
         fix = "only an exact run of proximal_al (privacy.at: none) has a centralised counterpart; leave it out"
@@ -311,21 +321,22 @@ def check_problem(
     if compare and not isinstance(strategy.regularizer.remainder, Zero):
         fix = f"the centralised solver takes no regulariser or l2, not {strategy.regularizer}; leave it out"
         raise ConfigError("problem.compare", True, fix)
-    for part in (part for problem in problems for part in problem.terms if of_sums and part.sums() is None):
-        fix = (
-            f"nothing bounds what one example adds to it, and {strategy.name} takes sums of losses alone: LossAtMost, "
-            "ClassLossAtMost, GroupLossGap. Use those, or proximal_al with privacy.at: none"
-        )
-        raise ConfigError("problem", type(part).__name__, fix)
+    if needs_sums:
+        for term in (term for problem in problems for term in problem.terms if term.sums() is None):
+            fix = (
+                f"nothing bounds what one example adds to it, and {strategy.name} takes sums of losses alone: "
+                "LossAtMost, ClassLossAtMost, GroupLossGap. Use those, or proximal_al with privacy.at: none"
+            )
+            raise ConfigError("problem", type(term).__name__, fix)
     for problem in problems:
         if not (sees_problem or problem.is_mean_loss):
-            what = ", ".join(type(part).__name__ for part in problem.terms)
+            names = ", ".join(type(term).__name__ for term in problem.terms)
             fix = f"{strategy.name} minimises the mean loss and would ignore it; use private_al or proximal_al"
-            raise ConfigError("problem", what, fix)
+            raise ConfigError("problem", names, fix)
 
 
 def _check_public(strategy: Strategy, problems: Sequence[Problem], privacy: Privacy) -> None:
-    """Refuse private answers about constraints that are not there, or that would tell what is not public."""
+    """Refuses private constraint values where there are no constraints, or where they would reveal private counts."""
     if privacy.unit == "client":
         fix = "constraint values cannot be made private for whole clients; use unit: sample"
         raise ConfigError("privacy.unit", "client", fix)

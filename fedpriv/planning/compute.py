@@ -12,7 +12,7 @@ from fedpriv.network.engines import EngineName, StateName
 from fedpriv.oracle.backends import BackendName
 from fedpriv.settings.checks import Bound, Count, Positive, checked
 
-_EXAMPLES = 16384  # more at once do not pay on any device, and sums of few pieces round less well
+_EXAMPLES = 16384  # more at once are not faster on any device, and a sum of fewer chunks is rounded worse
 _COPIES = 4  # of an example's gradient: its own, two of a part while it is widened, and what activations take
 _OTHER_NAMES = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps", "processor": "cpu", "host": "cpu"}  # of devices
 PrecisionName = Literal["full", "bfloat16"]
@@ -73,10 +73,10 @@ class Compute:
         return f"{self.dtype} in {self.precision}"
 
     def check_goes_on(self, begun_with: StateName) -> None:
-        """Refuse to go on from a checkpoint with state that was kept elsewhere.
+        """Refuses to resume from a checkpoint whose client state is stored elsewhere than `state` says.
 
         Raises:
-            ConfigError: it was.
+            ConfigError: the two differ.
         """
         if self.state != begun_with:
             raise ConfigError("compute.state", self.state, f"the run began with {begun_with}, and goes on with it only")
@@ -88,34 +88,36 @@ class Compute:
         return self.torch_device()
 
     def examples_at_once(self, device: torch.device, dim: int, begun_with: int | None = None) -> int:
-        """The chunk of a run: `chunk` if it is given, else what the run began with, else what suits the device.
+        """Returns the chunk of a run: `chunk` if it is set, else what the run began with, else what suits the device.
 
         Args:
             device: Where gradients are computed.
             dim: Number of trainable parameters.
             begun_with: The chunk of a run that is resumed; None for a new one.
         """
-        if found := self.chunk or begun_with:
-            return found
+        if self.chunk is not None:
+            return self.chunk
+        if begun_with is not None:
+            return begun_with
         if device.type != "cuda":
             return _EXAMPLES
         free, _ = torch.cuda.mem_get_info(device)
-        holds = free // 4 // (_COPIES * dim * getattr(torch, self.dtype).itemsize)
-        power = max(holds.bit_length() - 1, 2)  # almost the same memory gives the same
+        capacity = free // 4 // (_COPIES * dim * getattr(torch, self.dtype).itemsize)
+        power = max(capacity.bit_length() - 1, 2)  # rounded, so that almost the same free memory gives the same chunk
         return min(2**power, _EXAMPLES)
 
     def torch_device(self) -> torch.device:
-        """The device as a `torch.device`.
+        """Returns the device as a `torch.device`, after a first computation on it.
 
         Raises:
-            ConfigError: it cannot be used on this machine.
+            ConfigError: the device cannot be used on this machine.
         """
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         try:
-            found = torch.ones(1, device=self.device)
-            found.item()  # a device may take tensors and never give a number
+            probe = torch.ones(1, device=self.device)
+            probe.item()  # a device may take tensors and never give a number
         except Exception as error:  # each device raises its own
             fix = f"cannot be used here ({in_short(error).split('. ')[0]}); say auto or cpu"
             raise ConfigError("compute.device", self.device, fix) from error
-        return found.device
+        return probe.device

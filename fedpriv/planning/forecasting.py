@@ -102,15 +102,16 @@ class Forecast:
     warnings: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The forecast as values for JSON; infinity is `"inf"`."""
+        """Returns the forecast as values for JSON; infinity is `"inf"`."""
         return _plain(asdict(self))
 
     def rows(self) -> dict[str, str]:
-        """What `fedpriv plan` prints, row by row."""
-        fewest, most = self.examples
+        """Returns what `fedpriv plan` prints: the name and the text of each row."""
+        smallest, largest = self.examples
+        examples = f"{smallest}" if smallest == largest else f"{smallest} to {largest}"
         rows = {
             "strategy": f"{self.strategy}, {counted(self.rounds, 'round')}",
-            "clients": f"{self.n_clients}, with {fewest if fewest == most else f'{fewest} to {most}'} examples each",
+            "clients": f"{self.n_clients}, with {examples} examples each",
             "privacy": str(self.spent),
             "one round": str(self.first_round),
             "noise multiplier": "none" if self.noise_multiplier is None else f"{self.noise_multiplier:.4g}",
@@ -118,7 +119,8 @@ class Forecast:
             "releases": str(self.releases),
         }
         if self.parameters:
-            a_round, whole = (size_in_words(self.bytes_per_round * count) for count in (1, self.rounds))
+            a_round = size_in_words(self.bytes_per_round)
+            whole = size_in_words(self.bytes_per_round * self.rounds)
             rows["messages"] = (
                 f"{self.parameters:,} numbers each; {self.floats_per_round:,} numbers a round ({a_round}), "
                 f"{whole} in the whole run"
@@ -146,12 +148,15 @@ class Forecast:
         if self.claim is not None:
             rows["the paper's claim"] = f"{self.claim.stated} ({self.claim.paper})"
             views = "; ".join(f"{view}: {epsilon:.4g}" for view, epsilon in self.claim.views)
-            rows |= {"its noise costs": f"epsilon at delta={self.spent.delta:g}, {views}"} if views else {}
-        return rows | ({} if self.pairs is None else _if_collude(self.pairs))
+            if views:
+                rows["its noise costs"] = f"epsilon at delta={self.spent.delta:g}, {views}"
+        if self.pairs is not None:
+            rows |= _if_collude(self.pairs)
+        return rows
 
     def tables(self) -> list[list[str]]:
-        """What other noise would leave in the model, where there is a choice: tables, each a heading and lines."""
-        return [found.lines() for found in (self.pairs, self.noises) if found is not None]
+        """Returns tables of the noise that other settings would leave in the model, each a heading and lines."""
+        return [comparison.lines() for comparison in (self.pairs, self.noises) if comparison is not None]
 
     def __str__(self) -> str:
         rows = self.rows()
@@ -173,12 +178,12 @@ def forecast(
     claim: Claim | None = None,
     formula: Formula | None = None,
 ) -> Forecast:
-    """Compute a run's epsilon, noise and traffic without training.
+    """Computes a run's epsilon, noise and traffic without training.
 
     Args:
         draft: The run.
         compute: Settings of speed.
-        compare: Whether the run is to be compared with a centralised solver.
+        compare: Whether the run is compared with a centralised solver.
         time_round: Measures the seconds of a round, on made-up data of the same shape.
         claim: The paper's privacy claim for a published variant.
         formula: The paper's noise formula, for runs that draw one example a round.
@@ -186,10 +191,13 @@ def forecast(
     Raises:
         ConfigError: the run cannot work, or no noise reaches its target.
     """
-    compute, plan, network = compute or Compute(), draft.plan(), draft.network
+    compute = compute or Compute()
+    plan = draft.plan()
+    network = draft.network
     compatibility.check_compute(compute, draft.strategy, network, plan.privacy, draft.model, draft.loss)
     compatibility.check_problem(draft.strategy, draft.problems, plan.privacy, plan.asked, compare=compare)
-    parameters, sizes = Layout.of(draft.model).dim, draft.outline.sizes
+    parameters = Layout.of(draft.model).dim
+    sizes = draft.outline.sizes
     floats = round(parameters * network.expected_rows)
     return Forecast(
         strategy=draft.strategy.name,
@@ -205,12 +213,12 @@ def forecast(
         floats_per_round=floats,
         bytes_per_round=floats * torch.finfo(getattr(torch, compute.dtype)).bits // 8,
         network=network.facts(),
-        batches=_batches(plan.privacy.sampling, min(sizes)),
+        batches=_batches_in_words(plan.privacy.sampling, min(sizes)),
         if_activity_hidden=_if_hidden(plan, network.active_fraction),
         seconds_per_round=None if time_round is None else time_round(draft, plan, compute),
         claim=claim,
-        formula=None if formula is None else _called(formula, draft, plan),
-        over_time=_over_time(plan, parameters),
+        formula=None if formula is None else _formula_claim(formula, draft, plan),
+        over_time=_correlated_noise_in_words(plan, parameters),
         pairs=forecast_of_pairs(plan, network, Randomness(draft.seed)),
         noises=forecast_of_noises(draft, plan),
         warnings=tuple(advice.warnings_of_draft(draft, plan, claim)),
@@ -229,7 +237,7 @@ def plan(
     seed: int = 0,
     compute: Compute | None = None,
 ) -> Forecast:
-    """Say what a run will cost: its epsilon, noise, releases and messages. Nothing is trained, and no example is read.
+    """Computes what a run will cost: its epsilon, noise, releases and messages. Trains nothing and reads no example.
 
     Args:
         clients: The data owners, or the number of examples of each, where there are no data yet.
@@ -258,14 +266,19 @@ def plan(
         raise ConfigError(
             "clients", clients, "a run needs at least one client: give them, or their numbers of examples"
         )
-    sizes, problems, declared = [int(one) for one in clients if isinstance(one, int)], [Problem()], False
+    sizes = [int(size) for size in clients if isinstance(size, int)]
+    problems = [Problem()]
+    sizes_declared = False
     loss: nn.Module = nn.Identity()
-    if len(sizes) < len(clients):
+    if len(sizes) < len(clients):  # clients with data, of which only the public sizes are used
         owners = cast("Sequence[Client]", clients)
         check_clients(owners)
-        roster = as_client_set(owners)
-        sizes, problems, declared = public_sizes(owners, privacy), list(roster.problems), roster.sizes_declared
-        model, loss = model or owners[0].model, cast("nn.Module", owners[0].loss)
+        client_set = as_client_set(owners)
+        sizes = public_sizes(owners, privacy)
+        problems = list(client_set.problems)
+        sizes_declared = client_set.sizes_declared
+        model = model or owners[0].model
+        loss = cast("nn.Module", owners[0].loss)
     if min(sizes) < 1:
         raise ConfigError("clients", min(sizes), "numbers of examples are at least 1")
     outline = PublicDataInfo(tuple(sizes), (), None)
@@ -279,35 +292,38 @@ def plan(
         model or nn.Identity(),
         loss,
         seed,
-        sizes_declared=declared,
+        sizes_declared=sizes_declared,
     )
     return forecast(draft, compute=compute)
 
 
-def _batches(sampling: Sampling, fewest: int) -> str:
+def _batches_in_words(sampling: Sampling, fewest: int) -> str:
     if isinstance(sampling, Poisson):
         return f"each example with probability {sampling.rate:g} (Poisson)"
     if isinstance(sampling, Cyclic):
         if sampling.rate < 1:
-            drawn = f", each of its examples with probability {sampling.rate:g} (Poisson)"
+            subsampling = f", each of its examples with probability {sampling.rate:g} (Poisson)"
         else:
-            drawn = ""
-        return f"{sampling.blocks} fixed slots of each client's examples, one a round in turn (cyclic){drawn}"
+            subsampling = ""
+        return f"{sampling.blocks} fixed slots of each client's examples, one a round in turn (cyclic){subsampling}"
     if isinstance(sampling, Allocation):
         return f"each example in one of {sampling.batches} batches of an epoch, drawn in secret (random allocation)"
     if sampling == FixedSize(1):
         return "exactly one example, uniformly, as Liu, Johansson and Shi draw it; priced as without replacement"
     if isinstance(sampling, FixedSize):
         if fewest < sampling.size:
-            smaller = "; all of them where a client has fewer"
+            exception = "; all of them where a client has fewer"
         else:
-            smaller = ""
-        return f"exactly {sampling.size} examples, without replacement{smaller}"
+            exception = ""
+        return f"exactly {sampling.size} examples, without replacement{exception}"
     return "all examples"
 
 
-def _over_time(plan: Plan, parameters: int) -> str | None:
-    """What is kept of earlier rounds: rows of float64 of each client, or of the sum."""
+def _correlated_noise_in_words(plan: Plan, parameters: int) -> str | None:
+    """Returns how the noise of rounds belongs together and what its history takes in memory; None if it is independent.
+
+    The history has rows of float64, of each client or of the sum.
+    """
     noise = plan.privacy.over_time
     if noise is None:
         return None
@@ -315,20 +331,25 @@ def _over_time(plan: Plan, parameters: int) -> str | None:
         rows = 1
     else:
         rows = plan.n_clients
-    kept = (len(noise.factor.band) or len(noise.factor.scales)) * rows * parameters * 8
+    history_bytes = (len(noise.factor.band) or len(noise.factor.scales)) * rows * parameters * 8
     if noise.separation == 1:
-        often = "every round"
+        participation = "every round"
     else:
-        often = f"one of {noise.separation} rounds"
-    if kept:
-        what = f"cancels over rounds, {kept / 1e6:.3g} MB in memory"
+        participation = f"one of {noise.separation} rounds"
+    if history_bytes:
+        kind = f"cancels over rounds, {history_bytes / 1e6:.3g} MB in memory"
     else:
-        what = "independent"
-    return f"{what}; each {plan.privacy.unit} takes part in {often}"
+        kind = "independent"
+    return f"{kind}; each {plan.privacy.unit} takes part in {participation}"
 
 
 def _if_hidden(plan: Plan, active_fraction: float) -> float | None:
-    """Every node in every round, each record with the product of both probabilities (the larger of unequal ones)."""
+    """Returns epsilon if inactive nodes sent noise too and nobody learned who is active.
+
+    None where that changes nothing, or where no bound is known.
+    Every node takes part in every round, and each record is sampled with the product of both probabilities (the larger
+    one where they are unequal).
+    """
     units = {record.unit for record in plan.records}
     if active_fraction == 1 or not plan.privacy.private or units != {"sample"}:
         return None
@@ -336,12 +357,12 @@ def _if_hidden(plan: Plan, active_fraction: float) -> float | None:
         return None
     if any(record.sampling == "allocation" for record in plan.records):  # no price is known for both together
         return None
-    firsts = {(record.round, record.index): record for record in plan.records}
-    # a round without anyone has no rates of its own
+    one_per_query = {(record.round, record.index): record for record in plan.records}
+    # a round without participants has no rates; its query's rates are those of other rounds
     rates = {record.query: _largest(record.rate) for record in plan.records if record.rate}
     hidden = [
         replace(r, clients=None, sampling=_SAMPLED[r.sampling], rate=active_fraction * rates.get(r.query, 1.0))
-        for r in firsts.values()
+        for r in one_per_query.values()
     ]
     return account(hidden, plan.n_clients, plan.privacy.delta).epsilon
 
@@ -352,10 +373,14 @@ def _largest(rate: PerClient) -> float:
     return rate
 
 
-def _called(formula: Formula, draft: RunSketch, plan: Plan) -> NoiseClaim | None:
-    """Formulas are for equal clients, Gaussian noise of one size, and an example a round (also: one in expectation)."""
-    privacy, examples = plan.privacy, min(draft.outline.sizes)
+def _formula_claim(formula: Formula, draft: RunSketch, plan: Plan) -> NoiseClaim | None:
+    """Returns the epsilon that the paper's formula gives for the run's noise; None where the formula does not apply.
+
+    Formulas are for equal clients, Gaussian noise of one size, and an example a round (also: one in expectation).
+    """
+    privacy = plan.privacy
     sampling = privacy.sampling
+    examples = min(draft.outline.sizes)
     one_each = sampling == FixedSize(1) or (
         isinstance(sampling, Poisson) and math.isclose(sampling.rate * examples, 1, rel_tol=0.01)
     )
@@ -377,15 +402,16 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - a JSON value
     return value
 
 
-def _if_collude(found: PairsForecast) -> dict[str, str]:
-    return {
-        f"if {one.colluders or 'none'} collude": "no bound is known" if one.spent is None else str(one.spent)
-        for one in found.if_others
-    }
+def _if_collude(forecast: PairsForecast) -> dict[str, str]:
+    rows = dict[str, str]()
+    for case in forecast.if_others:
+        name = f"if {case.colluders or 'none'} collude"
+        rows[name] = "no bound is known" if case.spent is None else str(case.spent)
+    return rows
 
 
 def size_in_words(n_bytes: float) -> str:
-    """Bytes with a unit, e.g. `1.5 MB`."""
+    """Formats a number of bytes with a unit, e.g. `1.5 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if n_bytes < 1000:
             return f"{n_bytes:.3g} {unit}"

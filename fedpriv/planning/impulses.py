@@ -29,14 +29,14 @@ _LINEAR = 1e-6  # relative: twice the noise must leave twice as much
 def responses(
     strategy: Strategy, privacy: Privacy, network: RoundNetwork, rounds: int, randomness: Randomness
 ) -> Array | None:
-    """How much of a round's noise is in the model after each round, averaged over nodes.
+    """Returns how much of a round's noise is in the model after each round, averaged over nodes.
 
     Args:
         strategy: The algorithm.
-        privacy: The promise, of which only what noise is added to matters.
-        network: Who hears whom; cohorts of a star are one client, since noise is the same whoever takes part.
+        privacy: The privacy settings, of which only what noise is added to matters.
+        network: Who sends messages to whom; cohorts of a star are one client, since all have the same noise.
         rounds: Number of rounds.
-        randomness: The run's public streams, which draw links.
+        randomness: The run's public random streams, which draw links.
 
     Returns:
         `[rounds, rounds]`, row k after round k; zero right of the diagonal. None for more than `MOST_ROUNDS`, and for a
@@ -49,7 +49,8 @@ def responses(
     if rounds > MOST_ROUNDS or nodes.n_clients * rounds > _MOST_NUMBERS:
         return None
     try:
-        once, twice = (_responses(strategy, privacy, nodes, rounds, randomness, size) for size in (1.0, 2.0))
+        once = _responses(strategy, privacy, nodes, rounds, randomness, 1.0)
+        twice = _responses(strategy, privacy, nodes, rounds, randomness, 2.0)
     except (FedprivError, ArithmeticError, RuntimeError):  # a strategy may be for models of one size
         return None
     if once.shape != (rounds, rounds) or not (np.isfinite(twice).all() and once[-1].any()):
@@ -62,16 +63,18 @@ def responses(
 def _responses(
     strategy: Strategy, privacy: Privacy, network: Star | Graph, rounds: int, randomness: Randomness, size: float
 ) -> Array:
-    """The models, averaged over nodes, where the answer of round t is `size` times the t-th unit vector."""
-    # pairs are of the run's own clients
+    """Runs with `size` times the t-th unit vector as the answer of round t; returns the models, averaged over nodes."""
+    # secrets of pairs name the run's clients, and a star is followed with one client
     if isinstance(privacy.trust, Pairwise):
         trust = Local()
     else:
         trust = privacy.trust
-    alone = replace(privacy, epsilon=None, noise_multiplier=1.0, sampling=FullBatch(), noise=Independent(), trust=trust)
-    oracle = recording_oracle(alone, [1] * network.n_clients, ImpulseAnswerer(size))
+    noised = replace(
+        privacy, epsilon=None, noise_multiplier=1.0, sampling=FullBatch(), noise=Independent(), trust=trust
+    )
+    oracle = recording_oracle(noised, [1] * network.n_clients, ImpulseAnswerer(size))
     start = torch.zeros(1, rounds, dtype=torch.float64).expand(network.n_clients, -1)
-    found = list[Array]()
-    for done in run_rounds(strategy, oracle, network, initial_state(strategy, start), randomness, rounds=rounds):
-        found.append(done.progress.models.mean(0).numpy().copy())
-    return np.stack(found)
+    models = list[Array]()
+    for result in run_rounds(strategy, oracle, network, initial_state(strategy, start), randomness, rounds=rounds):
+        models.append(result.progress.models.mean(0).numpy().copy())
+    return np.stack(models)

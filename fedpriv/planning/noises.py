@@ -60,20 +60,20 @@ class NoisesForecast:
     suggested: str | None
 
     def lines(self) -> list[str]:
-        """The choices as a table: a heading, and a line for each setting."""
-        cells = [[f"{one.left:.3g}", one.settings, one.needs or ""] for one in self.choices]
+        """Formats the choices as a table: a heading, and a line for each setting."""
+        cells = [[f"{choice.left:.3g}", choice.settings, choice.needs or ""] for choice in self.choices]
         heading = "noise in the final model, standard deviation over the planned one at the same epsilon"
-        found = [heading, *(f"  {text}" for text in aligned(cells))]
+        lines = [heading, *(f"  {text}" for text in aligned(cells))]
         if self.suggested is not None:
-            found.append(f"  suggested: {self.suggested}")
-        return found
+            lines.append(f"  suggested: {self.suggested}")
+        return lines
 
 
 def forecast_of_noises(draft: RunSketch, plan: Plan) -> NoisesForecast | None:
-    """Compare the noise of a planned run with that of other batches or cohorts and other matrices.
+    """Compares the noise of a planned run with that of other batches or cohorts and other matrices.
 
-    What is compared is what the strategy's linear part does with the noise: how often clipping cuts, and what a model
-    makes of it, no plan can know.
+    Only the strategy's linear response to the noise is compared: a plan cannot know how often clipping cuts, nor how
+    noise acts on the model's accuracy.
 
     Args:
         draft: The run.
@@ -84,28 +84,29 @@ def forecast_of_noises(draft: RunSketch, plan: Plan) -> NoisesForecast | None:
         everything in every round, or a strategy that is not linear in the answers.
     """
     blocks = _blocks(draft)
-    asked = [record.round for record in plan.records]
-    if not plan.privacy.private or blocks < 2 or asked != list(range(draft.rounds)):
+    rounds_of_records = [record.round for record in plan.records]
+    if not plan.privacy.private or blocks < 2 or rounds_of_records != list(range(draft.rounds)):
         return None
-    found = responses(draft.strategy, plan.privacy, draft.network, draft.rounds, Randomness(draft.seed))
-    if found is None:
+    impulse_responses = responses(draft.strategy, plan.privacy, draft.network, draft.rounds, Randomness(draft.seed))
+    if impulse_responses is None:
         return None
-    passed = found[-1]
+    final_response = impulse_responses[-1]  # how much of each round's noise is in the final model
     target = plan.spent().epsilon
-    planned = _left(passed, plan)
+    planned = _final_deviation(final_response, plan)
     choices = [NoiseOption("as planned", 1.0)]
     for words, needs, other in _others(draft, blocks):
         noise = other.privacy.noise
         if isinstance(noise, Banded):  # the strategy was followed already
-            noise = CorrelatedNoise(noise.factor(draft.rounds, blocks, lambda: found), blocks)
-        asking = replace(other, privacy=replace(other.privacy, epsilon=target, noise_multiplier=None, noise=noise))
+            noise = CorrelatedNoise(noise.factor(draft.rounds, blocks, lambda: impulse_responses), blocks)
+        alternative = replace(other, privacy=replace(other.privacy, epsilon=target, noise_multiplier=None, noise=noise))
         if other.privacy == draft.privacy and other.network is draft.network:
             continue
         try:
-            left = _left(passed, asking.plan()) * _share(draft) / _share(other)
+            deviation = _final_deviation(final_response, alternative.plan())
+            deviation *= _batch_fraction(draft) / _batch_fraction(other)
         except FedprivError:  # these settings do not go together
             continue
-        choices.append(NoiseOption(words, left / planned, needs))
+        choices.append(NoiseOption(words, deviation / planned, needs))
     if len(choices) == 1:
         return None
     choices.sort(key=lambda choice: choice.left)
@@ -114,10 +115,16 @@ def forecast_of_noises(draft: RunSketch, plan: Plan) -> NoisesForecast | None:
 
 
 def _blocks(draft: RunSketch) -> int:
-    """In how many parts units would take turns, with batches or cohorts of the planned size; 1: it is no part."""
-    privacy, network = draft.privacy, draft.network
+    """Returns the number of blocks in which units of privacy would take turns, with batches or cohorts as planned.
+
+    1 if every unit takes part in every round.
+    """
+    privacy = draft.privacy
+    network = draft.network
     if privacy.unit == "client":
-        active = privacy.cohort_rate * (network.active_fraction if isinstance(network, Star) else 1.0)
+        active = privacy.cohort_rate
+        if isinstance(network, Star):
+            active *= network.active_fraction
         if privacy.sampling == FullBatch():
             return round(1 / active)
         return 1
@@ -136,8 +143,8 @@ def _blocks(draft: RunSketch) -> int:
             return 1
 
 
-def _share(draft: RunSketch) -> float:
-    """Expected part of a client's examples in one batch. Noise is divided by the number of examples in a batch."""
+def _batch_fraction(draft: RunSketch) -> float:
+    """Returns the expected part of a client's examples in one batch, by which the noise of a mean is divided."""
     match draft.privacy.sampling:
         case Cyclic(blocks, rate):
             return rate / blocks
@@ -152,7 +159,7 @@ def _share(draft: RunSketch) -> float:
 
 
 def _others(draft: RunSketch, blocks: int) -> Iterator[tuple[str, str | None, RunSketch]]:
-    """Settings in words, what they need, and the draft with them."""
+    """Yields other settings: in words, what must be true for them (None if nothing), and the draft with them."""
     band = min(blocks, draft.rounds)
     matrices: Sequence[tuple[str, Noise]] = (
         ("", Independent()),
@@ -160,7 +167,8 @@ def _others(draft: RunSketch, blocks: int) -> Iterator[tuple[str, str | None, Ru
         (f", noise: {{time: {{banded: {{band: {band}}}}}}}", Banded(band)),
         (f", noise: {{time: {{blt: {{buffers: {_BUFFERS}}}}}}}", BLT(_BUFFERS)),
     )
-    cyclic, privacy = f"{{cyclic: {{blocks: {blocks}}}}}", replace(draft.privacy, noise=Independent())
+    cyclic = f"{{cyclic: {{blocks: {blocks}}}}}"
+    privacy = replace(draft.privacy, noise=Independent())
     if privacy.unit == "sample":
         for words, noise in matrices:
             yield (
@@ -177,15 +185,17 @@ def _others(draft: RunSketch, blocks: int) -> Iterator[tuple[str, str | None, Ru
         yield words, secret, _with(draft, replace(privacy, sampling=Poisson(rate)))
         words = f"sampling: {{allocation: {{batches: {blocks}}}}}"
         yield words, secret, _with(draft, replace(privacy, sampling=Allocation(blocks)))
-        work = f"a round computes on all examples, {blocks} times as many"
-        yield "sampling: full", work, _with(draft, replace(privacy, sampling=FullBatch()))
-        slots = round(blocks**0.5)  # a band of as many rounds, and as much of a slot drawn as makes the same batch
+        more_work = f"a round computes on all examples, {blocks} times as many"
+        yield "sampling: full", more_work, _with(draft, replace(privacy, sampling=FullBatch()))
+        # between both: few slots, a band of as many rounds, and the rate in a slot that makes the same batch
+        slots = round(blocks**0.5)
         words = f"sampling: {{cyclic: {{blocks: {slots}, rate: {slots * rate:.4g}}}}}{_words(slots)}"
         yield words, secret, _with(draft, replace(privacy, sampling=Cyclic(slots, slots * rate), noise=BSR(slots)))
         return
     if not isinstance(draft.network, Star):
         return
-    n_clients, taking_turns = draft.network.n_clients, Star(draft.network.n_clients, CyclicCohort(blocks))
+    n_clients = draft.network.n_clients
+    taking_turns = Star(n_clients, CyclicCohort(blocks))
     central = isinstance(privacy.trust, Central)
     if central:
         turns = replace(privacy, trust=Central())
@@ -194,10 +204,8 @@ def _others(draft: RunSketch, blocks: int) -> Iterator[tuple[str, str | None, Ru
     for words, noise in matrices:
         yield f"network.cohort: {cyclic}{words}", None, _with(draft, replace(turns, noise=noise), taking_turns)
     if central:
-        words, secret = (
-            f"trust: {{central: {{cohort_rate: {1 / blocks:.4g}}}}}",
-            "nobody but the server sees who is drawn",
-        )
+        words = f"trust: {{central: {{cohort_rate: {1 / blocks:.4g}}}}}"
+        secret = "nobody but the server sees who is drawn"
         other = replace(privacy, trust=Central(cohort_rate=1 / blocks))
         yield words, secret, _with(draft, other, Star(n_clients))
         other = replace(privacy, trust=Central(cohort_rounds=blocks))
@@ -213,10 +221,11 @@ def _with(draft: RunSketch, privacy: Privacy, network: Star | None = None) -> Ru
     return replace(draft, privacy=privacy, network=network or draft.network)
 
 
-def _left(passed: Array, plan: Plan) -> float:
-    """Standard deviation in the final model, in units of an answer's sensitivity."""
+def _final_deviation(final_response: Array, plan: Plan) -> float:
+    """Returns the standard deviation of the noise in the final model, in units of an answer's sensitivity."""
     noise = plan.privacy.over_time
-    factor, multiplier = (INDEPENDENT if noise is None else noise.factor), plan.privacy.noise_multiplier
+    factor = INDEPENDENT if noise is None else noise.factor
+    multiplier = plan.privacy.noise_multiplier
     assert multiplier is not None
-    turned = np.convolve(passed[::-1], inverse(factor.column(len(passed))))[: len(passed)]
-    return float(multiplier * np.linalg.norm(turned))
+    accumulated = np.convolve(final_response[::-1], inverse(factor.column(len(final_response))))[: len(final_response)]
+    return float(multiplier * np.linalg.norm(accumulated))

@@ -7,7 +7,7 @@ from html import escape
 
 
 def card(title: str, rows: Mapping[str, str]) -> str:
-    """A table of two columns as HTML; its entries are escaped."""
+    """Formats a table of two columns as HTML; its entries are escaped."""
     cells = "".join(
         f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(value)}</td></tr>'
         for name, value in rows.items()
@@ -16,6 +16,6 @@ def card(title: str, rows: Mapping[str, str]) -> str:
 
 
 def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of cells as lines whose columns stand under each other."""
+    """Formats rows of cells as lines of text with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]

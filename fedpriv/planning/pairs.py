@@ -1,4 +1,4 @@
-"""What noise that cancels between pairs of clients leaves, before a run: in models, and of epsilon if more collude."""
+"""Forecasts of pairwise noise: how much of it models keep, and epsilon if more clients collude than declared."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class IfCollude:
     """What a whole run costs if other numbers of clients collude than are declared.
 
     Attributes:
-        colluders: So many.
-        spent: Its epsilon; None if nobody knows how to bound it.
+        colluders: The number of clients that collude.
+        spent: The run's epsilon; None if no bound is known.
     """
 
     colluders: int
@@ -88,7 +88,7 @@ class PairsForecast:
     if_others: tuple[IfCollude, ...]
 
     def lines(self) -> list[str]:
-        """What is left of the noise as a table: a heading, and a line for each number of colluders and each ratio."""
+        """Formats `left` as a table: a heading, and a line for each number of colluders and each ratio."""
         at_nodes = any(line.in_node is not None for line in self.left)
         heads = ["colluders", "ratio", "in the mean", "in a message", *(["in a node's model"] if at_nodes else [])]
         cells = [[*heads, "in the mean if a client drops"]]
@@ -96,32 +96,32 @@ class PairsForecast:
             deviations = [line.in_mean, line.in_message, *([line.in_node or 0.0] if at_nodes else [])]
             numbers = [f"{value:.3g}" for value in (*deviations, line.if_one_drops)]
             cells.append([str(line.colluders), f"{line.ratio:g}", *numbers])
-        over = "standard deviation over that under trust: local at the same epsilon"
-        found = [f"noise of a round of {self.participants}, {over}", *(f"  {text}" for text in aligned(cells))]
+        unit = "standard deviation over that under trust: local at the same epsilon"
+        lines = [f"noise of a round of {self.participants}, {unit}", *(f"  {text}" for text in aligned(cells))]
         if self.left_out:
-            *fewer, most = self.left_out
-            numbers = " or ".join([*map(str, fewer), counted(most, "colluder")])
+            *smaller, largest = self.left_out
+            numbers = " or ".join([*map(str, smaller), counted(largest, "colluder")])
             why = "too many sets of them to try here, and secrets too sparse for a bound"
-            found.append(f"  not looked at for {numbers}: {why}")
+            lines.append(f"  not looked at for {numbers}: {why}")
         if self.suggested is not None:
             reason = "the smallest here with a mean at most a twentieth noisier than the best"
             if at_nodes:
                 reason = "with the least noise in a node's own model after a round's mixing"
-            found.append(f"  suggested: ratio {self.suggested:g}, {reason}")
-        return found
+            lines.append(f"  suggested: ratio {self.suggested:g}, {reason}")
+        return lines
 
 
 @dataclass(frozen=True)
 class _UsualRound:
-    """Who takes part in a round, and what becomes of their noise.
+    """A round with the usual number of participants, and the noise in it.
 
     Attributes:
-        pairs: Who shares secrets.
-        participants: As in a record.
-        n_clients: Of the run.
-        partners: With how many participants each one shares a secret, `[k]`.
+        pairs: Which clients share secrets.
+        participants: Their indices, as in a record; None for all clients.
+        n_clients: Number of clients of the run.
+        partners: With how many participants each participant shares a secret, `[k]`.
         local: Variance of each row under local trust, `[k]`, over that of the largest.
-        kept: Average variance in nodes' models of own noise, of pairs' noise of ratio 1, and under local trust.
+        node_variances: Average variance in nodes' models of own noise, pairs' noise of ratio 1, and under local trust.
     """
 
     pairs: Pairs
@@ -129,56 +129,61 @@ class _UsualRound:
     n_clients: int
     partners: Array
     local: Array
-    kept: tuple[float, float, float] | None
+    node_variances: tuple[float, float, float] | None
 
-    def left(self, colluders: int, ratio: float) -> NoiseLeft | None:
-        """None where there is no price, or only a slow one."""
+    def noise_left(self, colluders: int, ratio: float) -> NoiseLeft | None:
+        """Returns the noise of a round; None if no bound is known for it, or only one that takes long to compute."""
         pairs = replace(self.pairs, colluders=colluders, ratio=ratio)
         count = len(self.partners)
-        tried = pairs.edges is not None and work(count, colluders) <= MOST_WORK
-        if tried and math.comb(count, colluders) > _MOST_SETS and pairs != self.pairs:
+        all_sets_are_tried = pairs.edges is not None and work(count, colluders) <= MOST_WORK
+        if all_sets_are_tried and math.comb(count, colluders) > _MOST_SETS and pairs != self.pairs:
             return None
         try:
-            own = exposure(pairs, self.participants, self.n_clients)
+            inflation = exposure(pairs, self.participants, self.n_clients)
         except ConfigError:
             return None
-        rows, others = self.local.sum(), self.local.sum() - self.local
+        rows = self.local.sum()
+        others = rows - self.local
         variances = [
-            own * count / rows,
-            own * (1 + ratio**2 * self.partners.mean()) * count / rows,
-            own * ((count - 1 + ratio**2 * self.partners) / others).max(),
+            inflation * count / rows,
+            inflation * (1 + ratio**2 * self.partners.mean()) * count / rows,
+            inflation * ((count - 1 + ratio**2 * self.partners) / others).max(),
         ]
         in_mean, in_message, dropped = (float(variance) ** 0.5 for variance in variances)
         node = None
-        if self.kept is not None:
-            node = (own * (self.kept[0] + ratio**2 * self.kept[1]) / self.kept[2]) ** 0.5
+        if self.node_variances is not None:
+            own_noise, pair_noise, under_local = self.node_variances
+            node = (inflation * (own_noise + ratio**2 * pair_noise) / under_local) ** 0.5
         return NoiseLeft(colluders, ratio, in_mean, in_message, node, dropped)
 
 
 def forecast_of_pairs(plan: Plan, network: RoundNetwork, randomness: Randomness) -> PairsForecast | None:
-    """What noise of pairs leaves in a planned run; None where pairs add none.
+    """Returns the forecast of pairwise noise for a planned run; None if the run has no such noise.
 
     Args:
         plan: The run's releases.
-        network: Who hears whom.
-        randomness: The run's public streams, which draw links.
+        network: Who sends messages to whom.
+        randomness: The run's public random streams, which draw links.
     """
-    trust, found = plan.privacy.trust, _usual(plan, network, randomness)
-    if not isinstance(trust, Pairwise) or found is None:
+    trust = plan.privacy.trust
+    usual_round = _usual_round(plan, network, randomness)
+    if not isinstance(trust, Pairwise) or usual_round is None:
         return None
-    count, declared = len(found.partners), trust.colluders
+    count = len(usual_round.partners)
+    declared = trust.colluders
     numbers = sorted({0, declared, count // 10, count // 3} & {*range(max(count, declared + 1))})
     ratios = sorted({*RATIOS, trust.ratio})
-    lines = {q: [found.left(q, ratio) for ratio in ratios] for q in numbers}
-    left = tuple(line for each in lines.values() for line in each if line is not None)
-    missing = tuple(q for q, each in lines.items() if None in each)
+    lines = {q: [usual_round.noise_left(q, ratio) for ratio in ratios] for q in numbers}
+    noises_left = tuple(line for of_number in lines.values() for line in of_number if line is not None)
+    missing = tuple(q for q, of_number in lines.items() if None in of_number)
     others = sorted({0, declared + 1, declared + 2} & {*range(plan.n_clients)} - {declared})
-    told = tuple(_if_collude(plan, trust, number) for number in others)
-    return PairsForecast(count, left, missing, _suggested([one for one in left if one.colluders == declared]), told)
+    if_others = tuple(_if_collude(plan, trust, number) for number in others)
+    suggested = _suggested_ratio([line for line in noises_left if line.colluders == declared])
+    return PairsForecast(count, noises_left, missing, suggested, if_others)
 
 
-def _usual(plan: Plan, network: RoundNetwork, randomness: Randomness) -> _UsualRound | None:
-    """The round with the median number of participants; None if not even two take part in it."""
+def _usual_round(plan: Plan, network: RoundNetwork, randomness: Randomness) -> _UsualRound | None:
+    """Returns the round with the median number of participants; None if not even two take part in it."""
     records = [r for r in plan.records if r.pairs is not None and not r.query.startswith("statistic:")]
     records.sort(key=lambda r: plan.n_clients if r.clients is None else len(r.clients))
     if not records:
@@ -190,48 +195,54 @@ def _usual(plan: Plan, network: RoundNetwork, randomness: Randomness) -> _UsualR
         clients = record.clients
     if record.pairs is None or len(clients) < 2:
         return None
-    pairs, n = record.pairs, plan.n_clients
+    pairs = record.pairs
+    n_clients = plan.n_clients
     noise = np.broadcast_to(np.asarray(record.noise_multiplier), len(clients))
     local = (noise.min() / noise) ** 2
     mixing = _mixing(network, record, randomness)
     if mixing is None:
-        kept = None
+        node_variances = None
     else:
-        kept = _kept(mixing, pairs, clients, local, n)
-    return _UsualRound(pairs, record.clients, n, _partners(pairs, clients, n), local, kept)
+        node_variances = _node_variances(mixing, pairs, clients, local, n_clients)
+    partners = _count_partners(pairs, clients, n_clients)
+    return _UsualRound(pairs, record.clients, n_clients, partners, local, node_variances)
 
 
-def _partners(pairs: Pairs, clients: Sequence[int], n_clients: int) -> Array:
+def _count_partners(pairs: Pairs, clients: Sequence[int], n_clients: int) -> Array:
+    """Counts with how many of the clients each of them shares a secret, `[k]`."""
     if pairs.edges is None:
         return np.full(len(clients), len(clients) - 1.0)
     ends = np.asarray(pairs.edges, dtype=np.int64).reshape(-1, 2)
-    both = ends[np.isin(ends, clients).all(1)]
-    return np.bincount(both.ravel(), minlength=n_clients)[list(clients)].astype(float)
+    inner_edges = ends[np.isin(ends, clients).all(1)]
+    return np.bincount(inner_edges.ravel(), minlength=n_clients)[list(clients)].astype(float)
 
 
 def _mixing(network: RoundNetwork, record: Record, randomness: Randomness) -> Array | None:
-    """What a round makes of the participants' rows, `[k, k]`."""
+    """Returns the mixing matrix of the participants, `[k, k]`; None on a star, and on graphs that are too large."""
     if not isinstance(network, Graph) or network.n_clients > _MOST_NODES:
         return None
     cohort = network.participants(record.round, randomness)
     return network.mix(torch.eye(len(cohort), dtype=torch.float64)).numpy()
 
 
-def _kept(
+def _node_variances(
     mixing: Array, pairs: Pairs, clients: Sequence[int], local: Array, n_clients: int
 ) -> tuple[float, float, float]:
+    """Returns `_UsualRound.node_variances`."""
     if pairs.edges is None:
         everyone = ~np.eye(n_clients, dtype=bool)
     else:
         everyone = adjacency(pairs.edges, n_clients)
     laplacian = covariance(everyone[np.ix_(clients, clients)], 1.0) - np.eye(len(clients))
     squares = mixing**2
-    totals = squares.sum(), np.sum((mixing @ laplacian) * mixing), (squares @ local).sum()
-    own, of_pairs, under_local = (float(total) / len(clients) for total in totals)
-    return own, of_pairs, under_local
+    own_noise = float(squares.sum()) / len(clients)
+    pair_noise = float(np.sum((mixing @ laplacian) * mixing)) / len(clients)
+    under_local = float((squares @ local).sum()) / len(clients)
+    return own_noise, pair_noise, under_local
 
 
-def _suggested(lines: Sequence[NoiseLeft]) -> float | None:
+def _suggested_ratio(lines: Sequence[NoiseLeft]) -> float | None:
+    """Returns `PairsForecast.suggested`."""
     if not lines:
         return None
     at_nodes = [(line.in_node, line.ratio) for line in lines if line.in_node is not None]
@@ -242,14 +253,15 @@ def _suggested(lines: Sequence[NoiseLeft]) -> float | None:
 
 
 def _if_collude(plan: Plan, trust: Pairwise, colluders: int) -> IfCollude:
-    said = replace(plan.privacy, trust=replace(trust, colluders=colluders)).trusted
+    trusted = replace(plan.privacy, trust=replace(trust, colluders=colluders)).trusted
 
-    def told(record: Record) -> Record:
+    def with_colluders(record: Record) -> Record:
         if record.pairs is None:
             return record
-        return replace(record, pairs=replace(record.pairs, colluders=colluders), trust=said)
+        return replace(record, pairs=replace(record.pairs, colluders=colluders), trust=trusted)
 
     try:
-        return IfCollude(colluders, account([told(r) for r in plan.records], plan.n_clients, plan.privacy.delta))
-    except ConfigError:  # too many sets to look at, and no bound
+        records = [with_colluders(record) for record in plan.records]
+        return IfCollude(colluders, account(records, plan.n_clients, plan.privacy.delta))
+    except ConfigError:  # too many sets of colluders to try, and no bound without trying them
         return IfCollude(colluders, None)

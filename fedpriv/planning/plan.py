@@ -41,11 +41,11 @@ _MOST_NOISE = 10.0  # times that of the first rounds: more would drown what the 
 
 @dataclass(frozen=True)
 class FirstPart:
-    """The rounds of an earlier run, which a run extends.
+    """The rounds of an earlier run that a run extends.
 
     Attributes:
         rounds: Their number.
-        records: What they released, as on record.
+        records: What they released, from the ledger.
     """
 
     rounds: int
@@ -53,7 +53,7 @@ class FirstPart:
 
     @staticmethod
     def of(ledger: LedgerFile) -> FirstPart | None:
-        """That of the run of a ledger; None if it extends none.
+        """Returns the earlier rounds of the run that a ledger belongs to; None if that run extends none.
 
         Raises:
             LedgerError: the ledger is damaged, or holds fewer records than the earlier run had.
@@ -76,7 +76,7 @@ class Plan:
         records: The planned releases, in order.
         n_clients: Number of clients.
         evaluations: Expected number of per-example gradients in each round.
-        asked: Names of the questions that the strategy asks.
+        asked: Names of the queries that the strategy makes.
         calibrated: Whether the noise was computed from the target epsilon, and so meets it.
         first: The rounds of the earlier run that this one extends; their releases are the first of `records`.
     """
@@ -90,24 +90,28 @@ class Plan:
     first: FirstPart | None = None
 
     def spent(self) -> PrivacySpent:
-        """Tight upper bound on what the whole run would spend."""
+        """Returns a tight upper bound on what the whole run would spend."""
         return account(self.records, self.n_clients, self.privacy.delta)
 
     def warnings(self, sizes: Sequence[int]) -> list[str]:
-        """Warnings: a delta too large for clients of these public sizes, or too little noise for the target."""
-        privacy, found = self.privacy, list[str]()
+        """Warns of too little noise for the target epsilon, and of a delta too large for clients of these sizes."""
+        privacy = self.privacy
+        warnings = list[str]()
         if not privacy.private:
-            return found
+            return warnings
         if privacy.epsilon is not None and not self.calibrated and self.spent().epsilon > privacy.epsilon:
-            found.append(
+            warnings.append(
                 f"noise_multiplier={privacy.noise_multiplier:g} is too little for epsilon={privacy.epsilon:g}: the run "
                 "will stop before it overspends; leave noise_multiplier out, and it is chosen for all rounds"
             )
-        epoch, rounds = privacy.allocation_rounds, len(self.evaluations)
+        epoch = privacy.allocation_rounds
+        rounds = len(self.evaluations)
         if epoch is not None and rounds % epoch:
-            found.append(_cut_epoch(epoch, rounds))
-        said = delta_warning(privacy.delta, sum(sizes) if privacy.unit == "sample" else len(sizes))
-        return [*found, *([said] if said else [])]
+            warnings.append(_cut_epoch(epoch, rounds))
+        delta_text = delta_warning(privacy.delta, sum(sizes) if privacy.unit == "sample" else len(sizes))
+        if delta_text:
+            warnings.append(delta_text)
+        return warnings
 
 
 def _cut_epoch(length: int, rounds: int) -> str:
@@ -129,7 +133,7 @@ def make_plan(
     begun: Factor | None = None,
     first: FirstPart | None = None,
 ) -> Plan:
-    """List a run's releases and calibrate their noise to the target.
+    """Lists a run's releases and calibrates their noise to the target.
 
     Args:
         strategy: The algorithm.
@@ -146,75 +150,82 @@ def make_plan(
             together would be extended.
     """
     strategy = strategy.for_rounds(rounds)
-    privacy, randomness = with_secrets(privacy, network), randomness or Randomness(0)
-    run = strategy, privacy, network, rounds, randomness
-    privacy = with_matrix(privacy, network, rounds, lambda: responses(*run), begun)
+    randomness = randomness or Randomness(0)
+    privacy = with_secrets(privacy, network)
+    # a matrix may be optimised for how the strategy passes on noise, which is followed with independent noise
+    without_matrix = privacy
+    privacy = with_matrix(
+        privacy, network, rounds, lambda: responses(strategy, without_matrix, network, rounds, randomness), begun
+    )
     compatibility.check(strategy, privacy, network, len(sizes))
     compatibility.check_extended(privacy, rounds, None if first is None else first.rounds)
     if privacy.private:
         relative = replace(privacy, epsilon=None, noise_multiplier=1.0)
     else:
         relative = privacy
+    # a dry run with a noise multiplier of 1; the records' noise is scaled below
     oracle = recording_oracle(relative, sizes)
-    _ask(strategy, oracle, network, randomness, rounds)
-    asked = oracle.answerer
-    check_questions(privacy, asked.records, rounds)
-    compatibility.check_shares(privacy, asked.records, len(sizes))
-    names = frozenset(asked.names)
+    _dry_run(strategy, oracle, network, randomness, rounds)
+    recorder = oracle.answerer
+    check_questions(privacy, recorder.records, rounds)
+    compatibility.check_shares(privacy, recorder.records, len(sizes))
+    names = frozenset(recorder.names)
     if first is not None:
-        return _extended(first, privacy, asked, len(sizes))
+        return _extended(first, privacy, recorder, len(sizes))
     if not privacy.private:
-        return Plan(privacy, tuple(asked.records), len(sizes), tuple(asked.evaluations), names)
+        return Plan(privacy, tuple(recorder.records), len(sizes), tuple(recorder.evaluations), names)
     factor = privacy.noise_multiplier
     if factor is None:
         assert privacy.epsilon is not None
-        factor = calibrate(asked.records, len(sizes), privacy.epsilon, privacy.delta)
-    records = tuple(_scaled(record, factor) for record in asked.records)
-    known = replace(privacy, noise_multiplier=factor)
-    chosen = privacy.noise_multiplier is None
-    return Plan(known, records, len(sizes), tuple(asked.evaluations), names, chosen)
+        factor = calibrate(recorder.records, len(sizes), privacy.epsilon, privacy.delta)
+    records = tuple(_scaled(record, factor) for record in recorder.records)
+    calibrated_privacy = replace(privacy, noise_multiplier=factor)
+    calibrated = privacy.noise_multiplier is None
+    return Plan(calibrated_privacy, records, len(sizes), tuple(recorder.evaluations), names, calibrated)
 
 
-def _extended(first: FirstPart, privacy: Privacy, asked: RecordingAnswerer, n_clients: int) -> Plan:
-    """The plan of a run that extends another one: what was released, and the further rounds.
+def _extended(first: FirstPart, privacy: Privacy, recorder: RecordingAnswerer, n_clients: int) -> Plan:
+    """Returns the plan of a run that extends another one: what was released, and the further rounds.
 
     Args:
         first: The rounds of the earlier run.
         privacy: The privacy settings.
-        asked: What all rounds ask, with relative noise.
+        recorder: The records of a dry run of all rounds, with relative noise.
         n_clients: Number of clients.
 
     Raises:
-        ConfigError: the target leaves too little for the further rounds; says what they cost with the noise of the
-            first ones.
+        ConfigError: the target leaves too little for the further rounds; the message says what they cost with the
+            noise of the first ones.
     """
-    further = [record for record in asked.records if record.round >= first.rounds]
-    evaluations, names = tuple(asked.evaluations), frozenset(asked.names)
+    further = [record for record in recorder.records if record.round >= first.rounds]
+    evaluations = tuple(recorder.evaluations)
+    names = frozenset(recorder.names)
     if not privacy.private:
         return Plan(privacy, (*first.records, *further), n_clients, evaluations, names, first=first)
     factor = privacy.noise_multiplier
     if factor is None:
-        factor = _noise_of_further(first, privacy, asked.records, further, n_clients)
+        factor = _noise_of_further(first, privacy, recorder.records, further, n_clients)
     records = (*first.records, *(_scaled(record, factor) for record in further))
     calibrated = privacy.noise_multiplier is None
-    known = replace(privacy, noise_multiplier=factor)
-    return Plan(known, records, n_clients, evaluations, names, calibrated, first)
+    calibrated_privacy = replace(privacy, noise_multiplier=factor)
+    return Plan(calibrated_privacy, records, n_clients, evaluations, names, calibrated, first)
 
 
 def _noise_of_further(
-    first: FirstPart, privacy: Privacy, asked: Sequence[Record], further: Sequence[Record], n_clients: int
+    first: FirstPart, privacy: Privacy, relative_records: Sequence[Record], further: Sequence[Record], n_clients: int
 ) -> float:
-    """The noise multiplier of further rounds, with which all rounds together meet the target."""
+    """Returns the noise multiplier of the further rounds with which all rounds together meet the target."""
     assert privacy.epsilon is not None
-    before, delta = _noise_multiplier_of(first, asked), privacy.delta
+    first_multiplier = _noise_multiplier_of(first, relative_records)
+    delta = privacy.delta
     try:
         factor = calibrate_rest(first.records, further, n_clients, privacy.epsilon, delta)
     except ConfigError:
         factor = math.inf
-    if factor <= before * _MOST_NOISE:
+    if factor <= first_multiplier * _MOST_NOISE:
         return factor
     spent = round_up(account(first.records, n_clients, delta).epsilon)
-    longer = [*first.records, *(_scaled(record, before) for record in further)]
+    longer = [*first.records, *(_scaled(record, first_multiplier) for record in further)]
     whole = round_up(account(longer, n_clients, delta).epsilon)
     fix = (
         f"the first {counted(first.rounds, 'round')} spent {spent}, which leaves too little for more. With the same "
@@ -224,47 +235,48 @@ def _noise_of_further(
     raise ConfigError("privacy.epsilon", privacy.epsilon, fix)
 
 
-def _noise_multiplier_of(first: FirstPart, asked: Sequence[Record]) -> float:
-    """The noise multiplier that an earlier run had."""
-    relative = {(record.round, record.query, record.index): record.noise_multiplier for record in asked}
-    found = list[float]()
+def _noise_multiplier_of(first: FirstPart, relative_records: Sequence[Record]) -> float:
+    """Returns the noise multiplier of an earlier run: its noise over that of a dry run with noise multiplier 1."""
+    relative = {(record.round, record.query, record.index): record.noise_multiplier for record in relative_records}
+    ratios = list[float]()
     for record in first.records:
-        of_plan = relative.get((record.round, record.query, record.index), 0.0)
-        multiplier = largest_multiplier(of_plan)
+        planned = relative.get((record.round, record.query, record.index), 0.0)
+        multiplier = largest_multiplier(planned)
         if multiplier > 0:
-            found.append(largest_multiplier(record.noise_multiplier) / multiplier)
-    return max(found, default=0.0)
+            ratios.append(largest_multiplier(record.noise_multiplier) / multiplier)
+    return max(ratios, default=0.0)
 
 
 def largest_multiplier(multiplier: float | tuple[float, ...]) -> float:
-    """The largest of the noise multipliers of a record; 0 if nobody answered."""
+    """Returns the largest of the noise multipliers of a record; 0 if nobody answered."""
     if isinstance(multiplier, tuple):
         return max(multiplier, default=0.0)
     return multiplier
 
 
-def _ask(
+def _dry_run(
     strategy: Strategy,
     oracle: Oracle[RecordingAnswerer],
     network: RoundNetwork,
     randomness: Randomness,
     rounds: int,
 ) -> None:
-    """Let a strategy ask what it asks in all rounds; if its questions repeat, in the first ones only.
+    """Runs the strategy against the recording oracle, for the first period of rounds only if its queries repeat.
 
     Raises:
-        ConfigError: its options lead out of the range of numbers.
+        ConfigError: the strategy's options lead out of the range of numbers.
     """
-    step, privacy = strategy.local_step, oracle.privacy
+    step = strategy.local_step
+    privacy = oracle.privacy
     progress = initial_state(strategy, torch.zeros(1, 1).expand(oracle.n_clients, 1))
-    fixed = privacy.private and isinstance(network, Graph) and not isinstance(progress.server, Ends)
-    if fixed and isinstance(step, PeriodicQueries):
+    may_repeat = privacy.private and isinstance(network, Graph) and not isinstance(progress.server, Ends)
+    if may_repeat and isinstance(step, PeriodicQueries):
         first = min(step.period, rounds)
     else:
         first = rounds
     try:
-        seen = server_view(network, privacy)
-        for _ in run_rounds(strategy, oracle, network, progress, randomness, rounds=first, seen=seen):
+        view = server_view(network, privacy)
+        for _ in run_rounds(strategy, oracle, network, progress, randomness, rounds=first, seen=view):
             pass
     except ArithmeticError as error:
         fix = f"its options lead out of the range of numbers ({in_short(error)}): choose others"
@@ -274,20 +286,23 @@ def _ask(
 
 
 def with_neighbours(privacy: Privacy, problems: Sequence[Problem], *, sizes_declared: bool) -> Privacy:
-    """Fill in `Privacy.shared`: exact numbers about the data, such as sizes, that a run uses without noise.
+    """Fills in `Privacy.shared`: exact numbers about the data, such as sizes, that a run uses without noise.
 
     Args:
         privacy: The privacy settings.
         problems: The clients' objectives and constraints.
         sizes_declared: Whether each client has a declared `public_size` (then its true size stays private).
     """
-    # of whole clients there are as many as there are: nobody declares another number
-    coming = privacy.relation == "add_remove" and (privacy.unit == "client" or not sizes_declared)
-    sizes = coming or (privacy.unit == "client" and not sizes_declared)
-    within = privacy.statistics.public_counts and any(problem.counts_are_public for problem in problems)
-    said = (["sizes public"] if sizes else []) + (["within group"] if within else [])
-    slots = privacy.unit == "sample" and isinstance(privacy.sampling, Cyclic)
-    return replace(privacy, shared=", ".join([*said, "same slots"] if slots else said))
+    shared = list[str]()
+    # the number of clients is always exact: nobody declares another one
+    count_changes = privacy.relation == "add_remove" and (privacy.unit == "client" or not sizes_declared)
+    if count_changes or (privacy.unit == "client" and not sizes_declared):
+        shared.append("sizes public")
+    if privacy.statistics.public_counts and any(problem.counts_are_public for problem in problems):
+        shared.append("within group")
+    if privacy.unit == "sample" and isinstance(privacy.sampling, Cyclic):
+        shared.append("same slots")
+    return replace(privacy, shared=", ".join(shared))
 
 
 @dataclass(frozen=True)
@@ -296,13 +311,13 @@ class RunSketch:
 
     Attributes:
         strategy: The algorithm.
-        privacy: The promise.
-        network: Who hears whom.
+        privacy: The privacy settings.
+        network: Who sends messages to whom.
         rounds: Number of rounds.
-        outline: What is public of the data.
+        outline: The public facts of the data.
         problems: The clients' objectives and constraints.
-        model: What is trained.
-        loss: What is minimised.
+        model: The model that is trained.
+        loss: The loss that is minimised.
         seed: Public seed of cohorts and links.
         augmentation: Random views of examples, if there are any.
         sizes_declared: Whether each client has a declared `public_size`.
@@ -321,20 +336,25 @@ class RunSketch:
     sizes_declared: bool = False
 
     def plan(self, privacy: Privacy | None = None, first: FirstPart | None = None) -> Plan:
-        """Its plan, or that under another promise, or of a run that extends another one; see `make_plan`."""
-        promise = with_neighbours(privacy or self.privacy, self.problems, sizes_declared=self.sizes_declared)
+        """Returns the run's plan; see `make_plan`.
+
+        Args:
+            privacy: Other privacy settings than those of the run.
+            first: The rounds of an earlier run that this one extends.
+        """
+        privacy = with_neighbours(privacy or self.privacy, self.problems, sizes_declared=self.sizes_declared)
         randomness = Randomness(self.seed)
         sizes = self.outline.sizes
         return make_plan(
-            self.strategy, promise, sizes, self.network, rounds=self.rounds, randomness=randomness, first=first
+            self.strategy, privacy, sizes, self.network, rounds=self.rounds, randomness=randomness, first=first
         )
 
 
 def with_secrets(privacy: Privacy, network: RoundNetwork) -> Privacy:
-    """The promise with the pairs that share secrets, where neighbours in the network do.
+    """Fills in the pairs that share secrets, if the settings say that neighbours in the network do.
 
     Raises:
-        ConfigError: the network is no graph.
+        ConfigError: the network is not a graph.
     """
     trust = privacy.trust
     if not (isinstance(trust, Pairwise) and isinstance(trust.secrets, Topology)):

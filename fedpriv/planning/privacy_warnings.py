@@ -20,13 +20,13 @@ _EXTENDED = (
     "of this run {rounds} were made by an earlier run: the epsilon of all rounds together holds if the answers of that "
     "run did not decide how many rounds follow, and with how much noise"
 )
-_TOLD = "a secret_seed is given: whoever knows it can subtract the noise; leave it out for data that matter"
+_SEED = "a secret_seed is given: whoever knows it can subtract the noise; leave it out for data that matter"
 
 
 def privacy_warnings(
     plan: Plan, sizes: Sequence[int], model: nn.Module, *, optimum: float | None, secret_seed: int | None
 ) -> list[str]:
-    """Warnings about what weakens a run's privacy.
+    """Returns warnings about what weakens a run's privacy.
 
     Args:
         plan: The run's plan.
@@ -35,18 +35,23 @@ def privacy_warnings(
         optimum: Smallest value of the objective, if it is given.
         secret_seed: Seed of the noise, if it is given.
     """
-    found = plan.warnings(sizes)
+    texts = plan.warnings(sizes)
     if plan.privacy.private:
-        found += [_EXTENDED.format(rounds=counted(plan.first.rounds, "round"))] if plan.first is not None else []
-        found += [_GAP] if optimum is not None else []
-        found += [_TOLD] if secret_seed is not None else []
-        found += models.shipped(model)
-    return found
+        if plan.first is not None:
+            texts.append(_EXTENDED.format(rounds=counted(plan.first.rounds, "round")))
+        if optimum is not None:
+            texts.append(_GAP)
+        if secret_seed is not None:
+            texts.append(_SEED)
+        texts += models.shipped(model)
+    return texts
 
 
 def warn(text: str) -> None:
     """Raise a Python warning that points to the innermost line outside fedpriv."""
-    frame, level = inspect.currentframe(), 1
+    frame = inspect.currentframe()
+    level = 1
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "fedpriv":
-        frame, level = frame.f_back, level + 1
+        frame = frame.f_back
+        level += 1
     warnings.warn(text, PromiseWarning, stacklevel=level)

@@ -19,29 +19,29 @@ from fedpriv.privacy.settings import Cyclic, FullBatch, Independent, Privacy
 def with_matrix(
     privacy: Privacy, network: RoundNetwork, rounds: int, follow: Follow = unknown, begun: Factor | None = None
 ) -> Privacy:
-    """The promise with the matrix of this run, where noise is correlated between rounds or batches are cyclic.
+    """Fills in the matrix of a run's noise, if noise is correlated between rounds or batches are cyclic.
 
-    What one unit takes part in follows from batches, cohorts and the number of rounds. Independent noise on cyclic
-    batches is the matrix I.
+    The rounds in which one unit takes part follow from batches, cohorts and the number of rounds. Independent noise on
+    cyclic batches is the matrix I.
 
     Args:
         privacy: The privacy settings.
         network: Who takes part in a round.
         rounds: Number of rounds.
         follow: See `fedpriv.privacy.matrices.Follow`.
-        begun: The matrix that the run began with: an optimiser may find other last digits on another machine.
+        begun: The matrix with which a resumed run began: an optimiser may find other last digits on another machine.
 
     Raises:
         ConfigError: nothing enforces how often a unit takes part, or the noise would have no price.
     """
     noise = privacy.noise
-    slots = privacy.unit == "sample" and isinstance(privacy.sampling, Cyclic)
-    if not privacy.private or (isinstance(noise, Independent) and not slots):
+    has_slots = privacy.unit == "sample" and isinstance(privacy.sampling, Cyclic)
+    if not privacy.private or (isinstance(noise, Independent) and not has_slots):
         return privacy
     check_participation(privacy, network)
     check_noise(privacy)
     separation = _separation(privacy, network)
-    if isinstance(noise, CorrelatedNoise):  # of a plan, or made by hand
+    if isinstance(noise, CorrelatedNoise):  # from a plan, or constructed by the user
         if noise.separation != separation:
             fix = f"units take part in one of {separation} rounds; give BSR, Banded or BLT, and the matrix follows"
             raise ConfigError("privacy.noise", f"one of {noise.separation} rounds", fix)
@@ -57,6 +57,7 @@ def with_matrix(
 
 
 def _separation(privacy: Privacy, network: RoundNetwork) -> int:
+    """Returns the number of rounds of which a unit takes part in one."""
     if privacy.unit == "sample":
         if isinstance(privacy.sampling, Cyclic):
             return privacy.sampling.blocks
@@ -65,17 +66,17 @@ def _separation(privacy: Privacy, network: RoundNetwork) -> int:
 
 
 def blocks_of(network: RoundNetwork) -> int:
-    """Number of fixed blocks of clients that take turns; 1 if there are none."""
+    """Returns the number of fixed blocks of clients that take turns; 1 if there are none."""
     if isinstance(network, Star):
         return network.blocks
     return 1
 
 
 def check_participation(privacy: Privacy, network: RoundNetwork) -> None:
-    """Refuse batches and cohorts that do not fix the rounds in which a unit takes part.
+    """Refuses batches and cohorts that do not fix the rounds in which a unit takes part.
 
     Raises:
-        ConfigError: names the setting.
+        ConfigError: the rounds are not fixed; the message names the setting.
     """
     if privacy.unit == "sample" and not isinstance(privacy.sampling, FullBatch | Cyclic):
         fix = "the rounds of an example must be fixed: use {cyclic: {blocks: B}} or full"
@@ -101,10 +102,10 @@ def check_participation(privacy: Privacy, network: RoundNetwork) -> None:
 
 
 def check_noise(privacy: Privacy) -> None:
-    """Refuse noise that has no price when it is correlated between rounds.
+    """Refuses noise whose epsilon nothing bounds when it is correlated between rounds.
 
     Raises:
-        ConfigError: names the setting.
+        ConfigError: it is not Gaussian, or not the same in all rounds.
     """
     if privacy.mechanism.name != "gaussian":
         fix = "noise over time and cyclic batches are priced for Gaussian noise: use mechanism: gaussian"
@@ -115,15 +116,15 @@ def check_noise(privacy: Privacy) -> None:
 
 
 def check_questions(privacy: Privacy, records: Sequence[Record], rounds: int) -> None:
-    """Refuse a strategy that asks nothing in some rounds: noise over time covers one answer in each.
+    """Refuses a strategy that makes no query in some rounds: noise over time covers one answer in each round.
 
     Raises:
-        ConfigError: names the first such round.
+        ConfigError: there is such a round; the message names the first one.
     """
     if privacy.over_time is None:
         return
-    asked = [record.round for record in records]
-    if asked != list(range(rounds)):
-        missing = next((t for t in range(rounds) if t >= len(asked) or asked[t] != t), rounds)
+    asked_rounds = [record.round for record in records]
+    if asked_rounds != list(range(rounds)):
+        missing = next((t for t in range(rounds) if t >= len(asked_rounds) or asked_rounds[t] != t), rounds)
         fix = "the strategy asks no gradient then: noise over time needs one in every round; use independent noise"
         raise ConfigError("privacy.noise", f"round {missing}", fix)

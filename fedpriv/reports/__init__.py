@@ -1,4 +1,4 @@
-"""What is shown of a run: pictures, tables, and sinks that its rounds go to."""
+"""Shows runs: pictures, tables, statements, and sinks that receive the report of each round."""
 
 import lazy_loader
 

@@ -20,11 +20,11 @@ class Account:
     """The price of one or several runs.
 
     Attributes:
-        spent: Of all together, each against whoever sees what its own trust allows.
+        spent: The price of all runs together, against whoever sees what the trust of each run allows.
         runs: Each run's name and its own price at the same delta.
         basic: Sum of epsilons and of deltas, which holds also where later runs depend on the answers of earlier ones.
         cells: The bounds for every adversary and unit.
-        notes: What else is to be known.
+        notes: Sentences about what the price assumes.
     """
 
     spent: PrivacySpent
@@ -34,46 +34,48 @@ class Account:
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """What `fedpriv account --json` prints."""
-        spent, epsilon = self.spent, strict_json.epsilon
+        """Returns what `fedpriv account --json` prints."""
+        spent = self.spent
+        epsilon = strict_json.epsilon
         facts = ("delta", "unit", "relation", "trust", "accountant", "non_private", "not_covered")
         return strict_json.plain(
             {
                 "epsilon": epsilon(spent.epsilon),
                 **{name: getattr(spent, name) for name in facts},
-                "per_client_epsilon": [epsilon(one) for one in spent.per_client],
+                "per_client_epsilon": [epsilon(value) for value in spent.per_client],
                 "basic": {"epsilon": epsilon(self.basic[0]), "delta": self.basic[1]},
-                "runs": [{"run": name, "epsilon": epsilon(own.epsilon)} for name, own in self.runs],
+                "runs": [{"run": name, "epsilon": epsilon(price.epsilon)} for name, price in self.runs],
                 "matrix": [{**asdict(cell), "epsilon": epsilon(cell.epsilon)} for cell in self.cells],
                 "notes": self.notes,
             }
         )
 
     def rows(self) -> dict[str, str]:
-        """The prices as names and values."""
-        rows = {name: str(own) for name, own in self.runs}
+        """Returns the prices as names and values."""
+        rows = {name: str(price) for name, price in self.runs}
         if len(self.runs) > 1:
-            rows |= {"together": str(self.spent)}
+            rows["together"] = str(self.spent)
             epsilon, delta = self.basic
             if math.isfinite(epsilon):
                 rows["if answers chose later runs"] = f"epsilon={round_up(epsilon)} at delta={delta:.6g}"
         return rows
 
     def table(self) -> list[str]:
-        """A line for each adversary, a column for each unit; letters refer to `remarks`."""
-        units, lines = list(dict.fromkeys(cell.unit for cell in self.cells)), dict[str, list[str]]()
+        """Formats a line for each adversary, a column for each unit; letters refer to `remarks`."""
+        units = list(dict.fromkeys(cell.unit for cell in self.cells))
+        lines = dict[str, list[str]]()
         remarks = self._remarks()
         for cell in self.cells:
-            lines.setdefault(cell.adversary, []).append(f"{_shown(cell)} [{remarks[_remark(cell)]}]")
+            lines.setdefault(cell.adversary, []).append(f"{_bound_in_words(cell)} [{remarks[_remark_on(cell)]}]")
         return aligned([["adversary", *units], *([name, *cells] for name, cells in lines.items())])
 
     def remarks(self) -> list[str]:
-        """What the letters of the table mean."""
+        """Returns what the letters of the table mean."""
         return [f"[{letter}] {text}" for text, letter in self._remarks().items()]
 
     def _remarks(self) -> dict[str, str]:
-        found = list(dict.fromkeys(_remark(cell) for cell in self.cells))
-        return {text: _letter(number) for number, text in enumerate(found)}
+        texts = list(dict.fromkeys(_remark_on(cell) for cell in self.cells))
+        return {text: _letter(number) for number, text in enumerate(texts)}
 
 
 def account_for(
@@ -85,12 +87,12 @@ def account_for(
     colluders: int = 1,
     group: int = 10,
 ) -> Account:
-    """The price of runs, together and against each adversary.
+    """Computes the price of runs, together and against each adversary.
 
     Args:
-        runs: What they are charged.
+        runs: What each run is charged.
         deltas: The delta of each run.
-        delta: Of all together; the smallest of the runs' own by default.
+        delta: The delta of all together; the smallest of the runs' own by default.
         accountant: See `composition.compose`.
         colluders: Number of clients that collude.
         group: Number of units in a group.
@@ -99,64 +101,61 @@ def account_for(
         ConfigError: an argument is out of range.
         PrivacyError: the runs protect nothing in common, or share noise.
     """
-    chosen = min(deltas) if delta is None else delta
-    together = compose(runs, chosen, accountant)
+    common_delta = min(deltas) if delta is None else delta
+    together = compose(runs, common_delta, accountant)
+    prices = [together]
     if len(runs) > 1:
-        own = [compose([run], chosen, accountant) for run in runs]
-    else:
-        own = [together]
-    cells = matrix(runs, chosen, accountant, colluders=colluders, group=group)
+        prices = [compose([run], common_delta, accountant) for run in runs]
     return Account(
-        together,
-        tuple((run.name, one) for run, one in zip(runs, own, strict=True)),
-        basic(own),
-        cells,
-        tuple(_notes(runs)),
+        spent=together,
+        runs=tuple((run.name, price) for run, price in zip(runs, prices, strict=True)),
+        basic=basic(prices),
+        cells=matrix(runs, common_delta, accountant, colluders=colluders, group=group),
+        notes=tuple(_notes(runs)),
     )
 
 
 def _notes(runs: Sequence[RunCost]) -> list[str]:
-    found = list[str]()
+    """Returns sentences about what the price of the runs together assumes."""
+    notes = list[str]()
     if len({(run.data, run.n_clients) for run in runs}) > 1:
-        found.append(
+        notes.append(
             "the runs' data differ, by their configurations: counted as if one unit were in all of them, at the client "
             "that pays most in each; a unit that is in one of them pays for that one alone"
         )
     elif len(runs) > 1 and runs[0].data is None:
-        found.append("whose data the runs read is not on record: counted as if one unit were in all of them")
+        notes.append("whose data the runs read is not on record: counted as if one unit were in all of them")
     if len({kind[:2] for run in runs for kind in run.kinds}) > 1:
-        found.append(
+        notes.append(
             "the runs protect different units or relations: counted for what all of them protect. To replace a unit is "
             "to remove one and add another, and a client's protection covers each of its examples"
         )
     if len(runs) > 1:
-        found.append(
+        notes.append(
             "together: if the number of runs and their noise do not depend on the answers of earlier ones; if they do, "
             "as when the best of many settings is looked for, the sum holds"
         )
-    return found
+    return notes
 
 
 def unfinished(folder: Path) -> str:
-    """A note on a run that is not finished."""
+    """Returns a note on a run that is not finished."""
     return f"{folder} is not finished: counted so far. If it is left here, the whole plan is charged"
 
 
-def _shown(cell: Cell) -> str:
+def _bound_in_words(cell: Cell) -> str:
     if math.isinf(cell.epsilon):
         return "no bound"
     return f"{round_up(cell.epsilon)} ({cell.accountant})"
 
 
-def _remark(cell: Cell) -> str:
+def _remark_on(cell: Cell) -> str:
+    text = f"Assumes: {cell.assumes}. Amplification: {cell.amplification}. Neighbours: {cell.relation}"
     if cell.bound_of:
-        stronger = f"the bound for {cell.bound_of}; no smaller one is known. "
-    else:
-        stronger = ""
-    told = f"{stronger}Assumes: {cell.assumes}. Amplification: {cell.amplification}. Neighbours: {cell.relation}"
+        text = f"the bound for {cell.bound_of}; no smaller one is known. {text}"
     if cell.simulated:
-        return f"{told}. Simulated: the protocol that this rests on"
-    return told
+        return f"{text}. Simulated: the protocol that this rests on"
+    return text
 
 
 def _letter(number: int) -> str:

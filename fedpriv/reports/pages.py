@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 def markdown(page: Statement) -> bytes:
-    """The page as Markdown, with tables."""
-    return _filled("statement.md.jinja", page, autoescape=False)
+    """Formats the page as Markdown, with tables."""
+    return _render("statement.md.jinja", page, autoescape=False)
 
 
 def html(page: Statement) -> bytes:
-    """The page as HTML in one file, without scripts."""
-    return _filled("statement.html.jinja", page, autoescape=True)
+    """Formats the page as HTML in one file, without scripts."""
+    return _render("statement.html.jinja", page, autoescape=True)
 
 
 def pdf(page: Statement) -> bytes:
-    """The page as PDF on A4, with text that can be searched."""
+    """Formats the page as PDF on A4, with text that can be searched."""
     from reportlab.lib.colors import HexColor
     from reportlab.lib.pagesizes import A4
     from reportlab.lib.styles import ParagraphStyle
@@ -41,21 +41,34 @@ def pdf(page: Statement) -> bytes:
         "summary", bold, fontSize=8, leading=10, backColor=HexColor("#eef3f8"), borderPadding=3, spaceAfter=5
     )
     styles = {"plain": plain, "bold": bold, "heading": heading}
-    parts: list[Flowable] = [Paragraph(escape(page.title), title), Paragraph(escape(page.summary), summary)]
-    for number, part in enumerate(page.sections, start=1):
-        parts += _flowables(number, part, styles, A4[0] - 28 * mm)
-    file, edge = BytesIO(), 14 * mm
-    margins = {"leftMargin": edge, "rightMargin": edge, "topMargin": edge, "bottomMargin": edge}
-    SimpleDocTemplate(file, pagesize=A4, title=page.title, author="fedpriv", **margins).build(parts)
+    flowables: list[Flowable] = [Paragraph(escape(page.title), title), Paragraph(escape(page.summary), summary)]
+    for number, section in enumerate(page.sections, start=1):
+        flowables += _flowables(number, section, styles, A4[0] - 28 * mm)
+    file = BytesIO()
+    edge = 14 * mm
+    document = SimpleDocTemplate(
+        file,
+        pagesize=A4,
+        title=page.title,
+        author="fedpriv",
+        leftMargin=edge,
+        rightMargin=edge,
+        topMargin=edge,
+        bottomMargin=edge,
+    )
+    document.build(flowables)
     return file.getvalue()
 
 
 WRITERS: Mapping[str, Callable[[Statement], bytes]] = {".md": markdown, ".html": html, ".pdf": pdf}
-"""By the end of a file's name."""
+"""The function that writes a page, by the suffix of the file's name."""
 
 
 def _fonts(page: Statement) -> tuple[str, str]:
-    """Every reader of PDF has Helvetica, which knows Latin letters alone; matplotlib brings a font that knows more."""
+    """Returns the names of a regular and a bold font that have all letters of the page.
+
+    Every reader of PDF has Helvetica, with Latin letters alone; matplotlib comes with a font that has more.
+    """
     try:
         str(page).encode("latin-1")
     except UnicodeEncodeError:
@@ -70,21 +83,23 @@ def _fonts(page: Statement) -> tuple[str, str]:
     return "Helvetica", "Helvetica-Bold"
 
 
-def _flowables(number: int, part: StatementSection, styles: Mapping[str, Any], width: float) -> list[Flowable]:
+def _flowables(number: int, section: StatementSection, styles: Mapping[str, Any], width: float) -> list[Flowable]:
+    """Returns the elements of a section in a PDF of this width."""
     from reportlab.platypus import Paragraph
 
-    found: list[Flowable] = [Paragraph(f"{number}. {escape(part.title)}", styles["heading"])]
-    found += [Paragraph(escape(said), styles["plain"]) for said in part.text]
-    if part.rows:
-        cells = [[Paragraph(escape(a), styles["bold"]), Paragraph(escape(b), styles["plain"])] for a, b in part.rows]
-        found.append(_table(cells, [0.2 * width, 0.8 * width]))
-    if part.table:
-        first, *rest = part.table
+    flowables: list[Flowable] = [Paragraph(f"{number}. {escape(section.title)}", styles["heading"])]
+    flowables += [Paragraph(escape(sentence), styles["plain"]) for sentence in section.text]
+    if section.rows:
+        cells = [[Paragraph(escape(a), styles["bold"]), Paragraph(escape(b), styles["plain"])] for a, b in section.rows]
+        flowables.append(_table(cells, [0.2 * width, 0.8 * width]))
+    if section.table:
+        first, *others = section.table
         cells = [[Paragraph(escape(name), styles["bold"]) for name in first]]
-        cells += [[Paragraph(escape(value), styles["plain"]) for value in row] for row in rest]
-        lengths = [max(14, min(45, max(len(row[i]) for row in part.table))) for i in range(len(first))]
-        found.append(_table(cells, [width * length / sum(lengths) for length in lengths]))
-    return [*found, *(Paragraph(escape(note), styles["plain"]) for note in part.notes)]
+        cells += [[Paragraph(escape(value), styles["plain"]) for value in row] for row in others]
+        lengths = [max(14, min(45, max(len(row[i]) for row in section.table))) for i in range(len(first))]
+        flowables.append(_table(cells, [width * length / sum(lengths) for length in lengths]))
+    flowables += [Paragraph(escape(note), styles["plain"]) for note in section.notes]
+    return flowables
 
 
 def _table(cells: list[list[Any]], widths: list[float]) -> Flowable:
@@ -95,10 +110,11 @@ def _table(cells: list[list[Any]], widths: list[float]) -> Flowable:
     return Table(cells, colWidths=widths, style=TableStyle([*tight, *lines]))
 
 
-def _filled(template: str, page: Statement, *, autoescape: bool) -> bytes:
+def _render(template: str, page: Statement, *, autoescape: bool) -> bytes:
+    """Fills a template of this folder with the page."""
     import jinja2
 
-    here = jinja2.FileSystemLoader(Path(__file__).parent)
-    environment = jinja2.Environment(autoescape=autoescape, undefined=jinja2.StrictUndefined, loader=here)
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(autoescape=autoescape, undefined=jinja2.StrictUndefined, loader=loader)
     environment.filters["cell"] = lambda text: str(text).replace("|", "\\|").replace("\n", " ")
     return environment.get_template(template).render(page=page).encode()

@@ -18,7 +18,7 @@ _GREY = "#5F6368"
 
 
 def draw(run: Run, path: Path) -> None:
-    """Draw the test metric and epsilon against rounds.
+    """Draws the test metric and epsilon against rounds.
 
     Args:
         run: The run.
@@ -34,13 +34,13 @@ def draw(run: Run, path: Path) -> None:
 
 
 def draw_budget(spent: Mapping[int, float], limit: float, begins: Mapping[int, str], title: str, path: Path) -> None:
-    """Draw what is spent of a budget.
+    """Draws what is spent of a budget.
 
     Args:
-        spent: Epsilon, finite, after so many rounds.
+        spent: By a number of rounds, the finite epsilon spent after them.
         limit: The budget.
-        begins: After how many rounds something began, and what.
-        title: Of the picture.
+        begins: By a number of rounds, the name of what began after them.
+        title: Title of the picture.
         path: PNG file to write.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -50,9 +50,9 @@ def draw_budget(spent: Mapping[int, float], limit: float, begins: Mapping[int, s
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     curves.draw_spent(axes, [*spent], [*spent.values()], limit, f"budget {limit:g}")
-    for at, what in begins.items():
-        axes.axvline(at, color=_GREY, linewidth=0.6, linestyle=":")
-        axes.annotate(what, (at, 0), (3, 16), textcoords="offset points", rotation=90, fontsize=7, color=_GREY)
+    for n_rounds, name in begins.items():
+        axes.axvline(n_rounds, color=_GREY, linewidth=0.6, linestyle=":")
+        axes.annotate(name, (n_rounds, 0), (3, 16), textcoords="offset points", rotation=90, fontsize=7, color=_GREY)
     axes.set_xlabel("rounds answered, in all federations")
     axes.set_ylabel("epsilon spent")
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")

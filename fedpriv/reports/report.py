@@ -1,4 +1,4 @@
-"""A run's folder, as a table."""
+"""Reads a run's folder and shows it as a table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from fedpriv.errors import FedprivError, counted, cut
 from fedpriv.evaluation import metrics
-from fedpriv.evaluation.finite_check import told
+from fedpriv.evaluation.finite_check import first_rounds_in_words
 from fedpriv.evaluation.verdict import constraint_verdict
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.runs.curves import column_of
@@ -30,7 +30,7 @@ class Run:
     Args:
         files: Its files, read.
         config: `config.yaml`, with all defaults filled in.
-        key: Secret key of the ledger's seals; None does not check them.
+        key: Secret key of the ledger's seals; without it they are not checked.
     """
 
     files: RunFiles
@@ -39,21 +39,20 @@ class Run:
 
     @staticmethod
     def read(folder: Path, key: bytes | None = None) -> Run:
-        """Read a folder, finished or not.
+        """Reads the folder of a run, finished or not.
 
         Raises:
-            FedprivError: it is not the folder of a run, or a file in it is damaged.
+            FedprivError: the folder is not the folder of a run, or a file in it is damaged.
         """
-        found = {path.name for path in folder.glob("*") if path.name in _OF_A_RUN}
-        if found == {"config.yaml"}:
+        names = {path.name for path in folder.glob("*") if path.name in _OF_A_RUN}
+        if names == {"config.yaml"}:
             raise FedprivError(
                 f"{folder} holds a run that was stopped before it began; start it: fedpriv resume {folder}"
             )
-        if "config.yaml" not in found or found == {"config.yaml", "metrics.jsonl"}:
-            if "ledger.jsonl" in found:
+        if "config.yaml" not in names or names == {"config.yaml", "metrics.jsonl"}:
+            missing = "ledger.jsonl"
+            if "ledger.jsonl" in names:
                 missing = "config.yaml"
-            else:
-                missing = "ledger.jsonl"
             raise FedprivError(f"{folder} holds no run (no {missing}); name a folder that fedpriv train made")
         files = RunFiles.read(folder)
         return Run(files, checked(CONFIG, files.config, folder / "config.yaml", RESTORE), key)
@@ -75,13 +74,13 @@ class Run:
 
     @cached_property
     def findings(self) -> list[IntegrityProblem]:
-        """What is wrong with its files; empty if they are as the run left them."""
-        found = findings(self.files)
-        if found or self.key is None:
-            seal = None
-        else:
-            seal = unsealed(self.files, self.key)
-        return [*found, *([] if seal is None else [seal])]
+        """Problems with the run's files; empty if they are as the run left them."""
+        problems = findings(self.files)
+        if not problems and self.key is not None:
+            broken_seal = unsealed(self.files, self.key)
+            if broken_seal is not None:
+                problems.append(broken_seal)
+        return problems
 
     @property
     def integrity(self) -> str:
@@ -95,39 +94,43 @@ class Run:
 
     @cached_property
     def spent(self) -> PrivacySpent | None:
-        """What was spent, counted again from the ledger; None if files are altered or missing.
+        """The privacy spent, counted again from the ledger; None if files are altered or missing.
 
         A run that its strategy ended early is charged for its whole plan, which is more than the ledger holds.
         """
         if self.findings:
             return None
-        counted, said = self.files.counted, self.result
-        if said is None:
+        counted = self.files.counted
+        result = self.result
+        if result is None:
             return counted
-        counted = replace(counted, not_covered=tuple(said["not_covered"]))
-        if float(said["epsilon"]) <= counted.epsilon:
+        counted = replace(counted, not_covered=tuple(result["not_covered"]))
+        if float(result["epsilon"]) <= counted.epsilon:
             return counted
-        each, accountant = tuple(float(one) for one in said["per_client_epsilon"]), said["accountant"]
-        return replace(counted, epsilon=float(said["epsilon"]), per_client=each, accountant=accountant)
+        return replace(
+            counted,
+            epsilon=float(result["epsilon"]),
+            per_client=tuple(float(value) for value in result["per_client_epsilon"]),
+            accountant=result["accountant"],
+        )
 
     @property
     def privacy(self) -> str:
-        """What was spent, in one line, or why it is unknown."""
+        """The privacy spent, in one line, or why it is unknown."""
         if self.spent is not None:
             return str(self.spent)
         return f"unknown: the run is {self.integrity} ({'; '.join(finding.text for finding in self.findings)})"
 
     @property
     def evidence(self) -> str:
-        """How many ledger records epsilon was counted from, and how they were checked."""
+        """The number of ledger records from which epsilon was counted, and how they were checked."""
         ledger = self.files.ledger
         records = counted(len(ledger.texts), "record")
         if ledger.altered:
             return f"{records}, the chain of which is broken"
+        sealed = ""
         if self.key is not None and not self.findings:
             sealed = "; every line sealed with the key"
-        else:
-            sealed = ""
         return f"{records} in a chain, head {ledger.links[-1].chain}{sealed}"
 
     @property
@@ -139,10 +142,9 @@ class Run:
     def title(self) -> str:
         """Strategy, model and data, in one line."""
         strategy, model, data = (self.config[section]["name"] for section in ("strategy", "model", "data"))
+        variant = ""
         if self.config["strategy"]["variant"] == "published":
             variant = " as published"
-        else:
-            variant = ""
         return f"{strategy}{variant}: {model} on {data}"
 
     @property
@@ -151,132 +153,141 @@ class Run:
 
     @property
     def rounds(self) -> int:
-        """Number of finished rounds, the larger of what `result.json` and the metrics say."""
-        if self.result is None:
-            said = 0
-        else:
-            said = self.result["rounds"]
-        return max(said, self.metrics[-1]["round"] if self.metrics else 0)
+        """Number of finished rounds, the larger of those in `result.json` and in the metrics."""
+        rounds = 0
+        if self.result is not None:
+            rounds = self.result["rounds"]
+        if self.metrics:
+            rounds = max(rounds, self.metrics[-1]["round"])
+        return rounds
 
     def column(self, name: str) -> tuple[list[int], list[float]]:
-        """Rounds and values of a metric, where it was measured."""
+        """Returns the rounds in which a metric was measured, and its values."""
         return column_of(self.metrics, name)
 
     def to_json(self) -> dict[str, Any]:
-        """What `fedpriv show --json` prints."""
-        where = {"folder": str(self.folder), "finished": self.result is not None}
-        spent, told = self.spent, [finding.text for finding in self.findings]
-        checks = {"integrity": self.integrity, "findings": told, "sealed": None if self.key is None else not told}
-        if spent is None:
-            epsilon = None
-        else:
+        """Returns what `fedpriv show --json` prints."""
+        identity = {"folder": str(self.folder), "finished": self.result is not None}
+        spent = self.spent
+        texts = [finding.text for finding in self.findings]
+        checks = {"integrity": self.integrity, "findings": texts, "sealed": None if self.key is None else not texts}
+        epsilon = None
+        if spent is not None:
             epsilon = strict_json.epsilon(spent.epsilon)
         if self.result is not None:
+            per_client = None
             if spent is not None:
-                each = self.result["per_client_epsilon"]
-            else:
-                each = None
-            return {**where, **self.result, "epsilon": epsilon, "per_client_epsilon": each, **checks}
-        own = metrics.own(dict.fromkeys(name for row in self.metrics for name in row))
-        every = (*metrics.TESTED, *own, *metrics.OF_NODES, *metrics.OF_RUN)
-        last: dict[str, Any] = {m.name: row[m.name] for row in self.metrics for m in every if m.name in row}
-        for of, row in product(metrics.SPREADS, metrics.TESTED):
-            name, parts = f"{of}_{row.name}", metrics.SPREADS[of]
-            found = {part: self.column(f"{name}_{part}")[1] for part in parts}
-            if all(found.values()):
-                last[name] = {part: values[-1] for part, values in found.items()}
+                per_client = self.result["per_client_epsilon"]
+            return {**identity, **self.result, "epsilon": epsilon, "per_client_epsilon": per_client, **checks}
+
+        # of an unfinished run: the last value of each metric
+        custom = metrics.custom_rows(dict.fromkeys(name for row in self.metrics for name in row))
+        measurable = (*metrics.TESTED, *custom, *metrics.OF_NODES, *metrics.OF_RUN)
+        last: dict[str, Any] = {m.name: row[m.name] for row in self.metrics for m in measurable if m.name in row}
+        for prefix, row in product(metrics.SPREADS, metrics.TESTED):
+            name = f"{prefix}_{row.name}"
+            columns = {statistic: self.column(f"{name}_{statistic}")[1] for statistic in metrics.SPREADS[prefix]}
+            if all(columns.values()):
+                last[name] = {statistic: values[-1] for statistic, values in columns.items()}
         promise = {name: getattr(spent, name, None) for name in ("delta", "unit", "relation", "trust", "accountant")}
-        return {**where, "rounds": self.rounds, **last, "epsilon": epsilon, **promise, **checks}
+        return {**identity, "rounds": self.rounds, **last, "epsilon": epsilon, **promise, **checks}
 
     def rows(self) -> dict[str, str]:
-        """What `fedpriv show` prints, as names and values."""
+        """Returns what `fedpriv show` prints, as names and values."""
         facts = self.to_json()
-        measured = metrics.shown(
-            facts if self._is_graph else {**facts, "spectral_gap": None}, [*metrics.rows(), *metrics.own(facts)]
-        )
+        measurable = facts
+        if not self._is_graph:
+            measurable = {**facts, "spectral_gap": None}
+        measured = metrics.texts_of(measurable, [*metrics.rows(), *metrics.custom_rows(facts)])
         if "relative difference" in measured:
             measured["relative difference"] += _unless_converged(facts)
         rows = {
             "run": self.title,
-            "rounds": f"{self.rounds}{self._and_why()}",
-            "first not finite": told(facts.get("first_nonfinite", {})),
+            "rounds": f"{self.rounds}{self._why_fewer()}",
+            "first not finite": first_rounds_in_words(facts.get("first_nonfinite", {})),
             **measured,
             "privacy": self.privacy,
             "ledger": self.evidence,
             "extends": self._earlier(),
             "if left here": None if self.result else "the whole plan is charged, since the stop may depend on the data",
             "constraints": constraint_verdict(facts),
-            "worst constraint value": _estimated(facts),
+            "worst constraint value": _worst_estimate(facts),
             "KKT residuals": ", ".join(
-                f"{name} {_shown(value, '{:.2g}')}" for name, value in facts.get("kkt", {}).items()
+                f"{name} {_number(value, '{:.2g}')}" for name, value in facts.get("kkt", {}).items()
             ),
             "certificate": facts.get("status"),
-            "clients": _named(facts.get("client_names", [])),
-            "parameters": _parts(facts.get("parameters")),
-            "noise multiplier": _shown(facts.get("noise_multiplier"), "{:.4g}"),
-            "time": _shown(facts.get("seconds"), "{:.1f} s"),
+            "clients": _names_in_words(facts.get("client_names", [])),
+            "parameters": _parameters_in_words(facts.get("parameters")),
+            "noise multiplier": _number(facts.get("noise_multiplier"), "{:.4g}"),
+            "time": _number(facts.get("seconds"), "{:.1f} s"),
             "folder": str(self.folder),
         }
         return {name: value for name, value in rows.items() if value}
 
     def _earlier(self) -> str:
-        """What of the run an earlier one has made; empty where it extends none."""
+        """Returns which part of the run an earlier one has made; empty if it extends none."""
         extended = self.files.ledger.header.extended
         if extended is None:
             return ""
-        made = f"{counted(extended.rounds, 'round')}, {counted(extended.records, 'record')}"
+        size = f"{counted(extended.rounds, 'round')}, {counted(extended.records, 'record')}"
         return (
-            f"an earlier run ({made}), which the epsilon here counts; it holds if the answers of that run did not "
+            f"an earlier run ({size}), which the epsilon here counts; it holds if the answers of that run did not "
             "decide how many rounds follow, and with how much noise"
         )
 
-    def _and_why(self) -> str:
+    def _why_fewer(self) -> str:
+        """Returns why the run has fewer rounds than planned; empty if it has all, or its files are altered."""
         if self.result is None:
             return " so far; the run is not finished"
-        said, spent = self.result, self.spent
+        result = self.result
+        spent = self.spent
         if spent is None:
             return ""
-        return why_no_more(said["ended"], said["planned_rounds"], spent, said.get("status"))
+        return why_no_more(result["ended"], result["planned_rounds"], spent, result.get("status"))
 
 
-def _shown(value: float | str | None, form: str) -> str:
+def _number(value: float | str | None, form: str) -> str:
     if value is None:
         return ""
     return form.format(float(value))
 
 
-def _named(names: list[str]) -> str:
+def _names_in_words(names: list[str]) -> str:
     if names:
         return f"{len(names)}: {cut(', '.join(names))}"
     return ""
 
 
-def _parts(parameters: dict[str, int] | None) -> str:
+def _parameters_in_words(parameters: dict[str, int] | None) -> str:
     if parameters is None:
         return ""
     return f"{parameters['trained']:,} trained, {parameters['frozen']:,} frozen"
 
 
-def _estimated(facts: dict[str, Any]) -> str:
-    """Of a private run: its noise is a part of what is said."""
+def _worst_estimate(facts: dict[str, Any]) -> str:
+    """Formats the largest constraint estimate of a private run with its noise; empty without estimates."""
     widths = facts.get("constraint_confidence", {}).get("half_width", [])
     rows = zip(facts.get("constraint_estimates", []), widths, facts.get("client_names") or repeat(""), strict=False)
     # a client with fewer constraints has zeros in the rest of its row, and no noise there
-    found = [(*pair, name) for values, wide, name in rows for pair in zip(values, wide, strict=False) if pair[1] > 0]
-    if not found:
+    noisy = [
+        (*value_and_width, name)
+        for values, widths_of_client, name in rows
+        for value_and_width in zip(values, widths_of_client, strict=False)
+        if value_and_width[1] > 0
+    ]
+    if not noisy:
         return ""
-    value, width, name = max(found)
+    value, width, name = max(noisy)
+    point = "at a point before the last, the largest"
     if facts.get("estimates_of_reported_model"):
-        of = "the largest"
-    else:
-        of = "at a point before the last, the largest"
-    whose = f"{len(found)} noisy ones{f', that of {name}' if name else ''}"
+        point = "the largest"
+    whose = f"{len(noisy)} noisy ones{f', that of {name}' if name else ''}"
     besides = "clipped losses and fractions that are not the client's own come on top"
-    return f"{value:.3g} ± {width:.2g} (95 %; {of} of {whose}; it holds where <= 0; {besides})"
+    return f"{value:.3g} ± {width:.2g} (95 %; {point} of {whose}; it holds where <= 0; {besides})"
 
 
 def _unless_converged(facts: dict[str, Any]) -> str:
-    unsure = not facts.get("centralised", {"converged": True})["converged"]
-    if unsure:
+    """Returns a remark on a comparison with a centralised method that has not converged; empty if it has."""
+    if not facts.get("centralised", {"converged": True})["converged"]:
         return " to a method in one place that has not converged"
     return ""

@@ -43,14 +43,15 @@ class Jsonl:
         self._lines = _Lines(path, [row["round"] for row in read_metrics(path)], keep)
 
     def write(self, report: RoundReport) -> None:
-        """Append one round, unless it is there."""
+        """Appends one round, unless the file has it."""
         epsilon = strict_json.epsilon(report.epsilon)
         row = {"round": report.round, "epsilon": epsilon, "releases": report.releases, **report.metrics}
-        row |= {} if report.head is None else {"head": report.head}
+        if report.head is not None:
+            row["head"] = report.head
         self._lines.write(report, strict_json.dumps(row) + "\n")
 
     def close(self) -> None:
-        """Wait until it is on the disk itself."""
+        """Waits until all lines are on the physical disk."""
         self._lines.sync()
 
 
@@ -58,7 +59,7 @@ class Jsonl:
 class Csv:
     """`metrics.csv`: the rounds as a table; values that were not measured or are not finite are empty.
 
-    A file that is gone on with keeps its own columns, also where this version has other metrics.
+    An existing file whose lines are kept keeps its own columns, also where this version has other metrics.
 
     Args:
         path: The file.
@@ -76,14 +77,14 @@ class Csv:
         self._columns = self._lines.heading.split(",")
 
     def write(self, report: RoundReport) -> None:
-        """Append one round, unless it is there."""
+        """Appends one round, unless the file has it."""
         text = io.StringIO()
         row = {"round": report.round, "epsilon": report.epsilon, **strict_json.plain(report.metrics)}
         csv.writer(text, lineterminator="\n").writerow([row.get(name, "") for name in self._columns])
         self._lines.write(report, text.getvalue())
 
     def close(self) -> None:
-        """Wait until it is on the disk itself."""
+        """Waits until all lines are on the physical disk."""
         self._lines.sync()
 
 
@@ -108,11 +109,11 @@ class TensorBoard:
         self._writer = SummaryWriter(str(folder), purge_step=done + 1 if done else None)
 
     def text(self, name: str, markdown: str, step: int = 0) -> None:
-        """Show a text."""
+        """Shows a text."""
         self._writer.add_text(name, markdown, step, self._opened)
 
     def write(self, report: RoundReport) -> None:
-        """Add one round."""
+        """Adds one round."""
         for name, value in report.metrics.items():
             self._add(_tag(name), value, report.round)
         if report.warning:
@@ -123,7 +124,7 @@ class TensorBoard:
                 self._add("privacy/epsilon_of_target", report.epsilon / report.target, report.round)
 
     def close(self) -> None:
-        """Flush."""
+        """Writes all events to the disk."""
         self._writer.close()
 
     def _add(self, tag: str, value: float, step: int) -> None:
@@ -138,12 +139,12 @@ _CONSTRAINTS = {
 
 
 def _tag(name: str) -> str:
-    """TensorBoard shows a group for each prefix."""
+    """Returns the tag of a metric; TensorBoard shows a group for each prefix."""
     if name in _CONSTRAINTS:
         return f"constraints/{_CONSTRAINTS[name]}"
-    group, _, rest = name.partition("_")
+    group, _, metric = name.partition("_")
     if group in ("test", "node", "client"):
-        return f"{group}/{rest}"
+        return f"{group}/{metric}"
     return f"run/{name}"
 
 
@@ -157,29 +158,28 @@ class _Lines:
         heading: First line of a new file.
 
     Attributes:
-        heading: First line of the file, which is its own if any lines are kept.
+        heading: First line of the file; that of the existing file if any of its lines are kept.
     """
 
     def __init__(self, path: Path, rounds: Sequence[int], keep: float, heading: str = "") -> None:
-        kept = list(itertools.takewhile(lambda number: number <= keep, rounds))
-        self._path, self._last = path, max(kept, default=0)
+        kept_rounds = list(itertools.takewhile(lambda number: number <= keep, rounds))
+        self._path = path
+        self._last = max(kept_rounds, default=0)
+        self.heading = heading
         try:
-            if kept:
-                lines = _read(path).split(b"\n")[: bool(heading) + len(kept)]
-            else:
-                lines = []
-            if heading and kept:
+            lines = list[bytes]()
+            if kept_rounds:
+                lines = _read(path).split(b"\n")[: bool(heading) + len(kept_rounds)]
+            if heading and kept_rounds:
                 self.heading = lines[0].decode("utf-8", "replace")
-            else:
-                self.heading = heading
             self._file = files.Appender(path, keep=sum(len(line) + 1 for line in lines))
-            if heading and not kept:
+            if heading and not kept_rounds:
                 self._file.append(f"{heading}\n".encode())
         except OSError as error:
             raise _full(path, error) from error
 
     def write(self, report: RoundReport, line: str) -> None:
-        """Append the line of a round, unless it is there; it is on the disk itself before a checkpoint is."""
+        """Appends the line of a round, unless the file has it; writes it to the disk before a checkpoint follows."""
         if report.round > self._last:
             try:
                 self._file.append(line.encode())
@@ -189,7 +189,7 @@ class _Lines:
             self.sync()
 
     def sync(self) -> None:
-        """Wait until it is on the disk itself."""
+        """Waits until all lines are on the physical disk."""
         try:
             self._file.sync()
         except OSError as error:
@@ -197,7 +197,7 @@ class _Lines:
 
 
 def _csv_rounds(path: Path) -> list[int]:
-    """The rounds of the complete lines below the heading; none if there is no such file."""
+    """Returns the rounds of the complete lines below the heading; none if there is no such file."""
     rounds: list[int] = []
     for number, line in enumerate(_read(path).split(b"\n")[1:-1], start=2):
         try:

@@ -1,4 +1,4 @@
-"""What a run's folder says that it released."""
+"""Reads from a run's folder what the run released and is charged."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fedpriv.runs.run_files import RunFiles
 
 @dataclass(frozen=True)
 class PlannedSpending:
-    """What is known of a run besides its files.
+    """Facts about a run that its ledger does not hold, from its configuration.
 
     Attributes:
-        rest: The releases that were planned for the rounds after its last one.
-        sizes: Public number of examples of each client; None if it is not known.
+        remaining: The releases that were planned for the rounds after its last one; None if they are unknown.
+        sizes: Public number of examples of each client; None if it is unknown.
     """
 
-    rest: tuple[Record, ...] | None = None
+    remaining: tuple[Record, ...] | None = None
     sizes: tuple[int, ...] | None = None
 
 
@@ -32,46 +32,44 @@ def ended_early(files: RunFiles) -> bool:
 
 
 def spending_of(files: RunFiles, plan: PlannedSpending) -> RunCost:
-    """What a run is charged.
+    """Returns what a run is charged.
 
     Raises:
-        LedgerError: its files are altered or incomplete.
-        PrivacyError: it ended early, and the rest of its plan, which it is charged for, is not known.
+        LedgerError: the run's files are altered or incomplete.
+        PrivacyError: the run ended early, and the remaining releases of its plan, which it is charged for, are unknown.
     """
     refuse(findings(files))
-    header, name = files.ledger.header, str(files.folder)
+    header = files.ledger.header
+    name = str(files.folder)
     records = list(files.ledger.records)
     if ended_early(files):
-        if plan.rest is None:
+        if plan.remaining is None:
             raise PrivacyError(
                 f"{name} ended early, so it is charged for its whole plan, which is not in its folder: restore its "
                 "config.yaml, allow its plugins (--allow-plugins), or use fedpriv.total with the results in Python"
             )
-        records += plan.rest
+        records += plan.remaining
     if header.n_clients is None:
         raise PrivacyError(f"{name} holds the ledger of an early format that does not say how many clients there are")
-    if files.result is None:
-        covered = ()
-    else:
-        covered = tuple(files.result["not_covered"])
-    return RunCost(name, records, header.n_clients, _data(files), plan.sizes, covered, _noise(files))
+    not_covered = ()
+    if files.result is not None:
+        not_covered = tuple(files.result["not_covered"])
+    return RunCost(name, records, header.n_clients, _data(files), plan.sizes, not_covered, _noise(files))
 
 
 def _data(files: RunFiles) -> str | None:
-    """What the clients' examples follow from."""
+    """Returns the settings that determine the clients' examples, as text; None if they are unknown."""
     config = files.config or {}
-    if "data" in config:
-        parts = [config["data"], config.get("problem")]
-    else:
-        parts = None
-    if parts is None:
+    if "data" not in config:
         return None
-    return json.dumps(parts, sort_keys=True, default=str)
+    return json.dumps([config["data"], config.get("problem")], sort_keys=True, default=str)
 
 
 def _noise(files: RunFiles) -> str:
-    """What its noise follows from, as far as is known; a ledger's last hash is its own."""
-    saved, folder = files.checkpoint, str(files.folder.resolve())
-    if saved is None:
-        return files.ledger.head(len(files.ledger.texts)) or folder
-    return saved.randomness().streams_name()
+    """Returns a name of the run's noise: runs with the same name share it.
+
+    Without a checkpoint it is the ledger's last hash, which no other run has.
+    """
+    if files.checkpoint is None:
+        return files.ledger.head(len(files.ledger.texts)) or str(files.folder.resolve())
+    return files.checkpoint.randomness().streams_name()

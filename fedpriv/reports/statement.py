@@ -57,14 +57,14 @@ SECRET = (
 
 @dataclass(frozen=True)
 class StatementSection:
-    """A part of the page, in this order: sentences, names with values, a table whose first row is its heading, notes.
+    """A section of the page, with its contents in this order.
 
     Attributes:
         title: Its heading: the officer's question.
         text: Sentences.
         rows: Names and values.
-        table: Rows of equal length.
-        notes: What letters in the table mean.
+        table: Rows of equal length; the first one is the heading.
+        notes: The meanings of letters in the table.
     """
 
     title: str
@@ -79,9 +79,9 @@ class Statement:
     """The page.
 
     Attributes:
-        title: What it is about.
+        title: Its title.
         summary: The most important sentence.
-        sections: Its parts.
+        sections: Its sections.
     """
 
     title: str
@@ -89,36 +89,33 @@ class Statement:
     sections: tuple[StatementSection, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The page as one JSON object."""
+        """Returns the page as one JSON object."""
         return asdict(self)
 
 
 def statement_of(runs: Sequence[Run], spendings: Sequence[RunCost], account: Account) -> Statement:
-    """The page about runs on the same data.
+    """Writes the page about runs on the same data.
 
     Args:
-        runs: Their folders.
-        spendings: What each is charged, in the same order.
-        account: What they cost together.
+        runs: The runs, read from their folders.
+        spendings: What each run is charged, in the same order.
+        account: What the runs cost together.
     """
     names = ", ".join(str(run.folder) for run in runs)
     spent = account.spent
-    left = [text for name, text in _LEFT.items() if spent.trust.startswith(name)]
-    if left and len(_trusts(spendings)) == 1:
-        subject = left[0]
-    else:
-        subject = "All that was released"
+    subjects = [text for name, text in _LEFT.items() if spent.trust.startswith(name)]
+    subject = "All that was released"
+    if subjects and len(_trusts(spendings)) == 1:
+        subject = subjects[0]
     alone = all(spending.n_clients == 1 for spending in spendings)
     if alone:
         subject = subject.replace("data holders", "data holder")
     cells = list(account.cells)
     if alone:
-        cells = [_of_one(cell) for cell in cells if _concerns_one(cell, spent)]
-    extends = any(run.files.ledger.header.extended is not None for run in runs)
-    if extends:
-        assumed = (wording.ASSUMED, wording.EXTENDED)
-    else:
-        assumed = (wording.ASSUMED,)
+        cells = [_for_one_holder(cell) for cell in cells if _concerns_one(cell, spent)]
+    assumed = [wording.ASSUMED]
+    if any(run.files.ledger.header.extended is not None for run in runs):
+        assumed.append(wording.EXTENDED)
     return Statement(
         f"Privacy statement: {names}",
         wording.sentence(subject, spent),
@@ -138,7 +135,10 @@ def _protected(runs: Sequence[Run], spendings: Sequence[RunCost], spent: Privacy
     shared = spent.relation.partition("(")[2]
     rows = [
         ("data", "; ".join(dict.fromkeys(data_of(run.config) for run in runs))),
-        ("held by", "; ".join(dict.fromkeys(_held_by(run, one) for run, one in zip(runs, spendings, strict=True)))),
+        (
+            "held by",
+            "; ".join(dict.fromkeys(_held_by(run, spending) for run, spending in zip(runs, spendings, strict=True))),
+        ),
         (
             "used for",
             "; ".join(dict.fromkeys(f"{purpose_of(run.config)}, {counted(run.rounds, 'round')}" for run in runs)),
@@ -153,9 +153,15 @@ def _protected(runs: Sequence[Run], spendings: Sequence[RunCost], spent: Privacy
 
 
 def against(cells: Sequence[Cell], sees: Mapping[str, str] = _SEES) -> StatementSection:
-    """Who could learn what, with a column for each unit; `sees` says what observers see."""
+    """Returns the section on who could learn what, with a column for each unit.
+
+    Args:
+        cells: The bounds for each adversary and unit.
+        sees: What each adversary sees.
+    """
     units = list(dict.fromkeys(cell.unit for cell in cells))
-    remarks, lines = dict[str, str](), dict[str, list[str]]()
+    remarks = dict[str, str]()
+    lines = dict[str, list[str]]()
     for cell in cells:
         letter = remarks.setdefault(_assumed(cell), chr(ord("a") + len(remarks) % 26))
         if math.isinf(cell.epsilon):
@@ -165,35 +171,30 @@ def against(cells: Sequence[Cell], sees: Mapping[str, str] = _SEES) -> Statement
         lines.setdefault(cell.adversary, []).append(f"{value} [{letter}]")
     table = (
         ("who looks", "what they see", *(f"epsilon of {_column(unit)}" for unit in units)),
-        *((_looking(name), sees.get(name.lstrip("0123456789 "), ""), *cells) for name, cells in lines.items()),
+        *((_observer(name), sees.get(name.lstrip("0123456789 "), ""), *cells) for name, cells in lines.items()),
     )
     notes = tuple(f"[{letter}] {text}" for text, letter in remarks.items())
     return StatementSection("Who could learn what?", (wording.SCALE,), (), table, notes)
 
 
 def unbounded(cell: Cell, since: str) -> Cell:
-    """The same observer, unit and neighbours, without a bound."""
+    """Returns a cell for the same adversary, unit and neighbours, without a bound; `since` is the reason."""
     return replace(cell, epsilon=math.inf, accountant="none", bound_of="", amplification="none", assumes=since)
 
 
 def _assumed(cell: Cell) -> str:
-    if cell.bound_of:
-        stronger = f"counted as for {cell.bound_of}; "
-    else:
-        stronger = ""
-    if cell.amplification == "none":
-        drawn = ""
-    else:
-        drawn = f"; {cell.amplification}"
+    """Returns what a bound assumes, or why there is none."""
     if math.isinf(cell.epsilon):
-        holds = "since"
+        text = f"since {cell.assumes}"
     else:
-        holds = "if"
+        text = f"if {cell.assumes}"
+    if cell.bound_of:
+        text = f"counted as for {cell.bound_of}; {text}"
+    if cell.amplification != "none":
+        text += f"; {cell.amplification}"
     if cell.simulated:
-        protocol = "; the protocol was SIMULATED"
-    else:
-        protocol = ""
-    return wording.plain(f"{stronger}{holds} {cell.assumes}{drawn}{protocol}")
+        text += "; the protocol was SIMULATED"
+    return wording.plain(text)
 
 
 def _released(runs: Sequence[Run], spendings: Sequence[RunCost]) -> StatementSection:
@@ -204,7 +205,7 @@ def _released(runs: Sequence[Run], spendings: Sequence[RunCost]) -> StatementSec
         "answers to questions about the data, and their noise",
         "then",
     )
-    rows = [_of_run(run, one) for run, one in zip(runs, spendings, strict=True)]
+    rows = [_row_of_run(run, spending) for run, spending in zip(runs, spendings, strict=True)]
     text = (
         "Every answer about the data was noised and written down before anything was computed from it. Released "
         "besides, computed from these answers alone: messages, models, and their metrics on public test data.",
@@ -212,46 +213,34 @@ def _released(runs: Sequence[Run], spendings: Sequence[RunCost]) -> StatementSec
     return StatementSection("What was released, and when?", text, (), (heading, *rows))
 
 
-def _of_run(run: Run, spending: RunCost) -> tuple[str, ...]:
-    config, result = run.folder / "config.yaml", run.folder / "result.json"
+def _row_of_run(run: Run, spending: RunCost) -> tuple[str, ...]:
+    config = run.folder / "config.yaml"
+    result = run.folder / "result.json"
+    ends = ", not finished"
     if result.exists():
         ends = f" to {wording.changed(result)}"
-    else:
-        ends = ", not finished"
     records = run.files.ledger.records
+    released = wording.released(records)
     unreleased = len(spending.records) - len(records)
     if unreleased:
-        charged = f"; {unreleased} more were planned and are charged, since answers may have ended the run"
-    else:
-        charged = ""
-    if run.result is None or run.result.get("test_accuracy") is None:
-        tested = ""
-    else:
-        tested = _accuracy(run.result)
-    return (
-        str(run.folder),
-        f"{wording.changed(config)}{ends}",
-        str(run.rounds),
-        f"{wording.released(records)}{charged}",
-        tested,
-    )
-
-
-def _accuracy(result: dict[str, Any]) -> str:
-    return f"test accuracy {100 * float(result['test_accuracy']):.1f} %"
+        released += f"; {unreleased} more were planned and are charged, since answers may have ended the run"
+    tested = ""
+    if run.result is not None and run.result.get("test_accuracy") is not None:
+        tested = f"test accuracy {100 * float(run.result['test_accuracy']):.1f} %"
+    return str(run.folder), f"{wording.changed(config)}{ends}", str(run.rounds), released, tested
 
 
 def _concerns_one(cell: Cell, spent: PrivacySpent) -> bool:
-    """Whether a bound means something where there is one data holder: nobody colludes with it, or is beside it."""
+    """Whether a bound has a meaning if there is one data holder: without others nobody colludes or is a neighbour."""
     if cell.adversary == NEIGHBOUR or cell.adversary.endswith(COLLUDERS):
         return False
     return spent.unit == "client" or cell.unit != "client"
 
 
-def _of_one(cell: Cell) -> Cell:
-    """The bound with its assumption in words for one data holder."""
-    told = cell.assumes.replace("each client", "the client").replace("; any number of others may collude", "")
-    return replace(cell, assumes=told)
+def _for_one_holder(cell: Cell) -> Cell:
+    """Returns the cell with its assumption in words for one data holder."""
+    assumption = cell.assumes.replace("each client", "the client").replace("; any number of others may collude", "")
+    return replace(cell, assumes=assumption)
 
 
 def rests(
@@ -261,42 +250,43 @@ def rests(
     *,
     alone: bool = False,
 ) -> StatementSection:
-    """What runs in one place rest on: who is trusted, what was simulated, and what is assumed besides.
+    """Returns the section on what the guarantee of simulated runs rests on: trust, simulation and assumptions.
 
     Args:
         spendings: What each run is charged.
-        accountant: The bound that counted it.
-        assumed: What is assumed besides.
+        accountant: The bound by which epsilon was computed.
+        assumed: Sentences about further assumptions.
         alone: Whether there is one data holder.
     """
     trusts = _trusts(spendings)
-    said = [text for name, text in _TRUSTS.items() if any(trust.startswith(name) for trust in trusts)]
+    trusted = [text for name, text in _TRUSTS.items() if any(trust.startswith(name) for trust in trusts)]
     together = [
         "All data holders were SIMULATED by one operator, in one process or in processes that trust each other: who "
         "runs it sees all data. What is said about messages holds where each data holder runs its own part."
     ]
     if alone:
-        said = [_TRUST_OF_ONE if text == _TRUSTS["local"] else text for text in said]
+        trusted = [_TRUST_OF_ONE if text == _TRUSTS["local"] else text for text in trusted]
         together = ["There is one data holder, which ran it: who ran it sees all data."]
-    if any("no_power_cut" in one for one in trusts):
-        power = ["No power cut happened while the run was at work."]
-    else:
-        power = []
+    power = list[str]()
+    if any("no_power_cut" in trust for trust in trusts):
+        power.append("No power cut happened while the run was at work.")
     proof = [
         f"The noise is made of a ChaCha20 keystream, and counted by the bound {accountant!r}.",
         *assumed,
     ]
-    return StatementSection("What does this rest on, and what was simulated?", (*said, *together, *power, *proof))
+    return StatementSection("What does this rest on, and what was simulated?", (*trusted, *together, *power, *proof))
 
 
 def not_covered(spent: PrivacySpent, secret: str = SECRET, tests: str = wording.TESTS) -> StatementSection:
-    """What no epsilon covers, and what must be kept secret."""
-    more = [f"Revealed besides, and in no epsilon: {said}." for said in spent.not_covered]
+    """Returns the section on what no epsilon covers, and what must be kept secret."""
+    more = [f"Revealed besides, and in no epsilon: {fact}." for fact in spent.not_covered]
     return StatementSection("What is not protected?", (wording.public(tests), *more, secret))
 
 
 def _others(runs: Sequence[Run], spendings: Sequence[RunCost], account: Account) -> StatementSection:
-    spent, rows = account.spent, [(name, str(own)) for name, own in account.runs]
+    """Returns the section on what all runs cost together, and what another one would cost."""
+    spent = account.spent
+    rows = [(name, str(price)) for name, price in account.runs]
     if len(runs) > 1:
         rows.append(("together", str(spent)))
         rows.append(
@@ -318,9 +308,9 @@ def _others(runs: Sequence[Run], spendings: Sequence[RunCost], account: Account)
 
 
 def lifetime(budgets: Iterable[str | Path | None]) -> tuple[str, str]:
-    """What is spent of the lifetime budgets that runs draw on, as a row."""
-    kept = [Path(name) for name in dict.fromkeys(budgets) if name]
-    return "lifetime budget", "; ".join(map(_balance, kept)) or "none was set"
+    """Returns a row with what is spent of the lifetime budgets that runs draw on."""
+    paths = [Path(name) for name in dict.fromkeys(budgets) if name]
+    return "lifetime budget", "; ".join(map(_balance, paths)) or "none was set"
 
 
 def _balance(path: Path) -> str:
@@ -328,13 +318,20 @@ def _balance(path: Path) -> str:
         balance = Budget(path).balance()
     except FedprivError as error:
         return f"{path}, which says nothing here: {error}"
-    terms, spent, count = balance.terms, round_up(balance.spent.epsilon), len(balance.entries)
-    by = f"by {'1 run or search' if count == 1 else f'{count} runs or searches'}; kept in {path}"
-    return f"epsilon={spent} of {terms.epsilon:g} at delta={wording.small(terms.delta)} is spent so far, {by}"
+    terms = balance.terms
+    spent = round_up(balance.spent.epsilon)
+    count = len(balance.entries)
+    spenders = "1 run or search"
+    if count != 1:
+        spenders = f"{count} runs or searches"
+    return (
+        f"epsilon={spent} of {terms.epsilon:g} at delta={wording.small(terms.delta)} is spent so far, by {spenders}; "
+        f"kept in {path}"
+    )
 
 
 def made_by() -> tuple[str, str]:
-    """Who made the page, as a row."""
+    """Returns a row with the software that made the page, and when."""
     return "page made by", f"{software()}, on {wording.now()}; a ledger proves what was written down"
 
 
@@ -349,21 +346,23 @@ def _verify(runs: Sequence[Run]) -> StatementSection:
         ("runs made by", made_with(run.result for run in runs)),
         made_by(),
     ]
-    left = tuple(unfinished(run.folder) for run in runs if run.result is None)
-    return StatementSection("How can this be verified?", left, tuple(rows))
+    unfinished_runs = tuple(unfinished(run.folder) for run in runs if run.result is None)
+    return StatementSection("How can this be verified?", unfinished_runs, tuple(rows))
 
 
 def made_with(results: Iterable[Mapping[str, Any] | None]) -> str:
-    """The software that runs say they were made with."""
+    """Returns the software with which runs were made, by their results."""
     unknown = "not on record: unfinished, or by an early version"
-    return "; ".join(dict.fromkeys(str((one or {}).get("software") or unknown) for one in results))
+    return "; ".join(dict.fromkeys(str((result or {}).get("software") or unknown) for result in results))
 
 
 def data_of(config: Mapping[str, Any]) -> str:
-    """The data of a configuration, by name and place."""
+    """Returns the name of a configuration's data, and the path if there is one."""
     data = config["data"]
-    place = next((str(data[name]) for name in ("train", "path", "file") if data.get(name)), "")
-    return f"{data['name']}{f' ({place})' if place else ''}"
+    for name in ("train", "path", "file"):
+        if data.get(name):
+            return f"{data['name']} ({data[name]})"
+    return str(data["name"])
 
 
 def _held_by(run: Run, spending: RunCost) -> str:
@@ -371,34 +370,27 @@ def _held_by(run: Run, spending: RunCost) -> str:
 
 
 def purpose_of(config: Mapping[str, Any]) -> str:
-    """What a configuration trains, and how."""
-    strategy, variant = config["strategy"]["name"], config["strategy"]["variant"]
-    if variant == "published":
-        kind = " as published"
-    else:
-        kind = ""
-    return f"training a model of the kind {config['model']['name']} by the algorithm {strategy}{kind}"
+    """Returns in words which model a configuration trains, by which algorithm."""
+    text = f"training a model of the kind {config['model']['name']} by the algorithm {config['strategy']['name']}"
+    if config["strategy"]["variant"] == "published":
+        text += " as published"
+    return text
 
 
 def holders(config: Mapping[str, Any], spending: RunCost, names: Sequence[str] = ()) -> str:
-    """How many data holders there are, with how many records."""
-    each = _records_of(spending)
-    kind = config["data"].get("partition", {}).get("kind", "")
-    if kind and kind != "by_writer":
-        split = f"; one table, divided {_DIVIDED.get(kind, 'by labels')}"
-    else:
-        split = ""
+    """Returns in words how many data holders there are, with how many records."""
+    text = counted(spending.n_clients, "data holder")
     if names:
-        called = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})"
-    else:
-        called = ""
-    if spending.n_clients == 1:
-        split = ""
-    return f"{counted(spending.n_clients, 'data holder')}{called}{each}{split}"
+        text += f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})"
+    text += _records_of(spending)
+    kind = config["data"].get("partition", {}).get("kind", "")
+    if kind and kind != "by_writer" and spending.n_clients != 1:
+        text += f"; one table, divided {_DIVIDED.get(kind, 'by labels')}"
+    return text
 
 
 def _records_of(spending: RunCost) -> str:
-    """How many records each data holder has."""
+    """Returns in words how many records each data holder has; empty if that is unknown."""
     sizes = spending.sizes
     if not sizes:
         return ""
@@ -410,19 +402,27 @@ def _records_of(spending: RunCost) -> str:
 
 
 def _trusts(spendings: Sequence[RunCost]) -> list[str]:
-    return list(dict.fromkeys(record.trust for one in spendings for record in one.records))
+    return list(dict.fromkeys(record.trust for spending in spendings for record in spending.records))
 
 
 def _column(unit: str) -> str:
-    """Of a table: `group of 10 samples` is 10 records."""
+    """Returns the heading of a column: `group of 10 samples` is 10 records of one person."""
+    if unit in _COLUMNS:
+        return _COLUMNS[unit]
     count = unit.removeprefix("group of ").partition(" ")[0]
-    if unit.endswith("samples"):
-        several = f"record{'s' * (count != '1')} of one person"
-    else:
-        several = "data holders"
-    return _COLUMNS.get(unit, f"{count} {several}")
+    if not unit.endswith("samples"):
+        return f"{count} data holders"
+    if count == "1":
+        return "1 record of one person"
+    return f"{count} records of one person"
 
 
-def _looking(adversary: str) -> str:
-    known = {NEIGHBOUR: "one other data holder", MODEL: "whoever sees the final model only"}
-    return known.get(adversary) or wording.plain(adversary.removesuffix("s" * adversary.startswith("1 ")))
+def _observer(adversary: str) -> str:
+    """Returns an adversary in the words of the page."""
+    if adversary == NEIGHBOUR:
+        return "one other data holder"
+    if adversary == MODEL:
+        return "whoever sees the final model only"
+    if adversary.startswith("1 "):
+        return wording.plain(adversary.removesuffix("s"))
+    return wording.plain(adversary)

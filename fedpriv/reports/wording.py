@@ -1,4 +1,4 @@
-"""What is said of a guarantee in plain words, for who has to file it and knows no code."""
+"""Puts a guarantee into plain words, for a reader who has to file it and does not know code."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ SCALE = (
     "At an epsilon of 0.1 an even guess becomes at most 53 % sure, at 1 at most 74 %, at 3 at most 96 %; above 10 "
     "hardly anything is promised, and where there is no bound, nothing is."
 )
-TESTS, NUMBER_OF_TESTS = "the test data and every number computed on them", "the number of test records"
+TESTS = "the test data and every number computed on them"
+NUMBER_OF_TESTS = "the number of test records"
 
 
 def public(tests: str = TESTS) -> str:
-    """What counts as known to everybody; with private test data their number alone."""
+    """Returns a sentence on what counts as known to everybody; of private test data that is their number alone."""
     return (
         "Counted as known to everybody, and not protected: the number of data holders, how many records each has, "
         f"their names; all settings; the code; {tests}; parameters that are not trained."
@@ -54,7 +55,7 @@ _THOUGHT = {
 
 
 def sentence(subject: str, spent: PrivacySpent) -> str:
-    """What `subject`, e.g. "All that left", reveals at most."""
+    """Returns a sentence on what `subject`, e.g. "All that left", reveals at most."""
     if math.isinf(spent.epsilon):
         return f"Not private: {spent}."
     sure = _THOUGHT[spent.relation.partition("(")[0]].format(_sure(spent.epsilon))
@@ -66,21 +67,21 @@ def sentence(subject: str, spent: PrivacySpent) -> str:
 
 
 def plain(text: str) -> str:
-    """Of clients, as the code calls them."""
+    """Replaces the words for clients and examples in the code by those of the page."""
     return text.replace("client", "data holder").replace("examples", "records")
 
 
 def unit_of(spent: PrivacySpent) -> str:
-    """What is protected, and what that means."""
+    """Returns what is protected, and what that means."""
     return f"{UNITS[spent.unit]}; {RELATIONS[spent.relation.partition('(')[0]]}"
 
 
 def released(records: Iterable[Record]) -> str:
-    """How many answers of which kind, and how much noise."""
+    """Returns how many answers of which kind were released, and how much noise they have."""
     kinds = dict[tuple[str, str, str], list[float]]()
-    for one in records:
-        noise = one.noise_multiplier
-        levels = kinds.setdefault((one.query, one.mechanism, one.unit), [])
+    for record in records:
+        noise = record.noise_multiplier
+        levels = kinds.setdefault((record.query, record.mechanism, record.unit), [])
         levels.append(min(noise, default=math.inf) if isinstance(noise, tuple) else noise)
     return "; ".join(_kind(*kind, levels) for kind, levels in kinds.items()) or "none"
 
@@ -88,30 +89,30 @@ def released(records: Iterable[Record]) -> str:
 def _kind(query: str, law: str, unit: str, levels: list[float]) -> str:
     if law == "none":
         return f"{len(levels)} x {query}, without private noise"
-    least, most = min(levels), max(levels)
-    if most <= least * 1.001:
-        number = f"{least:.3g}"
+    smallest = min(levels)
+    largest = max(levels)
+    if largest <= smallest * 1.001:
+        number = f"{smallest:.3g}"
     else:
-        number = f"{least:.3g} to {most:.3g}"
+        number = f"{smallest:.3g} to {largest:.3g}"
+    unit_name = "data holder"
     if unit == "sample":
-        what = "record"
-    else:
-        what = "data holder"
-    return f"{len(levels)} x {query}, {law} noise of {number} times what one {what} can change"
+        unit_name = "record"
+    return f"{len(levels)} x {query}, {law} noise of {number} times what one {unit_name} can change"
 
 
 def small(value: float) -> str:
-    """1e-5 rather than 1e-05."""
+    """Formats a small number: 1e-5 rather than 1e-05."""
     return f"{value:.3g}".replace("e-0", "e-")
 
 
 def changed(path: Path) -> str:
-    """When a file was last changed, in UTC."""
+    """Returns when a file was last changed, in UTC."""
     return f"{datetime.fromtimestamp(path.stat().st_mtime, UTC):%Y-%m-%d %H:%M}"
 
 
 def now() -> str:
-    """In UTC, to the minute."""
+    """Returns the time in UTC, to the minute."""
     return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
 
 
@@ -122,7 +123,7 @@ def _rare(delta: float) -> str:
 
 
 def _sure(epsilon: float) -> str:
-    """The posterior probability of one of two values, from even odds, rounded up."""
+    """Formats the posterior probability of one of two values, from even odds, rounded up."""
     percent = 100 / (1 + math.exp(-epsilon))
     if percent < 99.9:
         return f"{math.ceil(percent * 10) / 10:g} %"

@@ -8,8 +8,9 @@ from fedpriv.strategies.advice import ConstraintNoise, Outlook
 
 
 def warnings_at_start(training: Training) -> list[str]:
-    """Warnings for a run that begins, without those that only matter while it is being planned."""
-    plan, noise = training.plan, None
+    """Returns the warnings for a run that begins, without those that only matter while it is being planned."""
+    plan = training.plan
+    noise = None
     if plan.privacy.private and "statistic:constraints" in plan.asked:
         noise = ConstraintNoise(float(training.oracle.answerer.statistic_deviation(0).max()))
     outlook = Outlook(training.rounds, graph_of(training.network), noise)

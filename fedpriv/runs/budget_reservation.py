@@ -17,23 +17,23 @@ from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs.extending import EarlierRun
 from fedpriv.runs.results import Ended
-from fedpriv.runs.run_accountant import rest_of
+from fedpriv.runs.run_accountant import remaining_records
 from fedpriv.runs.run_files import config_in
 from fedpriv.storage.identity import digest
 
 
 @dataclass(frozen=True)
 class BudgetReservation:
-    """What a run has to do with a budget.
+    """The part of a lifetime budget that a run reserves before its first release, and closes at its end.
 
     Attributes:
         budget: The budget.
         plan: What the run is going to release.
-        noise: Public name of the noise that it draws.
-        attempt: Which records of its ledger have that noise.
+        noise: Public name of the noise that the run draws.
+        attempt: Label of that noise in the records of its ledger.
         folder: The run's folder; None for a run in memory.
-        finished: Number of rounds at the checkpoint from which it goes on; None for a new run.
-        not_covered: What it reveals besides.
+        finished: Number of rounds at the checkpoint from which the run goes on; None for a new run.
+        not_covered: What the run reveals of the data that epsilon does not count.
     """
 
     budget: Budget
@@ -53,34 +53,35 @@ class BudgetReservation:
         not_covered: tuple[str, ...],
         earlier: EarlierRun | None = None,
     ) -> BudgetReservation | None:
-        """Of a run that is about to begin or to go on, or to extend an `earlier` one; None if it has no budget.
+        """Returns the reservation of a run that is about to begin, to go on, or to extend an `earlier` one.
+
+        None if the run has no budget.
 
         Raises:
             LedgerError: the budget cannot be read, or the run began with another one, or its first rounds did.
         """
+        # the id of the budget that the first rounds drew on, and the folder that says so
         if earlier is None:
-            begun = _begun_with(folder)
+            budget_id = _budget_id_in(folder)
+            first_folder = folder
         else:
-            begun = earlier.budget
+            budget_id = earlier.budget
+            first_folder = earlier.folder
         path = plan.privacy.budget
-        if earlier is not None and path is not None and begun is None:
+        if earlier is not None and path is not None and budget_id is None:
             fix = "leave privacy.budget out, or begin a new run"
             raise LedgerError(
                 f"{earlier.folder} was not paid for by {path}, and the run that extends it holds it; {fix}"
             )
-        if earlier is None:
-            folder_of_begun = folder
-        else:
-            folder_of_begun = earlier.folder
-        if path is None and begun is None:
+        if path is None and budget_id is None:
             return None
         if path is None:
             fix = "name that one as privacy.budget"
-            raise LedgerError(f"{folder_of_begun} began with a budget, and would go on without it; {fix}")
+            raise LedgerError(f"{first_folder} began with a budget, and would go on without it; {fix}")
         budget = Budget(path)
-        if begun not in (None, budget.terms.id):
+        if budget_id not in (None, budget.terms.id):
             fix = f"began with another budget than {path}; name that one as privacy.budget"
-            raise LedgerError(f"{folder_of_begun} {fix}")
+            raise LedgerError(f"{first_folder} {fix}")
         return BudgetReservation(
             budget=budget,
             plan=plan,
@@ -92,53 +93,59 @@ class BudgetReservation:
         )
 
     @property
-    def wanted(self) -> RunCost:
-        """What the run may release with this noise: its plan, or the rest of it after a resume with fresh noise."""
+    def planned_cost(self) -> RunCost:
+        """The cost of what the run may release with this noise.
+
+        That is its plan, or the remaining rounds of it after a resume with fresh noise.
+        """
         if self.attempt == 0:
-            rest = self.plan.records
+            records = self.plan.records
         else:
-            rest = rest_of(self.plan, self.finished or 0)
-        return self._spending(rest)
+            records = remaining_records(self.plan, self.finished or 0)
+        return self._cost(records)
 
     def check(self) -> None:
-        """Refuse a run that the budget does not allow.
+        """Refuses a run that the budget does not allow.
 
         Raises:
             PrivacyError: see `Budget.check`; or an earlier copy of the budget was put back.
         """
-        if self._goes_on:
+        if self._is_reserved:
             return
-        if any(record.attempt == self.attempt for record in _released(self.folder)):
+        if any(record.attempt == self.attempt for record in _records_in(self.folder)):
             raise LedgerError(
                 f"{self.budget.path} holds no reservation of {self._name}, which has released answers: an earlier copy "
                 "was put back, or the run began without a budget. Restore its newest copy, or start a new run"
             )
-        self.budget.check(self.wanted)
+        self.budget.check(self.planned_cost)
 
     def reserve(self) -> None:
-        """Charge the run, unless it goes on with what it reserved before.
+        """Charges the whole plan to the budget, unless the run goes on with what it reserved before.
 
         Raises:
             PrivacyError: see `Budget.reserve`.
         """
-        if not self._goes_on:
-            self.budget.reserve(self.wanted)
+        if not self._is_reserved:
+            self.budget.reserve(self.planned_cost)
 
     def close(self, ended: Ended, records: Sequence[Record]) -> None:
-        """The run has ended. What was not released is given back where a public limit ended it, else nothing."""
+        """Notes the end of the run in the budget; gives back what was not released if a public limit ended the run.
+
+        Other ends may depend on the data, and so would the amount given back.
+        """
         if ended == "left":
             return
-        made = [record for record in records if record.attempt == self.attempt]
-        planned = self.plan.records[: len(made)]
-        in_order = [_key(record) for record in made] == [_key(record) for record in planned]
+        with_this_noise = [record for record in records if record.attempt == self.attempt]
+        planned = self.plan.records[: len(with_this_noise)]
+        in_order = [_query_key(record) for record in with_this_noise] == [_query_key(record) for record in planned]
         used = None
         if ended == "budget" and self.attempt == 0 and in_order:
-            used = self._spending(planned)
+            used = self._cost(planned)
         self.budget.close(self.noise, ended, used)
 
     @property
-    def _goes_on(self) -> bool:
-        """Whether this run has reserved already: one that is new cannot have, whoever drew its noise."""
+    def _is_reserved(self) -> bool:
+        """Whether this run has reserved already; a new one has not, even if the budget holds noise of its name."""
         return self.finished is not None and self.budget.holds(self.noise)
 
     @property
@@ -147,7 +154,7 @@ class BudgetReservation:
             return "a run in memory"
         return str(self.folder)
 
-    def _spending(self, records: Sequence[Record]) -> RunCost:
+    def _cost(self, records: Sequence[Record]) -> RunCost:
         plan = self.plan
         config = None
         if self.folder is not None:
@@ -158,32 +165,34 @@ class BudgetReservation:
 
 
 def data_of(config: dict[str, Any] | None) -> str | None:
-    """Digest of what the clients' examples follow from, in a configuration; None if that is not known."""
+    """Returns a digest of the sections that determine the clients' examples; None without a configuration of data."""
     if config is None or "data" not in config:
         return None
     return digest(json.dumps([config["data"], config.get("problem")], sort_keys=True, default=str))
 
 
-def _begun_with(folder: Path | None) -> str | None:
-    """The budget that a run began with, by the header of its ledger."""
-    if folder is None:
-        path = None
-    else:
-        path = folder / "ledger.jsonl"
-    if path is None or not path.exists():
+def _ledger_in(folder: Path | None) -> LedgerFile | None:
+    """Reads the ledger in a folder; None if there is none."""
+    if folder is None or not (folder / "ledger.jsonl").exists():
         return None
-    return LedgerFile.read(path).header.budget
+    return LedgerFile.read(folder / "ledger.jsonl")
 
 
-def _released(folder: Path | None) -> Sequence[Record]:
-    if folder is None:
-        path = None
-    else:
-        path = folder / "ledger.jsonl"
-    if path is None or not path.exists():
+def _budget_id_in(folder: Path | None) -> str | None:
+    """Returns the id of the budget that the run in a folder began with, by the header of its ledger."""
+    ledger = _ledger_in(folder)
+    if ledger is None:
+        return None
+    return ledger.header.budget
+
+
+def _records_in(folder: Path | None) -> Sequence[Record]:
+    """Returns what the run in a folder has released."""
+    ledger = _ledger_in(folder)
+    if ledger is None:
         return []
-    return LedgerFile.read(path).records
+    return ledger.records
 
 
-def _key(record: Record) -> tuple[int, str, int]:
+def _query_key(record: Record) -> tuple[int, str, int]:
     return record.round, record.query, record.index

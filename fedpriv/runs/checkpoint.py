@@ -38,7 +38,7 @@ class Checkpoint:
         first_nonfinite: See `fedpriv.runs.results.Result`.
         stopping: How long the metric of `stop` has not improved; see `fedpriv.evaluation.early_stopping.EarlyStopping`.
         chunk: See `fedpriv.planning.compute.Compute`; None in files of earlier versions.
-        state: See there. On disk, `progress` says which rows of the files beside this one are the clients'.
+        state: See `Compute`. On disk, `progress` says which rows of the files beside this one are the clients'.
         processes: Number of processes that the run had.
         words: The settings by name, to say which differ on a resume with others.
         data: Keyed digests of the clients' examples, see `fedpriv.clients.data_fingerprints`.
@@ -77,14 +77,15 @@ class Checkpoint:
         return Randomness(int(self.seed, 16), int(self.secret_seed, 16), self.attempt, self.run)
 
     def save(self, path: Path) -> None:
-        """Write it to the physical disk; a crash leaves the old file or the new one.
+        """Writes the checkpoint to the physical disk; a crash leaves the old file or the new one.
 
         Raises:
-            FedprivError: it cannot be written.
+            FedprivError: the file cannot be written.
         """
         content = io.BytesIO()
         words = zlib.compress(json.dumps(self.words).encode()).hex()  # small, since it is written again and again
-        torch.save({**{field.name: getattr(self, field.name) for field in fields(self)}, "words": words}, content)
+        payload = {field.name: getattr(self, field.name) for field in fields(self)}
+        torch.save({**payload, "words": words}, content)
         try:
             files.write_whole(path, content.getvalue())
         except OSError as error:
@@ -93,10 +94,10 @@ class Checkpoint:
 
     @staticmethod
     def load(path: Path, device: torch.device) -> Checkpoint:
-        """Read a checkpoint. On the device `meta` tensors have no values, which is fast.
+        """Reads a checkpoint. On the device `meta` tensors have no values, which is fast.
 
         Raises:
-            FedprivError: there is none, or it cannot be read.
+            FedprivError: the file does not exist, or cannot be read.
         """
         try:
             content = files.opened(path)
@@ -111,32 +112,37 @@ class Checkpoint:
                     f"{path} was written by an earlier fedpriv, whose noise this one cannot repeat: go on with the "
                     "version that began the run, or start a new run (what this one has spent stays spent)"
                 )
-            if missing := {field.name for field in fields(TrainState)} ^ {*payload["progress"]}:
+            missing = {field.name for field in fields(TrainState)} ^ {*payload["progress"]}
+            if missing:
                 raise KeyError(", ".join(sorted(missing)))
             head: str | None = payload.pop("head", None)
             words: dict[str, str] = json.loads(zlib.decompress(bytes.fromhex(payload.pop("words"))))
             return Checkpoint(head=head, words=words, **payload)
         except (RuntimeError, KeyError, TypeError, EOFError, ValueError, OSError, zlib.error, UnpicklingError) as error:
-            reason = (str(error) or "it ends too early").split(". ")[0].splitlines()[0]  # torch goes on about it
+            reason = (str(error) or "it ends too early").split(". ")[0].splitlines()[0]  # torch's messages are long
             raise FedprivError(f"{path} cannot be read ({reason}); restore it or start the run anew") from error
 
     @staticmethod
-    def last(folder: Path, told: int, device: torch.device) -> Checkpoint | None:
-        """The checkpoint of a stopped run; None if it was killed before its first one.
+    def last(folder: Path, n_reported: int, device: torch.device) -> Checkpoint | None:
+        """Returns the checkpoint of a stopped run; None if the run was killed before its first one.
 
         Such a run has released nothing: its empty ledger is removed, and it begins again.
 
         Args:
             folder: The run's folder, locked by this process.
-            told: Number of releases according to its metrics.
+            n_reported: Number of releases according to its metrics.
             device: Where tensors go.
 
         Raises:
-            FedprivError: there is none though something was released, there is no run, or it cannot be read.
+            FedprivError: the checkpoint is missing though something was released, or unreadable; or there is no run.
         """
-        path, ledger = folder / "checkpoint.pt", folder / "ledger.jsonl"
+        path = folder / "checkpoint.pt"
+        ledger = folder / "ledger.jsonl"
         begun = ledger.exists() or (folder / "config.yaml").exists()
-        if path.exists() or not begun or told or (ledger.exists() and read_ledger(ledger)):
+        if path.exists() or not begun or n_reported:
+            return Checkpoint.load(path, device)
+        # answers without a checkpoint: loading it raises the error that says what to do
+        if ledger.exists() and read_ledger(ledger):
             return Checkpoint.load(path, device)
         ledger.unlink(missing_ok=True)
         return None

@@ -24,7 +24,7 @@ _TITLE = 52  # letters of a title's line: of a usual name's, which has wide ones
 
 
 class Curves(Protocol):
-    """What the picture shows: a run's folder, or a result."""
+    """Something that a picture can be drawn of: a run's folder, or a result."""
 
     @property
     def metrics(self) -> Sequence[dict[str, Any]]:
@@ -57,35 +57,48 @@ class Curves(Protocol):
 
 
 def column_of(rows: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
-    """Rounds and values of a metric, where it was measured."""
+    """Returns the rounds in which a metric was measured, and its values."""
     measured = [row for row in rows if row.get(name) is not None]
     return [row["round"] for row in measured], [float(row[name]) for row in measured]
 
 
 def draw(run: Curves, figure: Figure) -> None:
-    """Draw the test metric and epsilon against rounds; title and epsilon are wrapped, never cut.
+    """Draws the test metric and epsilon against rounds; title and epsilon are wrapped, never cut.
 
     Args:
         run: What is drawn.
         figure: An empty figure of `SIZE`, with the layout `"constrained"`.
     """
-    own = metrics.own(dict.fromkeys(name for row in run.metrics for name in row))
-    above, *between, below = figure.subplots(2 + bool(own), 1, sharex=True, height_ratios=(3, *[2] * (1 + bool(own))))
-    _draw_metric(above, run)
-    for axes in between:
-        _draw_own(axes, run, own)
-    if run.column("violation")[1]:
-        _draw_violation(below, run)
+    # panels: the test metric, the user's own metrics if there are any, and epsilon (or violations of constraints)
+    custom = metrics.custom_rows(dict.fromkeys(name for row in run.metrics for name in row))
+    if custom:
+        heights = (3, 2, 2)
     else:
-        _draw_epsilon(below, run)
-    below.set_xlabel("round")
-    for axes in (above, *between, below):
+        heights = (3, 2)
+    top, *middle, bottom = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
+    _draw_metric(top, run)
+    for axes in middle:
+        _draw_custom(axes, run, custom)
+    if run.column("violation")[1]:
+        _draw_violation(bottom, run)
+    else:
+        _draw_epsilon(bottom, run)
+    bottom.set_xlabel("round")
+    for axes in (top, *middle, bottom):
         tidy(axes)
     figure.align_ylabels()
-    title, privacy = textwrap.wrap(run.title, _TITLE), textwrap.wrap(run.privacy, 112)
-    above.set_title("\n".join(title), loc="left", fontsize=13, fontweight="bold", pad=14 + 12 * len(privacy))
-    place = {"xycoords": "axes fraction", "textcoords": "offset points"}
-    above.annotate("\n".join(privacy), (0, 1), (0, 9), **place, fontsize=8.5, color=_GREY)
+    title = textwrap.wrap(run.title, _TITLE)
+    privacy = textwrap.wrap(run.privacy, 112)
+    top.set_title("\n".join(title), loc="left", fontsize=13, fontweight="bold", pad=14 + 12 * len(privacy))
+    top.annotate(
+        "\n".join(privacy),
+        (0, 1),
+        (0, 9),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        fontsize=8.5,
+        color=_GREY,
+    )
 
 
 def _draw_metric(axes: Axes, run: Curves) -> None:
@@ -94,21 +107,27 @@ def _draw_metric(axes: Axes, run: Curves) -> None:
     axes.plot(rounds, values, color=_METRIC, linewidth=2, label=first.title if others else None)
     for metric, dashes in zip(others, itertools.cycle(("--", ":", "-."))):
         axes.plot(*_column(run, metric, metric.name), dashes, color=_GREY, linewidth=1.5, label=metric.title)
-    (_, low), (_, high) = (_column(run, first, f"node_{first.name}_{part}") for part in ("min", "max"))
+    _, low = _column(run, first, f"node_{first.name}_min")
+    _, high = _column(run, first, f"node_{first.name}_max")
     if len(low) == len(high) == len(rounds):
         axes.fill_between(rounds, low, high, color=_METRIC, alpha=0.15, linewidth=0, label="nodes, worst to best")
-    (_, low), (_, high) = (_column(run, first, f"client_{first.name}_{part}") for part in ("p10", "p90"))
+    _, low = _column(run, first, f"client_{first.name}_p10")
+    _, high = _column(run, first, f"client_{first.name}_p90")
     if len(low) == len(high) == len(rounds) > 0:
         axes.fill_between(rounds, low, high, color=_EPSILON, alpha=0.12, linewidth=0, label="clients, 10 % to 90 %")
-        worst = _column(run, first, f"client_{first.name}_{'min' if first.better == 'higher' else 'max'}")
-        name = (metrics.worst_client(run.result or {}, first) or "").replace("$", r"\$")  # else it is a formula
-        if name:
-            at_end = f", at the end {cut(name, 30)}"
+        if first.better == "higher":
+            worst = _column(run, first, f"client_{first.name}_min")
         else:
-            at_end = ""
-        axes.plot(*worst, ":", color=_EPSILON, linewidth=1.2, label=f"the worst client{at_end}")
+            worst = _column(run, first, f"client_{first.name}_max")
+        name = metrics.worst_client(run.result or {}, first) or ""
+        name = name.replace("$", r"\$")  # matplotlib would read $ as the start of a formula
+        if name:
+            client_name = f", at the end {cut(name, 30)}"
+        else:
+            client_name = ""
+        axes.plot(*worst, ":", color=_EPSILON, linewidth=1.2, label=f"the worst client{client_name}")
     if axes.get_legend_handles_labels()[1]:
-        # where a run that learns is not
+        # the corner away from the curve of a run that learns
         if first.better == "higher":
             corner = "lower right"
         else:
@@ -123,11 +142,11 @@ def _draw_metric(axes: Axes, run: Curves) -> None:
         )
 
 
-def _draw_own(axes: Axes, run: Curves, own: Sequence[Metric[None]]) -> None:
-    """The user's own metrics, of which nobody knows the scale."""
-    for metric, color in zip(own, itertools.cycle((_METRIC, _EPSILON, _GREY, "#009E73", "#CC79A7"))):
+def _draw_custom(axes: Axes, run: Curves, custom: Sequence[Metric[None]]) -> None:
+    """Draws the user's own metrics, in a panel of their own since their scale is unknown."""
+    for metric, color in zip(custom, itertools.cycle((_METRIC, _EPSILON, _GREY, "#009E73", "#CC79A7"))):
         axes.plot(*run.column(metric.name), color=color, linewidth=1.5, label=metric.title)
-    axes.set_ylabel("own metrics" if len(own) > 1 else own[0].title)
+    axes.set_ylabel("own metrics" if len(custom) > 1 else custom[0].title)
     axes.legend(frameon=False, fontsize=9, labelcolor=_GREY)
 
 
@@ -137,7 +156,7 @@ def _column(run: Curves, metric: Metric[object], name: str) -> tuple[list[int], 
 
 
 def _draw_violation(axes: Axes, run: Curves) -> None:
-    """Of an exact run with constraints, which has no epsilon to show; a zero has no place on the scale."""
+    """Draws the violation of an exact run with constraints, which has no epsilon; a log scale cannot show zeros."""
     for name, label, color in (("violation", "largest violation", _EPSILON), ("stationarity", "stationarity", _GREY)):
         rounds, values = run.column(name)
         axes.semilogy(rounds, [value if value > 0 else math.nan for value in values], color=color, label=label)
@@ -147,7 +166,9 @@ def _draw_violation(axes: Axes, run: Curves) -> None:
 
 def _draw_epsilon(axes: Axes, run: Curves) -> None:
     target = run.target
-    rounds, values = [0, *run.column("epsilon")[0]], [0.0, *run.column("epsilon")[1]]
+    rounds, values = run.column("epsilon")
+    rounds = [0, *rounds]
+    values = [0.0, *values]
     axes.set_ylabel("epsilon spent")
     if not all(math.isfinite(value) for value in values):
         axes.text(0.5, 0.5, "infinite: not private", transform=axes.transAxes, ha="center", color=_EPSILON)
@@ -157,7 +178,7 @@ def _draw_epsilon(axes: Axes, run: Curves) -> None:
 
 
 def draw_spent(axes: Axes, rounds: Sequence[int], values: Sequence[float], limit: float | None, label: str) -> None:
-    """Draw what is spent after each round, and a line at the limit, with its label."""
+    """Draws what is spent after each round, and a line at the limit, with its label."""
     axes.plot(rounds, values, color=_EPSILON, linewidth=2)
     axes.fill_between(rounds, values, color=_EPSILON, alpha=0.12, linewidth=0)
     axes.set_ylim(0, 1.15 * max(limit or 0.0, *values))
@@ -190,7 +211,7 @@ def _label_end(axes: Axes, x: float, y: float, text: str, color: str) -> None:
 
 
 def tidy(axes: Axes) -> None:
-    """Remove what draws the eye away from the curves."""
+    """Removes what draws the eye away from the curves."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#B0B4B8")
     axes.tick_params(colors=_GREY, labelsize=9)

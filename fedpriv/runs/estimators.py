@@ -110,13 +110,13 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         self.random_state = random_state
 
     def __sklearn_tags__(self) -> Tags:
-        """Sparse rows are taken."""
+        """Declares to scikit-learn that sparse rows are accepted."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
 
     def fit(self, X: Rows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> PrivateLogisticRegression:
-        """Fit to rows `[n, n_features]` and labels `[n]`.
+        """Fits to rows `[n, n_features]` and labels `[n]`.
 
         Args:
             X: Dense array or scipy sparse matrix, which becomes dense here: about 16 bytes times n times n_features.
@@ -127,32 +127,37 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         Raises:
             ValueError: parameters or data cannot be used.
         """
-        checked: Any = validate_data(self, cast(Any, X), cast(Any, y), accept_sparse="csr", dtype=np.float64)
-        rows, labels = checked
+        validated: Any = validate_data(self, cast(Any, X), cast(Any, y), accept_sparse="csr", dtype=np.float64)
+        rows, labels = validated
         check_classification_targets(labels)
         self._check_settings()
         codes = self._codes(labels)
         weights = self._class_weights()[codes] * _row_weights(sample_weight, len(codes))
-        inputs, targets = self._inputs(rows), np.stack([codes, weights], 1, dtype=np.float64)
+        inputs = self._inputs(rows)
+        targets = np.stack([codes, weights], 1, dtype=np.float64)
         model, loss, smoothness = self._model(inputs.shape[1])
-        privacy, steps = self._privacy(), self._steps(len(codes))
-        found = train(
+        privacy = self._privacy()
+        steps = self._steps(len(codes))
+        regularizer = L2(self.lam) if self.lam else Zero()
+        # all rows are those of one client
+        result = train(
             make_clients(model, loss, [TensorDataset(torch.from_numpy(inputs), torch.from_numpy(targets))]),
-            gradient_descent(
-                1 / smoothness, L2(self.lam) if self.lam else Zero(), momentum=max(0.0, 1 - 6 / steps), average=4.0
-            ),
+            gradient_descent(1 / smoothness, regularizer, momentum=max(0.0, 1 - 6 / steps), average=4.0),
             privacy,
             rounds=steps,
             secret_seed=self._seed(inputs, targets),
             compute=Compute(backend="linear", device="cpu", dtype="float64"),
         )
-        params = found.params.view(-1, inputs.shape[1]).numpy()
-        self.coef_, self.intercept_ = params[:, :-1] / self._bound(), params[:, -1] * _CONSTANT
-        self.n_iter_, self.spent_ = found.rounds, replace(found.spent, not_covered=self._not_covered())
+        params = result.params.view(-1, inputs.shape[1]).numpy()
+        # undo the scaling of rows and of the constant feature
+        self.coef_ = params[:, :-1] / self._bound()
+        self.intercept_ = params[:, -1] * _CONSTANT
+        self.n_iter_ = result.rounds
+        self.spent_ = replace(result.spent, not_covered=self._not_covered())
         return self
 
     def decision_function(self, X: Rows) -> NDArray[np.float64]:
-        """Scores `[n, n_classes]`, or `[n]` for the second of two classes. Rows are scaled as in `fit`."""
+        """Returns scores `[n, n_classes]`, or `[n]` for the second of two classes. Rows are scaled as in `fit`."""
         check_is_fitted(self)
         rows: Any = validate_data(self, cast(Any, X), accept_sparse="csr", dtype=np.float64, reset=False)
         scores = _shortened(rows, self._bound()) @ self.coef_.T + self.intercept_
@@ -161,28 +166,30 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         return scores
 
     def predict(self, X: Rows) -> NDArray[Any]:
-        """Labels `[n]`."""
+        """Returns labels `[n]`."""
         scores = self.decision_function(X)
-        return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(1)]
+        if scores.ndim == 1:
+            return self.classes_[(scores > 0).astype(int)]
+        return self.classes_[scores.argmax(1)]
 
     def predict_proba(self, X: Rows) -> NDArray[np.float64]:
-        """Probabilities `[n, n_classes]`."""
+        """Returns probabilities `[n, n_classes]`."""
         scores = self.decision_function(X)
         if scores.ndim == 1:
             return np.stack([expit(-scores), expit(scores)], 1)
         return softmax(scores, axis=1)
 
     def _not_covered(self) -> tuple[str, ...]:
-        """What else the fit tells of the data, and against whom its noise does not help."""
-        if self.classes is not None:
-            labels = ()
-        else:
-            labels = ("the set of labels, read from y",)
-        guessable = self.random_state is not None and abs(self.random_state) < _GUESSABLE
-        return (*labels, *(("whoever guesses random_state",) if guessable else ()))
+        """Returns what the fit reveals of the data besides epsilon, and against whom its noise does not help."""
+        reveals = list[str]()
+        if self.classes is None:
+            reveals.append("the set of labels, read from y")
+        if self.random_state is not None and abs(self.random_state) < _GUESSABLE:
+            reveals.append("whoever guesses random_state")
+        return tuple(reveals)
 
     def _check_settings(self) -> None:
-        """What the parts that are built from these settings would refuse under another name, or not at all."""
+        """Refuses settings that training would refuse under another name, or not at all."""
         if not (self.lam >= 0 and math.isfinite(self.lam)):
             raise ConfigError("lam", self.lam, "must be finite and not negative; 0 is no regulariser")
         if self.max_iter is not None and not (isinstance(self.max_iter, Integral) and self.max_iter >= 1):
@@ -196,10 +203,10 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         return Privacy(epsilon=self.epsilon, delta=self.delta, clip=Clip(self.clip_norm))
 
     def _steps(self, n: int) -> int:
-        """More where there is less noise on n rows."""
+        """Returns the number of gradient steps for n rows; more where there is less noise."""
         if self.max_iter is not None:
             return int(self.max_iter)
-        # T steps with momentum go T^2 / 6 gradients far, and noise with them: with mu n their errors stay alike
+        # T steps with momentum go T^2 / 6 gradients far, and noise with them: with mu n their errors stay of equal size
         if self.epsilon == math.inf:
             ratio = math.inf
         else:
@@ -207,7 +214,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         return round(min(max(math.sqrt(12 * ratio * n), 10), _MOST_STEPS))
 
     def _codes(self, labels: NDArray[Any]) -> NDArray[np.int64]:
-        """Each label's place in `classes_`, which is found here."""
+        """Sets `classes_` and returns the index of each label in it, `[n]`."""
         if self.classes is None:
             self.classes_ = np.unique(labels)
         else:
@@ -220,43 +227,44 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         return codes
 
     def _class_weights(self) -> NDArray[np.float64]:
-        """Of each class, at most 1."""
-        if self.class_weight is None:
-            given: Any = {}
-        else:
-            given = self.class_weight
-        if not isinstance(given, Mapping):
+        """Returns the weight of each class, at most 1."""
+        factors: Any = {} if self.class_weight is None else self.class_weight
+        if not isinstance(factors, Mapping):
             fix = "would count private labels; give public numbers by label, e.g. {0: 0.1, 1: 1}"
-            raise ConfigError("class_weight", given, fix)
-        if unknown := set(given) - set(self.classes_.tolist()):
-            raise ConfigError("class_weight", given, f"{unknown} are no labels; there are {self.classes_.tolist()}")
-        weights = np.array([float(given.get(label, 1)) for label in self.classes_.tolist()])
+            raise ConfigError("class_weight", factors, fix)
+        unknown = set(factors) - set(self.classes_.tolist())
+        if unknown:
+            raise ConfigError("class_weight", factors, f"{unknown} are no labels; there are {self.classes_.tolist()}")
+        weights = np.array([float(factors.get(label, 1)) for label in self.classes_.tolist()])
         if not (np.isfinite(weights).all() and (weights > 0).all()):
-            raise ConfigError("class_weight", given, "positive finite numbers; leave rows of weight 0 out of the data")
+            raise ConfigError(
+                "class_weight", factors, "positive finite numbers; leave rows of weight 0 out of the data"
+            )
         return weights / weights.max()
 
     def _model(self, n_inputs: int) -> tuple[nn.Module, Loss, float]:
-        """A linear model, its loss of one row times the row's weight, and the largest smoothness of that."""
+        """Returns a linear model, its loss of one row times the row's weight, and the largest smoothness of that."""
+        # the largest squared norm of a row with the constant feature
         squared = 1 + _CONSTANT**2
         if len(self.classes_) == 2:
             return LogisticRegression(n_inputs), _weighted(logistic), squared / 4
         return SoftmaxRegression(n_inputs, len(self.classes_)), _weighted(cross_entropy), squared / 2
 
     def _seed(self, *data: NDArray[np.float64]) -> int | None:
-        """A seed of the parameters and the data: two fits that differ in either would share their noise.
+        """Returns a secret seed that depends on the parameters and the data, not on `random_state` alone.
 
-        The difference of two such answers has no noise at all, and cross-validation or a grid search asks for just
-        that.
+        Otherwise two fits that differ in either would share their noise. The difference of two such answers has no
+        noise at all, and cross-validation or a grid search makes just such fits.
         """
         if self.random_state is None:
             return None
-        found = hashlib.blake2b(repr(sorted(self.get_params().items())).encode(), digest_size=16)
+        hasher = hashlib.blake2b(repr(sorted(self.get_params().items())).encode(), digest_size=16)
         for values in data:
-            found.update(np.ascontiguousarray(values).tobytes())
-        return int.from_bytes(found.digest(), "little")
+            hasher.update(np.ascontiguousarray(values).tobytes())
+        return int.from_bytes(hasher.digest(), "little")
 
     def _bound(self) -> float:
-        """`data_norm`, of settings and the number of columns alone."""
+        """Returns `data_norm`; its default depends on the number of columns alone."""
         if self.data_norm is None:
             return math.sqrt(self.n_features_in_)
         if not (np.isfinite(self.data_norm) and self.data_norm > 0):
@@ -265,28 +273,28 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         return self.data_norm
 
     def _inputs(self, rows: Rows) -> NDArray[np.float64]:
-        """Rows in the unit ball with the constant beside them, `[n, n_features + 1]`, dense."""
+        """Returns the rows scaled into the unit ball, with the constant feature, `[n, n_features + 1]`, dense."""
         short = _shortened(rows, self._bound()) / self._bound()
-        parts: Any = [short, np.full((short.shape[0], 1), _CONSTANT)]
+        columns: Any = [short, np.full((short.shape[0], 1), _CONSTANT)]
         if issparse(rows):
-            return hstack(parts).toarray()
-        return np.hstack(parts)
+            return hstack(columns).toarray()
+        return np.hstack(columns)
 
 
 def _shortened(rows: Any, bound: float) -> Any:  # noqa: ANN401 - dense or sparse, as given
-    """Rows, dense or sparse, of norm at most `bound`: longer ones are scaled down."""
+    """Returns rows, dense or sparse, of norm at most `bound`: longer ones are scaled down."""
     factors = bound / np.maximum(row_norms(rows), bound)
     if issparse(rows):
         return diags_array(factors) @ rows
     return rows * factors[:, None]
 
 
-def _row_weights(given: ArrayLike | None, n: int) -> NDArray[np.float64]:
-    """Checked, `[n]`."""
-    if given is None:
+def _row_weights(sample_weight: ArrayLike | None, n: int) -> NDArray[np.float64]:
+    """Validates the weights of n rows, by default 1; returns `[n]`."""
+    if sample_weight is None:
         weights = np.ones(n)
     else:
-        weights = column_or_1d(given, dtype=np.float64)
+        weights = column_or_1d(sample_weight, dtype=np.float64)
     if len(weights) != n:
         raise DataError(f"sample_weight has {len(weights)} numbers for {n} rows: give one for each")
     if not ((weights >= 0) & (weights <= 1)).all():

@@ -14,7 +14,7 @@ from fedpriv.clients.client import Loss
 from fedpriv.clients.population import Population
 from fedpriv.data.base import size
 from fedpriv.errors import ConfigError
-from fedpriv.evaluation.client_tests import ClientTests, Tests, by_client, checked_names, known_of, together
+from fedpriv.evaluation.client_tests import ClientTests, Tests, checked_names, concatenate, index_tests, reported_names
 from fedpriv.evaluation.custom_metrics import CustomMetric, MetricSet
 from fedpriv.evaluation.early_stopping import EarlyStopping, Stop
 from fedpriv.evaluation.evaluator import Evaluator
@@ -23,24 +23,24 @@ from fedpriv.privacy.settings import Privacy
 
 @dataclass(frozen=True)
 class EvaluationData:
-    """Public test data, and what is done with them; see `train` for its parts.
+    """Public test data, and the metrics that are computed on them; see the arguments of `train`.
 
     Attributes:
         test: What the model is tested on; None if nothing is.
         of_clients: The test set of each client that has one.
-        own: The user's own metrics.
-        stop: When to end the run; None never does.
-        names: The clients' names; none if they have none.
+        custom: The user's own metrics.
+        stop: When to end the run; None for never.
+        names: The clients' names; empty if they have none.
     """
 
     test: Dataset[Any] | None
     of_clients: Tests
-    own: MetricSet
+    custom: MetricSet
     stop: Stop | None
     names: tuple[str, ...]
 
     @staticmethod
-    def made(
+    def create(
         test: Dataset[Any] | None,
         client_tests: Sequence[Dataset[Any] | None] | None,
         metrics: Mapping[str, CustomMetric] | None,
@@ -48,61 +48,66 @@ class EvaluationData:
         names: Sequence[str] | None,
         n_clients: int,
     ) -> EvaluationData:
-        """From the arguments of `train`.
+        """Builds the evaluation data from the arguments of `train`.
 
         Raises:
             ConfigError: metrics without test data, or test sets or names for another number of clients.
         """
-        of_clients, own = by_client(client_tests, n_clients), MetricSet(metrics or {})
+        of_clients = index_tests(client_tests, n_clients)
+        custom = MetricSet(metrics or {})
         if test is None:
-            test = together(None, of_clients)
-        else:
-            test = test
-        if own.given and test is None:
-            raise ConfigError("metrics", own.names, "there are no test data to compute them on: give some")
-        return EvaluationData(test, of_clients, own, stop, checked_names(names, n_clients))
+            test = concatenate(None, of_clients)
+        if custom.metrics_by_name and test is None:
+            raise ConfigError("metrics", custom.names, "there are no test data to compute them on: give some")
+        return EvaluationData(test, of_clients, custom, stop, checked_names(names, n_clients))
 
     @staticmethod
     def nothing() -> EvaluationData:
-        """Nothing is tested: in a process that does not report."""
+        """Returns evaluation data without test data, for a process that does not report."""
         return EvaluationData(None, {}, MetricSet({}), None, ())
 
     @property
     def everything(self) -> Dataset[Any] | None:
         """All public examples."""
-        return together(self.test, self.of_clients)
+        return concatenate(self.test, self.of_clients)
 
     def evaluator(self, model: nn.Module, loss: Loss, *, batched: bool) -> Evaluator | None:
-        """What tests a model; None without test data."""
+        """Returns the evaluator of a model; None without test data."""
         if self.test is None:
             return None
-        return Evaluator(model, loss, self.test, batched=batched, own=self.own)
+        return Evaluator(model, loss, self.test, batched=batched, custom=self.custom)
 
     def client_tests(self, evaluate: Evaluator | None) -> ClientTests | None:
-        """What tests the clients' models, each on its own test set; None where they have none."""
+        """Returns the tests of the clients' models, each on its own test set; None where there are no such sets."""
         if evaluate is not None and self.of_clients:
             return ClientTests(evaluate, self.of_clients)
         return None
 
     def as_many(self, examples: int, privacy: Privacy) -> bool:
-        """Whether there are as many test examples as training examples, which may then be the same."""
+        """Whether a private run has as many test as training examples, so that they may be the same ones."""
         return privacy.private and any(size(tested) == examples for tested in self._tested)
 
     def check(self, population: Population, examples: Sequence[list[bytes]]) -> None:
-        """Refuse copies of the training examples; see `ownership.check_test`."""
+        """Refuses test data that are copies of the training examples; see `ownership.check_test`."""
         for tested in self._tested:
             ownership.check_test(population, tested, examples)
 
     @property
     def _tested(self) -> list[Dataset[Any]]:
-        return [tested for tested in (self.test, together(None, self.of_clients)) if tested is not None]
+        return [tested for tested in (self.test, concatenate(None, self.of_clients)) if tested is not None]
 
     def stopping(self, evaluate: Evaluator | None, start: Tensor, stored: Mapping[str, float]) -> EarlyStopping:
-        """How long the metric of `stop` has not improved: so far, by what a checkpoint `stored`."""
+        """Returns the early stopping of a run, with the progress that a checkpoint `stored`.
+
+        Args:
+            evaluate: Tests models; None without test data.
+            start: The first model, `[dim]`.
+            stored: The early stopping in the checkpoint; empty for a new run.
+        """
         if self.stop is None:
             return EarlyStopping()
         if evaluate is None:
-            known = []
+            names = []
         else:
-            known = known_of(evaluate.names(start), self.of_clients)
-        return self.stop.begin(known).restored(stored)
+            names = reported_names(evaluate.names(start), self.of_clients)
+        return self.stop.begin(names).restored(stored)

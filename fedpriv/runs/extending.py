@@ -1,4 +1,4 @@
-"""Going on with a finished run for more rounds: what the new run takes over from the folder of the earlier one.
+"""Extending a finished run by more rounds: what the new run takes over from the folder of the earlier one.
 
 The new run has a folder of its own. Its ledger begins with all records of the earlier run, so that whoever counts it
 counts both parts; the earlier folder is only read. Noise and batches of the further rounds are drawn anew.
@@ -41,24 +41,24 @@ class EarlierRun:
 
     @staticmethod
     def read(folder: str | Path, device: torch.device) -> EarlierRun:
-        """Read and check a folder.
+        """Reads and checks the folder of a finished run.
 
         Args:
             folder: The folder of the earlier run.
             device: Where the tensors of its state go.
 
         Raises:
-            FedprivError: there is no run, it is unfinished or ended early, or its files were altered.
+            FedprivError: the folder holds no run, the run is unfinished or ended early, or its files were altered.
         """
         path = Path(folder)
         checkpoint = Checkpoint.load(path / "checkpoint.pt", device)
         files = RunFiles.read(path)
-        found = integrity.findings(files)
-        if found:
-            seal = None
-        else:
-            seal = integrity.unsealed(files, checkpoint.randomness().seal_key())
-        integrity.refuse([*found, *([] if seal is None else [seal])])
+        problems = integrity.findings(files)
+        if not problems:
+            unsealed = integrity.unsealed(files, checkpoint.randomness().seal_key())
+            if unsealed is not None:
+                problems.append(unsealed)
+        integrity.refuse(problems)
         if not checkpoint.kept:
             raise FedprivError(f"{path} was made by an earlier version, which did not note what extending it needs")
         if checkpoint.round < checkpoint.rounds:
@@ -76,7 +76,7 @@ class EarlierRun:
 
     @property
     def header(self) -> Extended:
-        """What the ledger of the new run says of this one."""
+        """The facts about this run in the header of the new run's ledger."""
         return Extended(self.first.rounds, len(self.first.records))
 
     @property
@@ -86,7 +86,7 @@ class EarlierRun:
 
 
 def common(privacy: Privacy) -> Privacy:
-    """The privacy settings that a run has in common with one that extends it: no target, and noise of size 1."""
+    """Returns the privacy settings that a run shares with one that extends it: without target, noise multiplier 1."""
     if privacy.private:
         return replace(privacy, epsilon=None, noise_multiplier=1.0)
     return privacy

@@ -35,9 +35,9 @@ class History(Sequence[Row]):
     """
 
     def __init__(self, rows: Sequence[Row], columns: Sequence[str] | None = None) -> None:
-        known = dict.fromkeys(name for row in rows for name in row)
+        names = dict.fromkeys(name for row in rows for name in row)
         if columns is None:
-            self.columns: tuple[str, ...] = tuple(known)
+            self.columns: tuple[str, ...] = tuple(names)
         else:
             self.columns = tuple(columns)
         self._rows = [{name: row[name] for name in self.columns if name in row} for row in rows]
@@ -59,7 +59,7 @@ class History(Sequence[Row]):
     def __getitem__(self, key: list[str]) -> History: ...
 
     def __getitem__(self, key: int | slice | str | list[str]) -> dict[str, Any] | History | NDArray[Any]:
-        """A row, some rows, a column, or some columns.
+        """Returns a row, some rows, a column, or some columns.
 
         Raises:
             ConfigError: there is no column of this name, or the key is of another kind.
@@ -96,15 +96,15 @@ class History(Sequence[Row]):
             raise ConfigError("history", name, f"has no such column; there are {', '.join(self.columns)}")
 
     def head(self, rows: int = 5) -> History:
-        """The first rows."""
+        """Returns the first rows."""
         return self[:rows]
 
     def tail(self, rows: int = 5) -> History:
-        """The last rows."""
+        """Returns the last rows."""
         return self[max(len(self) - rows, 0) :]
 
     def dropna(self, subset: str | Sequence[str]) -> History:
-        """The rows in which these columns were measured."""
+        """Returns the rows in which these columns were measured."""
         if isinstance(subset, str):
             names = [subset]
         else:
@@ -114,7 +114,7 @@ class History(Sequence[Row]):
         return History([row for row in self._rows if all(row.get(name) is not None for name in names)], self.columns)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The same table as a pandas DataFrame.
+        """Returns the same table as a pandas DataFrame.
 
         Raises:
             FedprivError: pandas is not installed.
@@ -126,7 +126,7 @@ class History(Sequence[Row]):
         return pandas.DataFrame.from_records([dict(row) for row in self._rows], columns=list(self.columns))
 
     def plot(self, *columns: str) -> Figure:
-        """Draw columns against rounds, each in a panel of its own; by default all but the number of releases.
+        """Draws columns against rounds, each in a panel of its own; by default all but the number of releases.
 
         Returns:
             A figure of matplotlib's pyplot.
@@ -138,15 +138,15 @@ class History(Sequence[Row]):
 
         for name in columns:
             self._check(name)
-        shown = columns or [name for name in self.columns if name not in ("round", "releases")]
-        if not shown:
+        drawn = columns or [name for name in self.columns if name not in ("round", "releases")]
+        if not drawn:
             raise ConfigError("history", list(self.columns), "has no column to draw besides round and releases")
         figure, panels = pyplot.subplots(
-            len(shown), 1, sharex=True, squeeze=False, figsize=(8, 1 + 1.8 * len(shown)), layout="constrained"
+            len(drawn), 1, sharex=True, squeeze=False, figsize=(8, 1 + 1.8 * len(drawn)), layout="constrained"
         )
-        for axes, name in zip(panels[:, 0], shown, strict=True):
-            points = [(at, row[name]) for at, row in enumerate(self._rows, 1) if row.get(name) is not None]
-            rounds = [self._rows[at - 1].get("round", at) for at, _ in points]
+        for axes, name in zip(panels[:, 0], drawn, strict=True):
+            points = [(number, row[name]) for number, row in enumerate(self._rows, 1) if row.get(name) is not None]
+            rounds = [self._rows[number - 1].get("round", number) for number, _ in points]
             axes.plot(rounds, [value for _, value in points], marker="." if len(points) < 50 else "")
             axes.set_ylabel(name.replace("_", " "))
             axes.grid(axis="y", alpha=0.3)
@@ -157,7 +157,7 @@ class History(Sequence[Row]):
         cells = self._cells()
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in cells]
-        return "\n".join([*lines, *self._left_out()])
+        return "\n".join([*lines, *self._note_on_length()])
 
     def __repr__(self) -> str:
         return str(self)
@@ -166,18 +166,19 @@ class History(Sequence[Row]):
         heading, *rows = self._cells()
         head = "".join(f"<th>{escape(name)}</th>" for name in heading)
         body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-        left_out = "".join(f"<caption>{escape(line)}</caption>" for line in self._left_out())
-        return f"<table>{left_out}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        caption = "".join(f"<caption>{escape(line)}</caption>" for line in self._note_on_length())
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def _cells(self) -> list[list[str]]:
-        """Headings and rows as text: the first and the last, where there are many."""
+        """Returns headings and rows as text: only the first and the last rows, where there are many."""
         rows: list[Row] = [*self._rows]
         texts = [[_text(row.get(name)) for name in self.columns] for row in rows]
         if len(texts) > _MOST:
             texts = [*texts[: _MOST // 2], ["..."] * len(self.columns), *texts[-_MOST // 2 :]]
         return [list(self.columns), *texts]
 
-    def _left_out(self) -> list[str]:
+    def _note_on_length(self) -> list[str]:
+        """Returns a line with the number of rounds if not all of them are printed."""
         if len(self) > _MOST:
             return [f"({len(self)} rounds)"]
         return []

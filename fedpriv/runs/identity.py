@@ -31,21 +31,21 @@ _OTHER_VERSION = (
 _MAY_CHANGE = ("rounds", "privacy.epsilon", "privacy.noise_multiplier")
 
 
-def _other_settings(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """What a resume with other settings is told: which they are, where that is known."""
-    told = difference({name: text for name, text in before.items() if not name.startswith("config.")}, now)
-    if not told:
+def _other_settings(before: Mapping[str, str], words: Mapping[str, str]) -> str:
+    """Returns the error for a resume with other settings, with the names of those that differ where they are known."""
+    differing = difference({name: text for name, text in before.items() if not name.startswith("config.")}, words)
+    if not differing:
         others = "strategy, privacy, rounds, network, sizes, seed and kind of model"
         return f"{_OTHER_VERSION} (what differs is none of {others})"
     return (
-        f"was made with other settings ({told}): resume with those that it began with. More rounds, or another "
+        f"was made with other settings ({differing}): resume with those that it began with. More rounds, or another "
         "epsilon, are a run that extends it, in another folder (extend); other data are another run"
     )
 
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """What a run and its resumption have in common.
+    """The digests and seeds that a run and its resumption have in common.
 
     Attributes:
         settings: Digest of everything that must be the same after a resume.
@@ -74,7 +74,10 @@ class RunIdentity:
         private: bool,
         words: Mapping[str, str] | None = None,
     ) -> RunIdentity:
-        """For a new run. Without privacy, and with a given `seed`, everything follows from the public seed."""
+        """Returns the identity of a new run, with fresh seeds where none are given.
+
+        Without privacy, and with a given `seed`, everything follows from the public seed.
+        """
         if secret_seed is None:
             if private or seed is None:
                 secret_seed = new_secret()
@@ -94,10 +97,10 @@ class RunIdentity:
         secret_seed: int | None,
         words: Mapping[str, str] | None = None,
     ) -> RunIdentity:
-        """For a run that is resumed; `words` are its settings by name.
+        """Returns the identity of a run that is resumed; `words` are its settings by name.
 
         Raises:
-            FedprivError: it began with other settings, or with another secret seed.
+            FedprivError: the run began with other settings, or with another secret seed.
         """
         if saved.settings != settings:
             raise FedprivError(f"{folder} {_other_settings(saved.words, words or {})}")
@@ -111,7 +114,7 @@ class RunIdentity:
     def extended(
         settings: str, saved: Checkpoint, folder: Path, *, kept: str, secret_seed: int | None, words: Mapping[str, str]
     ) -> RunIdentity:
-        """For a run that extends the one in `folder`. Its noise and batches are those of no earlier attempt.
+        """Returns the identity of a run that extends the one in `folder`, with noise and batches of its own.
 
         Args:
             settings: Digest of all settings of the new run.
@@ -126,11 +129,10 @@ class RunIdentity:
         """
         if saved.kept != kept:
             named = [name for name in {**saved.words, **words} if name not in _MAY_CHANGE]
-            before, now = (
-                {name: which[name] for name in named if name in which and not name.startswith("config.")}
-                for which in (saved.words, words)
-            )
-            differ = difference(before, now) or "values of the model, the loss, the problem or the network"
+            named = [name for name in named if not name.startswith("config.")]
+            before = {name: saved.words[name] for name in named if name in saved.words}
+            after = {name: words[name] for name in named if name in words}
+            differ = difference(before, after) or "values of the model, the loss, the problem or the network"
             raise FedprivError(
                 f"{folder} was made with other settings ({differ}): a run that extends it may change the number of "
                 "rounds, the target epsilon and the noise multiplier alone"
@@ -140,37 +142,36 @@ class RunIdentity:
         return RunIdentity(settings, saved.randomness(), words=words).with_fresh_noise()
 
     def with_fresh_noise(self) -> RunIdentity:
-        """The same run with noise that no earlier attempt had."""
+        """Returns the same identity with noise that no earlier attempt had."""
         return replace(self, randomness=replace(self.randomness, attempt=secrets.randbits(62)))
 
     def with_model(self, model: nn.Module, saved: Checkpoint | None, folder: Path | None) -> RunIdentity:
-        """The same, with the digest of its model.
+        """Returns the same identity with the digest of its model.
 
         Raises:
             FedprivError: the run was saved with another model.
         """
-        found = fingerprint(model)
-        if saved is not None and saved.model != found:
+        model_digest = fingerprint(model)
+        if saved is not None and saved.model != model_digest:
             raise FedprivError(f"{folder} has another model, or other frozen values or buffers; resume with its own")
-        return replace(self, model=found)
+        return replace(self, model=model_digest)
 
     def checkpoint(
         self, progress: TrainState, mark: LedgerPosition, seconds: float, first_nonfinite: dict[str, int]
     ) -> Checkpoint:
-        """A checkpoint of this run."""
-        seed, secret, attempt = self.randomness.seed, self.randomness.secret_seed, self.randomness.attempt
+        """Returns a checkpoint of this run, with the fields that are known here."""
         return Checkpoint(
-            progress.stored(),
-            mark.releases,
-            mark.head,
-            seconds,
-            self.settings,
-            f"{seed:x}",
-            f"{secret:x}",
-            self.randomness.run,
-            attempt,
-            self.model,
-            first_nonfinite,
+            progress=progress.stored(),
+            records=mark.releases,
+            head=mark.head,
+            seconds=seconds,
+            settings=self.settings,
+            seed=f"{self.randomness.seed:x}",
+            secret_seed=f"{self.randomness.secret_seed:x}",
+            run=self.randomness.run,
+            attempt=self.randomness.attempt,
+            model=self.model,
+            first_nonfinite=first_nonfinite,
             words=dict(self.words),
             rounds=self.rounds,
             kept=self.kept,
@@ -178,7 +179,7 @@ class RunIdentity:
 
 
 def restored(saved: Checkpoint, first: TrainState, folder: Path | None) -> TrainState:
-    """The progress in a checkpoint; `first`, the run's first progress, says which state its strategy keeps.
+    """Returns the state in a checkpoint; `first`, the run's first state, shows which state its strategy keeps.
 
     Raises:
         FedprivError: the strategy that was saved keeps other state, as another version's may.
@@ -190,25 +191,26 @@ def restored(saved: Checkpoint, first: TrainState, folder: Path | None) -> Train
 
 
 def check_models(models: Sequence[str]) -> None:
-    """Refuse processes whose models differ in layers, frozen parameters or buffers.
+    """Refuses processes whose models differ in layers, frozen parameters or buffers.
 
     Args:
         models: Each process's digest of its model.
 
     Raises:
-        FedprivError: they do.
+        FedprivError: the digests differ.
     """
     if len({*models}) > 1:
         fix = "make the same in each (torch.manual_seed), or load it from a file"
         raise FedprivError(f"processes of this run have models with other frozen values or buffers: {fix}")
 
 
-def of_settings(clients: Sequence[Client], *settings: Any) -> str:  # noqa: ANN401 - settings of every kind
-    """Digest of these settings and of the clients' models and problems, in this order, but not of their data."""
-    roster = as_client_set(clients)
-    if roster.augmentation == Augmentation():
+def digest_settings(clients: Sequence[Client], *settings: Any) -> str:  # noqa: ANN401 - settings of every kind
+    """Returns a digest of settings and of the clients' models and problems, in this order, but not of their data."""
+    client_set = as_client_set(clients)
+    # no augmentation adds nothing to the digest
+    if client_set.augmentation == Augmentation():
         views = []
     else:
-        views = [roster.augmentation]
-    kinds = [(type(part), [p.shape for p in part.parameters(False)]) for part in clients[0].modules()]
-    return digest(*settings, kinds, list(roster.problems), *views)
+        views = [client_set.augmentation]
+    kinds = [(type(layer), [p.shape for p in layer.parameters(False)]) for layer in clients[0].modules()]
+    return digest(*settings, kinds, list(client_set.problems), *views)

@@ -31,7 +31,7 @@ class IntegrityProblem:
 
     Attributes:
         kind: `"incomplete"`: something is missing. `"altered"`: something was changed.
-        text: What, in a sentence.
+        text: A sentence that says what is wrong.
     """
 
     kind: Literal["incomplete", "altered"]
@@ -39,17 +39,20 @@ class IntegrityProblem:
 
 
 def findings(files: RunFiles) -> list[IntegrityProblem]:
-    """What is wrong with a run's files, as found by comparing them. Empty for an intact run, also after a crash."""
+    """Compares a run's files and returns what is wrong with them; empty for an intact run, also after a crash."""
     if files.ledger.altered:
         return [IntegrityProblem("altered", files.ledger.altered)]
-    found = [*_of_heads(files), *_of_rounds(files), *_of_config(files)]
+    problems = [*_check_heads(files), *_check_rounds(files), *_check_config(files)]
     if files.result is not None:
-        found += _of_result(files, files.result)
-    return found or [*_of_records(files)]
+        problems += _check_result(files, files.result)
+    if problems:
+        return problems
+    # prices are compared only where the files fit each other
+    return [*_check_records(files)]
 
 
 def unsealed(files: RunFiles, key: bytes) -> IntegrityProblem | None:
-    """The first line of the ledger, or the result, that was not sealed with the key; None if all were."""
+    """Returns the first line of the ledger, or the result, that was not sealed with the key; None if all were."""
     for number, link in enumerate(files.ledger.links, start=1):
         if not link.is_of(key):
             if number == 1:
@@ -66,19 +69,19 @@ def unsealed(files: RunFiles, key: bytes) -> IntegrityProblem | None:
     return None
 
 
-def refuse(found: Sequence[IntegrityProblem]) -> None:
-    """Raise if anything was found.
+def refuse(problems: Sequence[IntegrityProblem]) -> None:
+    """Raises an error that lists the problems, if there are any.
 
     Raises:
-        LedgerError: says what.
+        LedgerError: there are problems.
     """
-    if found:
-        said = "; ".join(f"{one.kind}: {one.text}" for one in found)
-        raise LedgerError(f"{said}. What was spent is unknown: restore the files from a copy")
+    if problems:
+        texts = "; ".join(f"{problem.kind}: {problem.text}" for problem in problems)
+        raise LedgerError(f"{texts}. What was spent is unknown: restore the files from a copy")
 
 
 def check_resumed(folder: Path, plan: Plan, key: bytes) -> None:
-    """Check that a stopped run can go on: its files fit each other, its plan and its key.
+    """Checks that a stopped run can go on: its files fit each other, its plan and its key.
 
     Args:
         folder: The run's folder.
@@ -86,44 +89,44 @@ def check_resumed(folder: Path, plan: Plan, key: bytes) -> None:
         key: Secret key of the ledger's seals.
 
     Raises:
-        LedgerError: they do not, or the ledger is missing or damaged.
+        LedgerError: the files do not fit, or the ledger is missing or damaged.
     """
     files = RunFiles.read(folder)
-    found = findings(files)
-    if not found:
-        found = [one for one in (unsealed(files, key), *against_plan(files, plan)) if one is not None]
-    refuse(found)
+    problems = findings(files)
+    if not problems:
+        problems = [problem for problem in (unsealed(files, key), *against_plan(files, plan)) if problem is not None]
+    refuse(problems)
 
 
 def against_plan(files: RunFiles, plan: Plan) -> Iterator[IntegrityProblem]:
-    """What in a ledger contradicts the run's plan: other facts in its header, or records with more noise."""
-    header, privacy = files.ledger.header, plan.privacy
+    """Yields what in a ledger contradicts the run's plan: other facts in its header, or records with more noise."""
+    header = files.ledger.header
+    privacy = plan.privacy
     facts = {"n_clients": plan.n_clients, "delta": privacy.delta, "planned": len(plan.records)}
     for name, planned in facts.items():
-        said = getattr(header, name)
-        if said is not None and said != planned:
-            text = f"{files.ledger.path}, line 1 has {name} = {said!r}, and the run's plan {planned!r}"
+        noted = getattr(header, name)
+        if noted is not None and noted != planned:
+            text = f"{files.ledger.path}, line 1 has {name} = {noted!r}, and the run's plan {planned!r}"
             yield IntegrityProblem("altered", text)
-    asked = {(record.round, record.query, record.index): record for record in plan.records}
+    planned_records = {(record.round, record.query, record.index): record for record in plan.records}
     for number, record in enumerate(files.ledger.records, start=2):
-        found = asked.get((record.round, record.query, record.index))
-        if found is None:
-            planned = None
-        else:
-            planned = found.noise_multiplier
-        if found is not None and found.pairs != record.pairs:
+        planned_record = planned_records.get((record.round, record.query, record.index))
+        if planned_record is None:
+            continue
+        planned = planned_record.noise_multiplier
+        if planned_record.pairs != record.pairs:
             yield IntegrityProblem(
                 "altered", f"{files.ledger.path}, line {number} has noise of other pairs than the plan"
             )
             return
-        if found is not None and found.time != record.time:
+        if planned_record.time != record.time:
             yield IntegrityProblem(
                 "altered", f"{files.ledger.path}, line {number} has noise of another matrix than the plan"
             )
             return
-        if planned is not None and _largest(record.noise_multiplier) > _largest(planned) * (1 + _SLACK):
-            said = f"noise multiplier {record.noise_multiplier!r} where the plan has {planned!r}"
-            yield IntegrityProblem("altered", f"{files.ledger.path}, line {number} has {said}")
+        if _largest(record.noise_multiplier) > _largest(planned) * (1 + _SLACK):
+            noted = f"noise multiplier {record.noise_multiplier!r} where the plan has {planned!r}"
+            yield IntegrityProblem("altered", f"{files.ledger.path}, line {number} has {noted}")
             return
 
 
@@ -134,7 +137,7 @@ def _largest(multiplier: float | tuple[float, ...]) -> float:
 
 
 def _marks(files: RunFiles) -> Iterator[tuple[str, LedgerPosition]]:
-    """How far the ledger had come, by each of the other files."""
+    """Yields how far the ledger had come by each of the other files, with the words in which an error says so."""
     if files.checkpoint is not None:
         yield "the checkpoint has seen", LedgerPosition(files.checkpoint.records, files.checkpoint.head)
     for row in files.metrics:
@@ -144,31 +147,36 @@ def _marks(files: RunFiles) -> Iterator[tuple[str, LedgerPosition]]:
         yield "result.json counts", LedgerPosition(files.result["releases"], files.result.get("head"))
 
 
-def _of_heads(files: RunFiles) -> Iterator[IntegrityProblem]:
-    """The ledger against those that counted it."""
-    ledger, held, result = files.ledger, len(files.ledger.texts), files.result
-    said, counted = max(_marks(files), key=lambda one: one[1].releases, default=("", LedgerPosition(0, None)))
-    if counted.releases > held:
-        yield IntegrityProblem("incomplete", f"{ledger.path} holds {held} records but {said} {counted.releases}")
-    if result is not None and result["releases"] < held:
+def _check_heads(files: RunFiles) -> Iterator[IntegrityProblem]:
+    """Compares the ledger with the other files, which note how many records it had and the hash of the last one."""
+    ledger = files.ledger
+    n_records = len(ledger.texts)
+    result = files.result
+    counter, counted = max(_marks(files), key=lambda mark: mark[1].releases, default=("", LedgerPosition(0, None)))
+    if counted.releases > n_records:
         yield IntegrityProblem(
-            "altered", f"{ledger.path} holds {held} records and result.json counts {result['releases']}"
+            "incomplete", f"{ledger.path} holds {n_records} records but {counter} {counted.releases}"
         )
-    if held and result is None and files.checkpoint is None and files.unread is None:
+    if result is not None and result["releases"] < n_records:
+        yield IntegrityProblem(
+            "altered", f"{ledger.path} holds {n_records} records and result.json counts {result['releases']}"
+        )
+    if n_records and result is None and files.checkpoint is None and files.unread is None:
         yield IntegrityProblem("incomplete", f"{files.folder / 'checkpoint.pt'} is missing")
     if files.unread is not None:
         yield IntegrityProblem("incomplete", files.unread)
-    for said, mark in _marks(files):
-        if mark.releases <= held and mark.head != ledger.head(mark.releases):
-            noted = f"{said} {mark.releases} records, with another hash at their end"
-            yield IntegrityProblem("altered", f"{noted} than line {mark.releases + 1} of {ledger.path} has")
+    for counter, mark in _marks(files):
+        if mark.releases <= n_records and mark.head != ledger.head(mark.releases):
+            text = f"{counter} {mark.releases} records, with another hash at their end"
+            yield IntegrityProblem("altered", f"{text} than line {mark.releases + 1} of {ledger.path} has")
             return
 
 
-def _of_rounds(files: RunFiles) -> Iterator[IntegrityProblem]:
-    """The metrics have one row for each round that others know of."""
-    rounds, path = [row["round"] for row in files.metrics], files.folder / "metrics.jsonl"
-    gap = next((number for number, found in enumerate(rounds, start=1) if number != found), None)
+def _check_rounds(files: RunFiles) -> Iterator[IntegrityProblem]:
+    """Checks that the metrics have one row for each round of the result or the checkpoint."""
+    rounds = [row["round"] for row in files.metrics]
+    path = files.folder / "metrics.jsonl"
+    gap = next((number for number, round_number in enumerate(rounds, start=1) if number != round_number), None)
     if gap is not None:
         yield IntegrityProblem("incomplete", f"{path} lacks round {gap}, or has rounds in another order")
     elif files.result is not None and len(rounds) != files.result["rounds"]:
@@ -183,41 +191,42 @@ def _of_rounds(files: RunFiles) -> Iterator[IntegrityProblem]:
         )
 
 
-def _of_config(files: RunFiles) -> Iterator[IntegrityProblem]:
-    """The configuration is the one that the run began with."""
-    known = files.ledger.header.config
-    if files.config is not None and known is not None and of_config(files.config) != known:
-        told = _changed_settings(files)
-        which = f" ({told})" if told else ""
+def _check_config(files: RunFiles) -> Iterator[IntegrityProblem]:
+    """Checks that the configuration is the one that the run began with."""
+    digest_at_start = files.ledger.header.config
+    if files.config is not None and digest_at_start is not None and of_config(files.config) != digest_at_start:
+        changed = _changed_settings(files)
+        which = f" ({changed})" if changed else ""
         yield IntegrityProblem(
             "altered", f"{files.folder / 'config.yaml'} is not the one that the run began with{which}"
         )
 
 
 def _changed_settings(files: RunFiles) -> str:
-    """Which settings of the configuration changed since the checkpoint; empty where that is not known."""
+    """Returns which settings of the configuration changed since the checkpoint; empty where that is not known."""
     if files.checkpoint is None:
         words = {}
     else:
         words = files.checkpoint.words
     before = {name: text for name, text in words.items() if name.startswith("config.")}
-    now = settings_in_words(config=files.config)
+    after = settings_in_words(config=files.config)
     if before:
-        return difference(before, {name: now[name] for name in now if not name.startswith("config.log")})
+        return difference(before, {name: after[name] for name in after if not name.startswith("config.log")})
     return ""
 
 
-def _asked(files: RunFiles, name: str) -> Any:  # noqa: ANN401 - a setting is what it is
-    """A privacy setting of the configuration; None if it has none."""
+def _privacy_setting(files: RunFiles, name: str) -> Any:  # noqa: ANN401 - a setting is what it is
+    """Returns a privacy setting of the configuration; None if the configuration does not have it."""
     privacy = (files.config or {}).get("privacy")
     if isinstance(privacy, dict):
         return cast("dict[str, Any]", privacy).get(name)
     return None
 
 
-def _of_turns(files: RunFiles) -> Iterator[IntegrityProblem]:
-    """Blocks of examples or clients that take turns: as many as the configuration says, which lowers the price."""
-    time, config = next((record.time for record in files.ledger.records), None), files.config
+def _check_turns(files: RunFiles) -> Iterator[IntegrityProblem]:
+    """Checks that as many blocks of examples or clients take turns as the configuration says: more cost less."""
+    time = next((record.time for record in files.ledger.records), None)
+    config = files.config
     if time is None or config is None:
         return
     network = config.get("network")
@@ -225,12 +234,12 @@ def _of_turns(files: RunFiles) -> Iterator[IntegrityProblem]:
         cohort: Any = network.get("cohort")
     else:
         cohort = None
-    if _asked(files, "unit") == "client":
-        said = cohort
+    if _privacy_setting(files, "unit") == "client":
+        setting = cohort
     else:
-        said = _asked(files, "sampling")
-    if isinstance(said, dict):
-        cyclic: Any = cast("dict[str, Any]", said).get("cyclic")
+        setting = _privacy_setting(files, "sampling")
+    if isinstance(setting, dict):
+        cyclic: Any = cast("dict[str, Any]", setting).get("cyclic")
     else:
         cyclic = None
     if isinstance(cyclic, dict):
@@ -242,28 +251,34 @@ def _of_turns(files: RunFiles) -> Iterator[IntegrityProblem]:
         yield IntegrityProblem("altered", text)
 
 
-def _of_result(files: RunFiles, result: dict[str, Any]) -> Iterator[IntegrityProblem]:
-    """The result is the one that the run ended with."""
+def _check_result(files: RunFiles, result: dict[str, Any]) -> Iterator[IntegrityProblem]:
+    """Checks that the result is the one that the run ended with."""
     if link_of(result, str(result.get("head"))) is None:
         yield IntegrityProblem("altered", f"{files.folder / 'result.json'} is not as it was written")
 
 
-def _of_records(files: RunFiles) -> Iterator[IntegrityProblem]:
-    """What was released against what was allowed, and its price against the one that was said."""
-    counted, target = files.counted, _asked(files, "epsilon")
-    first = files.ledger.records[:1]
-    released = {"delta": counted.delta, **{name: getattr(record, name) for record in first for name in _KIND}}
-    for name, found in released.items() if _asked(files, "at") != "none" else ():
-        if _asked(files, name) not in (None, found):
+def _check_records(files: RunFiles) -> Iterator[IntegrityProblem]:
+    """Compares the records with the privacy settings, and their epsilon with the target and with the result."""
+    counted = files.counted
+    target = _privacy_setting(files, "epsilon")
+    released: dict[str, Any] = {}
+    if _privacy_setting(files, "at") != "none":
+        released["delta"] = counted.delta
+        for record in files.ledger.records[:1]:
+            released |= {name: getattr(record, name) for name in _KIND}
+    for name, released_value in released.items():
+        if _privacy_setting(files, name) not in (None, released_value):
             yield IntegrityProblem(
-                "altered", f"config.yaml has {name} = {_asked(files, name)!r}, and the ledger {found!r}"
+                "altered",
+                f"config.yaml has {name} = {_privacy_setting(files, name)!r}, and the ledger {released_value!r}",
             )
-    yield from _of_turns(files)
+    yield from _check_turns(files)
     if isinstance(target, int | float) and target * (1 + _SLACK) < counted.epsilon < math.inf:
         yield IntegrityProblem("altered", f"the ledger's records cost more than the {target:g} that config.yaml allows")
     if files.result is not None:
-        said, whole = float(files.result["epsilon"]), files.result["ended"] in ("rounds", "budget")
+        reported = float(files.result["epsilon"])
+        whole = files.result["ended"] in ("rounds", "budget")
         # a run that its strategy ended is charged for its whole plan, of which the ledger holds a part
-        if not math.isclose(said, counted.epsilon, rel_tol=_SLACK) and (whole or said < counted.epsilon):
-            text = f"the epsilon of {said:.4g} in result.json is not that of the ledger's records"
+        if not math.isclose(reported, counted.epsilon, rel_tol=_SLACK) and (whole or reported < counted.epsilon):
+            text = f"the epsilon of {reported:.4g} in result.json is not that of the ledger's records"
             yield IntegrityProblem("altered", f"{text}, unless another version of fedpriv counted them")

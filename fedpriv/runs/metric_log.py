@@ -11,10 +11,10 @@ from fedpriv.network.rounds import TrainState
 
 
 class MetricLog:
-    """Metrics for reports.
+    """Metrics for reports, with those of earlier rounds.
 
     Args:
-        measures: Evaluates models.
+        model_metrics: Evaluates models.
         every: Rounds between evaluations.
         before: Rows of the rounds before a resume.
 
@@ -23,30 +23,39 @@ class MetricLog:
     """
 
     def __init__(self, model_metrics: ModelMetrics, every: int, before: Sequence[dict[str, Any]] = ()) -> None:
-        self._measures, self._every = model_metrics, every
+        self._measures = model_metrics
+        self._every = every
         self.rows: list[dict[str, Any]] = list(before)
-        self._seen: tuple[int, int | None, dict[str, float], dict[str, Any]] | None = None
+        # the round and number of examples of the latest evaluation, and its metrics
+        self._latest: tuple[int, int | None, dict[str, float], dict[str, Any]] | None = None
 
     def is_due(self, finished: int, *, last: bool) -> bool:
         """Whether models are evaluated after `finished` rounds; `last` is the end of the run."""
         return last or finished % self._every == 0
 
     def metrics(self, progress: TrainState, *, last: bool) -> dict[str, float]:
-        """Metrics for the report of a round, from public or released values; the last round is always evaluated."""
-        found: dict[str, float] = {}
-        if self.is_due(progress.round, last=last):
-            one, nodes = self._measure(progress, model_metrics.AT_THE_END if last else None)
-            found = {**one, **model_metrics.flat(nodes), **self._measures.of_run(progress)}
-        return found | self._measures.strategy.monitored(progress.server)
+        """Returns the metrics for the report of a round, from public or released values.
 
-    def at_the_end(self, progress: TrainState) -> tuple[dict[str, float], dict[str, Any]]:
-        """Metrics of the model (the mean over nodes), of nodes' own models and of clients; reuses the last report's."""
-        one, nodes = self._measure(progress, model_metrics.AT_THE_END)
-        return dict(one), nodes
+        The last round is always evaluated.
+        """
+        values: dict[str, float] = {}
+        if self.is_due(progress.round, last=last):
+            model_values, further = self._measure(progress, model_metrics.AT_THE_END if last else None)
+            values = {**model_values, **model_metrics.flat(further), **self._measures.of_run(progress)}
+        return values | self._measures.strategy.monitored(progress.server)
+
+    def final_metrics(self, progress: TrainState) -> tuple[dict[str, float], dict[str, Any]]:
+        """Returns metrics of the model (the mean over nodes), and of nodes' own models and clients.
+
+        Those of the last report are used again.
+        """
+        model_values, further = self._measure(progress, model_metrics.AT_THE_END)
+        return dict(model_values), further
 
     def _measure(self, progress: TrainState, examples: int | None) -> tuple[dict[str, float], dict[str, Any]]:
-        if self._seen is None or self._seen[:2] != (progress.round, examples):
-            one, nodes = self._measures.of_the_one(progress), self._measures.of_nodes(progress, examples)
-            nodes |= self._measures.of_clients(progress)
-            self._seen = progress.round, examples, one, nodes
-        return self._seen[2:]
+        if self._latest is None or self._latest[:2] != (progress.round, examples):
+            model_values = self._measures.test_model(progress)
+            further = self._measures.of_nodes(progress, examples)
+            further |= self._measures.of_clients(progress)
+            self._latest = progress.round, examples, model_values, further
+        return self._latest[2:]

@@ -1,4 +1,4 @@
-"""What a run says after each round: metrics, epsilon, whether it has to end, and why."""
+"""What a run reports after each round: metrics, epsilon, whether it has to end, and why."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RunMonitor:
         return self.health.stops or self.stopping.stops
 
     def why_ended(self, state: TrainState) -> Ended:
-        """Why there are no more rounds after this state, as far as is known."""
+        """Returns why there are no more rounds after this state, as far as is known; `"left"` if there may be more."""
         if state.round == self.rounds:
             return "rounds"
         if self.strategy.is_done(state.server):
@@ -67,7 +67,7 @@ class RunMonitor:
     def after_round(
         self, state: TrainState, position: LedgerPosition, constraint_metrics: dict[str, float]
     ) -> RoundReport:
-        """Evaluate the models of a finished round and write its report, but for whether a checkpoint follows.
+        """Evaluates the models of a finished round and returns its report, but for whether a checkpoint follows.
 
         Args:
             state: The state after the round, with the models of all clients where they are evaluated.
@@ -101,7 +101,7 @@ class RunMonitor:
 
 
 def _spent_so_far(epsilon: float, target: float | None) -> str:
-    """The epsilon that has been spent, for a warning; empty where the run is not private."""
+    """Formats the epsilon spent so far for a warning; empty string if the run is not private."""
     if not math.isfinite(epsilon):
         return ""
     if target is None:

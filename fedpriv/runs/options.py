@@ -102,7 +102,7 @@ class TrainingOptions:
 
 @dataclass(frozen=True, eq=False)
 class TrainOptions(TrainingOptions):
-    """Arguments of `train`: those of `Training`, and who hears of each round.
+    """Arguments of `train`: those of `Training`, and where reports go.
 
     Args:
         sinks: Receive a report every round, e.g. `fedpriv.reports.sinks.TensorBoard(Path("runs/a"))`.
@@ -138,7 +138,7 @@ def takes_options(options: Callable[P, OptionsT]) -> Callable[[Callable[[Options
 def initialised_by(
     options: Callable[P, OptionsT],
 ) -> Callable[[Callable[[S, OptionsT], None]], Callable[Concatenate[S, P], None]]:
-    """`takes_options` for the constructor of a class."""
+    """Decorator like `takes_options`, for the constructor of a class."""
 
     def decorate(method: Callable[[S, OptionsT], None]) -> Callable[Concatenate[S, P], None]:
         def wrapper(self: S, /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -152,7 +152,7 @@ def initialised_by(
 
 
 def described_arguments(options: type) -> str:
-    """The `Args` section of an options class with those of the classes that it extends, indented as in its source."""
+    """Returns the `Args` section of an options class with those of its base classes, indented as in its source."""
     sections = list[str]()
     for parent in reversed(options.__mro__):
         described = re.search(r"\n {4}Args:\n(.*)", parent.__dict__.get("__doc__") or "", re.DOTALL)
@@ -162,7 +162,7 @@ def described_arguments(options: type) -> str:
 
 
 def _declare(wrapper: Any, options: Any, first: tuple[str, ...]) -> None:  # noqa: ANN401 - functions and classes
-    """Give a wrapper the signature, annotations and described arguments of an options class."""
+    """Gives a wrapper the signature, annotations and described arguments of an options class."""
     leading = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in first]
     parameters = inspect.signature(options).parameters.values()
     result = wrapper.__annotations__.get("return")
@@ -171,5 +171,5 @@ def _declare(wrapper: Any, options: Any, first: tuple[str, ...]) -> None:  # noq
     if result is not None:
         wrapper.__annotations__["return"] = result
     if wrapper.__doc__ and "\n    Returns:" in wrapper.__doc__:
-        summary, rest = wrapper.__doc__.split("\n    Returns:", 1)
-        wrapper.__doc__ = f"{summary}\n{described_arguments(options)}\n    Returns:{rest}"
+        summary, returns = wrapper.__doc__.split("\n    Returns:", 1)
+        wrapper.__doc__ = f"{summary}\n{described_arguments(options)}\n    Returns:{returns}"

@@ -22,7 +22,7 @@ _PLAIN_LINES = 20
 
 
 def moves(console: Console) -> bool:
-    """Whether a progress bar can move there: on a terminal or in a notebook."""
+    """Whether a progress bar can move on this console: on a terminal or in a notebook."""
     return console.is_terminal or console.is_jupyter
 
 
@@ -53,7 +53,7 @@ class ProgressDisplay:
             TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
             BarColumn(bar_width=12),
             TimeRemainingColumn(compact=True),
-            # on a narrow terminal the end of the text gives way, and nothing else
+            # on a narrow terminal only the end of this text is cut
             TextColumn("left · {task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
             console=self._console,
             transient=True,
@@ -65,7 +65,7 @@ class ProgressDisplay:
             self._progress.start()
 
     def write(self, report: RoundReport) -> None:
-        """Show one round; does nothing once the terminal is gone."""
+        """Shows one round; does nothing once the terminal is gone."""
         with suppress(OSError):
             self._show(report)
 
@@ -73,38 +73,41 @@ class ProgressDisplay:
         if report.warning:
             self._console.print(f"[bold yellow]warning:[/] {escape(report.warning)}", highlight=False, soft_wrap=True)
         self._last |= report.metrics
-        parts = *self._metrics(), _epsilon(report), self._speed(report)
+        texts = *self._metrics(), _epsilon(report), self._speed(report)
         if self._moves:
-            first = sorted(filter(None, parts), key=lambda part: not part.startswith(("epsilon", "accuracy")))
-            self._progress.update(self._task, completed=report.round, description=" · ".join(first))
+            # epsilon and accuracy first, since the end may be cut
+            ordered = sorted(filter(None, texts), key=lambda text: not text.startswith(("epsilon", "accuracy")))
+            self._progress.update(self._task, completed=report.round, description=" · ".join(ordered))
         elif report.round % self._every == 0 or report.round == report.rounds:
-            text = " · ".join(filter(None, parts))
+            text = " · ".join(filter(None, texts))
             self._console.print(f"round {report.round}/{report.rounds} · {text}", highlight=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Clear the line."""
+        """Clears the line."""
         with suppress(OSError):
             if self._moves:
                 self._progress.stop()
 
     def _metrics(self) -> list[str]:
-        known = [f"{word} {row.text(self._last[name])}" for name, word, row in _shown() if name in self._last]
-        quiet = {name for name, _, _ in _shown()} | set(metrics.numbers())
-        return known + [f"{name} {value:.3g}" for name, value in self._last.items() if name not in quiet]
+        texts = [f"{word} {row.text(self._last[name])}" for name, word, row in _live_metrics() if name in self._last]
+        hidden = {name for name, _, _ in _live_metrics()} | set(metrics.numbers())
+        return texts + [f"{name} {value:.3g}" for name, value in self._last.items() if name not in hidden]
 
     def _speed(self, report: RoundReport) -> str:
-        now = self._clock()
+        time_now = self._clock()
         if self._start is None:
-            self._start = (report.round, now)
-        rounds, seconds = report.round - self._start[0], now - self._start[1]
+            self._start = (report.round, time_now)
+        first_round, first_time = self._start
+        rounds = report.round - first_round
+        seconds = time_now - first_time
         if rounds and seconds > 0:
             return f"{rounds / seconds:.3g} rounds/s"
         return ""
 
 
-def _shown() -> Iterator[tuple[str, str, metrics.Metric[object]]]:
-    """Names, words and rows of what is shown; the rest of the table is in the files and in TensorBoard alone."""
-    for row in (*metrics.TESTED, *metrics.OF_NODES, *metrics.OF_RUN, *metrics.TOLD):
+def _live_metrics() -> Iterator[tuple[str, str, metrics.Metric[object]]]:
+    """Yields name, words and table row of each metric that is shown; the others are in files and TensorBoard alone."""
+    for row in (*metrics.TESTED, *metrics.OF_NODES, *metrics.OF_RUN, *metrics.REPORTED):
         if row.live:
             yield row.name, row.live, row
         if row.live and row.better == "higher":

@@ -19,7 +19,7 @@ from fedpriv import __version__
 from fedpriv.clients.layout import Layout
 from fedpriv.errors import FedprivError, counted
 from fedpriv.evaluation import metrics
-from fedpriv.evaluation.finite_check import told
+from fedpriv.evaluation.finite_check import first_rounds_in_words
 from fedpriv.evaluation.verdict import constraint_verdict
 from fedpriv.planning import notebook_display
 from fedpriv.privacy.accounting.spent import PrivacySpent
@@ -44,12 +44,12 @@ _ENDINGS: dict[Ended, str] = {
 
 
 def software() -> str:
-    """The versions that this process works with."""
+    """Returns the versions of fedpriv, PyTorch and Python in this process."""
     return f"fedpriv {__version__}, PyTorch {torch.__version__}, Python {platform.python_version()}"
 
 
 def why_no_more(ended: Ended, planned: int, spent: PrivacySpent, status: str | None = None) -> str:
-    """Why a run has fewer rounds than planned, in words for a report; empty if it has all.
+    """Returns in words why a run has fewer rounds than planned; empty if it has all of them.
 
     Args:
         ended: What ended it.
@@ -168,7 +168,7 @@ class Result:
         return History(self.reports)
 
     def plot(self) -> Figure:
-        """Draw the test metric and epsilon against rounds, as in a run's `report.png`.
+        """Draws the test metric and epsilon against rounds, as in a run's `report.png`.
 
         Returns:
             A figure of matplotlib's pyplot, which notebooks show.
@@ -185,7 +185,7 @@ class Result:
         return not (bool(torch.isfinite(self.params).all()) and math.isfinite(self.test_loss or 0.0))
 
     def to_json(self) -> dict[str, Any]:
-        """The result as values for JSON: None for numbers that are not finite, but `"inf"` for an infinite epsilon."""
+        """Returns the result as values for JSON: None for what is not finite, but `"inf"` for an infinite epsilon."""
         spent = asdict(self.spent)
         flat = {
             "strategy": self.strategy,
@@ -198,7 +198,7 @@ class Result:
             "test_loss": self.test_loss,
             "epsilon": strict_json.epsilon(self.spent.epsilon),
             **{name: spent[name] for name in ("delta", "unit", "relation", "trust", "accountant")},
-            "per_client_epsilon": [strict_json.epsilon(one) for one in self.spent.per_client],
+            "per_client_epsilon": [strict_json.epsilon(epsilon) for epsilon in self.spent.per_client],
             "non_private": list(self.spent.non_private),
             "not_covered": list(self.spent.not_covered),
             "noise_multiplier": self.noise_multiplier,
@@ -214,7 +214,7 @@ class Result:
         return strict_json.plain(flat)
 
     def save(self, folder: str | Path, *, nodes: bool = False) -> None:
-        """Write the model's `state_dict` to `model.pt`, reports to `metrics.jsonl` and `to_json()` to `result.json`.
+        """Writes the model's `state_dict` to `model.pt`, reports to `metrics.jsonl` and `to_json()` to `result.json`.
 
         In the folder of a run, which already has the latter two, only the models are written. Everything but
         `optimality_gap` is as private as `spent` says.
@@ -269,10 +269,10 @@ class Result:
         return notebook_display.card(self.strategy, {name: value for name, value in rows.items() if value})
 
     def _tested(self) -> dict[str, str]:
-        """Test metrics in words, the first one first."""
+        """Returns the test metrics in words, in the order in which people read them."""
         facts: dict[str, Any] = {"test_accuracy": self.test_accuracy, "test_loss": self.test_loss, **self.measures}
-        told = [*metrics.headlines(), *metrics.own(facts)]
-        return {row.title: row.text(facts[row.name]) for row in told if facts.get(row.name) is not None}
+        rows = [*metrics.headlines(), *metrics.custom_rows(facts)]
+        return {row.title: row.text(facts[row.name]) for row in rows if facts.get(row.name) is not None}
 
     def _why_fewer(self) -> str:
         return why_no_more(self.ended, self.planned_rounds, self.spent, self.measures.get("status"))
@@ -280,14 +280,16 @@ class Result:
     def __str__(self) -> str:
         measured = self._tested()
         if len(measured) > 1:
-            measured.pop("test loss", None)  # the others say more
+            measured.pop("test loss", None)  # the other metrics are easier to read
         tested = "".join(f"{name} {value}, " for name, value in measured.items())
         why = self._why_fewer()
         if self.first_nonfinite:
-            broken = f", first not finite: {told(self.first_nonfinite)}"
+            broken = f", first not finite: {first_rounds_in_words(self.first_nonfinite)}"
         else:
             broken = ""
-        rounds = f"{counted(self.rounds, 'round')}{f' ({why.lstrip()})' if why else ''}"
+        rounds = counted(self.rounds, "round")
+        if why:
+            rounds += f" ({why.lstrip()})"
         verdict = constraint_verdict(self.measures)
         constraints = f", {verdict}" if verdict else ""
         return f"{self.strategy}: {tested}{rounds}{broken}{constraints}, {self.spent}"
@@ -295,48 +297,48 @@ class Result:
 
 @dataclass(frozen=True)
 class _ResultCurves:
-    """A result as the picture of a run shows it."""
+    """A result with the interface `curves.Curves`, which pictures are drawn of."""
 
-    found: Result
+    outcome: Result
 
     @property
     def metrics(self) -> Sequence[dict[str, Any]]:
-        return self.found.reports
+        return self.outcome.reports
 
     @property
     def result(self) -> dict[str, Any]:
-        return self.found.to_json()
+        return self.outcome.to_json()
 
     @property
     def title(self) -> str:
-        return f"{self.found.strategy}: {type(self.found.model).__name__}"
+        return f"{self.outcome.strategy}: {type(self.outcome.model).__name__}"
 
     @property
     def privacy(self) -> str:
-        return str(self.found.spent)
+        return str(self.outcome.spent)
 
     @property
     def target(self) -> float | None:
-        return self.found.target
+        return self.outcome.target
 
     def column(self, name: str) -> tuple[list[int], list[float]]:
-        return curves.column_of(self.found.reports, name)
+        return curves.column_of(self.outcome.reports, name)
 
 
 class Sink(Protocol):
-    """Something that receives the report of each round: a progress line, a file, TensorBoard."""
+    """Receives the report of each round: a progress line, a file, TensorBoard."""
 
     def write(self, report: RoundReport) -> None:
-        """Receive one round."""
+        """Receives the report of one round."""
         ...
 
     def close(self) -> None:
-        """The run is over."""
+        """Is called once when the run is over, also after an error."""
         ...
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rounds of a `metrics.jsonl`, in order; empty if there is no such file. A cut-off last line is left out.
+    """Reads the rounds of a `metrics.jsonl`, in order; empty if there is no such file. Leaves out a cut-off last line.
 
     Raises:
         FedprivError: a line in it is damaged.
@@ -352,16 +354,16 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise FedprivError(f"{path}, line {number} is damaged; {fix}") from error
-        # `checked` refuses whatever else it is
+        # if the row is no mapping, `checked` below refuses it
         if isinstance(row, dict):
-            given: Iterable[str] = row
+            names_in_row: Iterable[str] = row
         else:
-            given = ()
-        names = [*metrics.numbers(), *(own.name for own in metrics.own(given))]
+            names_in_row = ()
+        names = [*metrics.numbers(), *(metric.name for metric in metrics.custom_rows(names_in_row))]
         rows.append(checked(ROUND, row, f"{path}, line {number}", fix, names))
     return rows
 
 
-def releases_told(path: Path) -> int:
-    """The number of releases after the last round of a `metrics.jsonl`; 0 if there is none."""
+def count_releases(path: Path) -> int:
+    """Returns the number of releases after the last round of a `metrics.jsonl`; 0 if there is none."""
     return max((int(row.get("releases", 0)) for row in read_metrics(path)), default=0)

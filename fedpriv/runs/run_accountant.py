@@ -18,8 +18,8 @@ STOPPED_EARLY: tuple[Ended, ...] = ("strategy", "nonfinite", "metric")
 _WHOLE_PLAN: tuple[Ended, ...] = (*STOPPED_EARLY, "left")
 
 
-def rest_of(plan: Plan, finished: int) -> list[Record]:
-    """The releases of a plan after its first `finished` rounds; none where there is no promise."""
+def remaining_records(plan: Plan, finished: int) -> list[Record]:
+    """Returns the releases of a plan after its first `finished` rounds; none if the run is not private."""
     if plan.privacy.private:
         return [record for record in plan.records if record.round >= finished]
     return []
@@ -34,12 +34,13 @@ class RunAccountant:
         not_covered: What the run reveals about the data that epsilon does not count.
 
     Attributes:
-        guard: Admits what the plan has, as far as the target epsilon allows it. A run without privacy has no plan to
-            hold it to, and everything is counted.
+        guard: The privacy filter: admits the releases of the plan, as far as the target epsilon allows. In a run
+            without privacy it admits and counts everything.
     """
 
     def __init__(self, plan: Plan, attempt: int = 0, not_covered: tuple[str, ...] = ()) -> None:
-        self._plan, self._not_covered = plan, not_covered
+        self._plan = plan
+        self._not_covered = not_covered
         self._accountant = self._reported = self._new_accountant()
         self.guard: PrivacyFilter = self._accountant
         if plan.privacy.private:
@@ -52,15 +53,16 @@ class RunAccountant:
         self._spent: tuple[int, PrivacySpent] | None = None
 
     def follow(self, ledger: Ledger | FollowerLedger) -> None:
-        """Report the records of this ledger, which was opened with `guard`."""
-        self._ledger, self._n_reported = ledger, 0
+        """Sets the ledger whose records are reported; it was opened with `guard`."""
+        self._ledger = ledger
+        self._n_reported = 0
         # a repeated round is reported with the epsilon that it had, though the guard counts all that was released
         if ledger.replays:
             self._reported = self._new_accountant()
         self.catch_up()
 
     def catch_up(self) -> None:
-        """Count for reports the records since the last call."""
+        """Counts the records since the last call, for reports."""
         records = self._ledger.records
         for record in records[self._n_reported :]:
             key = (record.round, record.query, record.index)
@@ -73,13 +75,14 @@ class RunAccountant:
         self._n_reported = len(records)
 
     def reported(self, ended: Ended, finished: int) -> float:
-        """Upper bound on the epsilon of the rounds so far, for a report: cheap, and never above the target.
+        """Returns a cheap upper bound on the epsilon of the rounds so far, for a report; never above the target.
 
-        The smallest of: the quick bound, the target, and the tight bound of the plan up to one of the next rounds.
+        It is the smallest of the quick bound, the target, and the tight bound of the plan up to one of the next rounds.
         """
         if ended in STOPPED_EARLY:
-            return self.at_end(ended, finished).epsilon
-        privacy, epsilon = self._plan.privacy, self._reported.quick_epsilon()
+            return self.charged_at_end(ended, finished).epsilon
+        privacy = self._plan.privacy
+        epsilon = self._reported.quick_epsilon()
         if privacy.private and privacy.epsilon is not None:
             epsilon = min(epsilon, privacy.epsilon)
         is_tight = privacy.delta == 0 or self._reported.is_exact
@@ -88,29 +91,30 @@ class RunAccountant:
         return min(epsilon, self._milestones.epsilon(finished))
 
     def spent(self) -> PrivacySpent:
-        """Tight upper bound on what has been spent so far."""
+        """Returns a tight upper bound on what has been spent so far."""
         count = len(self._ledger.records)
         if self._spent is None or self._spent[0] != count:
             self._spent = count, self._accountant.spent()
         return self._spent[1]
 
-    def at_end(self, ended: Ended, finished: int) -> PrivacySpent:
-        """What a run is charged that `ended` after `finished` rounds.
+    def charged_at_end(self, ended: Ended, finished: int) -> PrivacySpent:
+        """Returns what a run is charged that `ended` after `finished` rounds.
 
         If it stopped before its plan ended, the stop may depend on data, so the whole plan is charged. A stop that the
         budget forced does not depend on data.
         """
         plan = self._plan
-        if len(charged := self.records(ended, finished)) == len(self._ledger.records):
+        charged = self.records(ended, finished)
+        if len(charged) == len(self._ledger.records):
             return replace(self.spent(), not_covered=self._not_covered)
         spent = account(charged, plan.n_clients, plan.privacy.delta).at_most(plan.privacy.epsilon)
         return replace(spent, not_covered=self._not_covered)
 
     def records(self, ended: Ended, finished: int) -> tuple[Record, ...]:
-        """The releases that `at_end` charges."""
+        """Returns the releases that `charged_at_end` counts."""
         remaining = list[Record]()
         if ended in _WHOLE_PLAN:
-            remaining = rest_of(self._plan, finished)
+            remaining = remaining_records(self._plan, finished)
         return (*self._ledger.records, *remaining)
 
     def _new_accountant(self) -> Accountant:

@@ -1,4 +1,4 @@
-"""A run's files: keeping them up to date, and going on from them after a stop."""
+"""A run's files: writing them during a run, and reading them to resume it after a stop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import integrity
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.extending import EarlierRun
-from fedpriv.runs.results import read_metrics, releases_told
+from fedpriv.runs.results import count_releases, read_metrics
 from fedpriv.runs.run_files import config_in
 from fedpriv.runs.settings_in_words import settings_in_words
 from fedpriv.storage import strict_json
@@ -49,7 +49,7 @@ class RunDirectory:
         return self.folder.path
 
     def last(self, device: torch.device) -> Checkpoint | None:
-        """The newest checkpoint of the run to resume; None if it was killed before its first.
+        """Returns the newest checkpoint of the run to resume; None if it was killed before its first.
 
         Args:
             device: Where the tensors go.
@@ -59,10 +59,12 @@ class RunDirectory:
             FedprivError: the folder's run cannot be resumed.
         """
         path = self._needed()
-        return Checkpoint.last(path, releases_told(path / "metrics.jsonl"), device)
+        return Checkpoint.last(path, count_releases(path / "metrics.jsonl"), device)
 
     def matrix(self) -> Factor | None:
-        """That of the noise of the run to resume, where it is correlated between rounds; its seal is checked later.
+        """Returns the matrix of the noise of the run to resume; None if its noise is independent between rounds.
+
+        It is read from the ledger, whose seal is checked later.
 
         Raises:
             LedgerError: the ledger is missing, or has no header.
@@ -70,7 +72,7 @@ class RunDirectory:
         return LedgerFile.read(self._needed() / "ledger.jsonl").header.factor
 
     def first_part(self) -> FirstPart | None:
-        """The rounds of an earlier run which the run to resume extends; None if it extends none.
+        """Returns the rounds of the earlier run that the run to resume extends; None if it extends none.
 
         Raises:
             LedgerError: the ledger is missing or damaged.
@@ -78,11 +80,10 @@ class RunDirectory:
         return FirstPart.of(LedgerFile.read(self._needed() / "ledger.jsonl"))
 
     def rows(self, finished: int) -> list[dict[str, Any]]:
-        """The rows of metrics that the run wrote about its first `finished` rounds, before it stopped."""
-        if finished:
-            rows = read_metrics(self._needed() / "metrics.jsonl")
-        else:
-            rows = []
+        """Returns the rows of metrics that the run wrote about its first `finished` rounds, before it stopped."""
+        if finished == 0:
+            return []
+        rows = read_metrics(self._needed() / "metrics.jsonl")
         return [{**row, "epsilon": float(row["epsilon"])} for row in rows if row["round"] <= finished]
 
     def ledger(
@@ -96,7 +97,7 @@ class RunDirectory:
         budget: str | None = None,
         earlier: EarlierRun | None = None,
     ) -> Ledger:
-        """The run's ledger: a new one, or that of a stopped run, whose answers after the checkpoint are repeated.
+        """Opens the run's ledger: a new one, or that of a stopped run, whose answers after the checkpoint are repeated.
 
         Args:
             guard: Refuses answers that would pass the budget.
@@ -114,36 +115,39 @@ class RunDirectory:
             ledger = Ledger(guard)
             ledger.begin_with(() if earlier is None else earlier.first.records)
             return ledger
-        folder, digests, seals = self.folder.path, randomness.digest_key(), randomness.seal_key()
+        folder = self.folder.path
+        digest_key = randomness.digest_key()
+        seal_key = randomness.seal_key()
         path = folder / "ledger.jsonl"
         if saved is None:
-            ledger = Ledger(guard, path, _header(plan, config_in(folder), budget, earlier), digests, seals)
+            ledger = Ledger(guard, path, _header(plan, config_in(folder), budget, earlier), digest_key, seal_key)
         else:
-            integrity.check_resumed(folder, plan, seals)
-            keys = {"digest_key": digests, "seal_key": seals}
-            ledger = Ledger.resume(path, guard, saved.records, fresh_noise=fresh_noise, **keys)
+            integrity.check_resumed(folder, plan, seal_key)
+            ledger = Ledger.resume(
+                path, guard, saved.records, fresh_noise=fresh_noise, digest_key=digest_key, seal_key=seal_key
+            )
         ledger.may_write = self.folder.check
         if earlier is not None:
             ledger.begin_with(earlier.first.records)
             if earlier.metrics:
-                self.folder.write("metrics.jsonl", _metrics(earlier, LedgerFile.read(path)).encode())
+                self.folder.write("metrics.jsonl", _metrics_with_new_heads(earlier, LedgerFile.read(path)).encode())
         return ledger
 
     def config_in_words(self) -> dict[str, str]:
-        """The configuration in the folder by name, but for logging; empty where there is none."""
+        """Returns the settings of the configuration in the folder by name, but for logging; empty without one."""
         if self.folder is None:
             config = None
         else:
             config = config_in(self.folder.path)
         if config is None:
             return {}
-        return settings_in_words(config={name: part for name, part in config.items() if name != "log"})
+        return settings_in_words(config={name: section for name, section in config.items() if name != "log"})
 
     def check(self) -> None:
-        """Make sure that no other run writes to the folder.
+        """Checks that no other run writes to the folder.
 
         Raises:
-            FedprivError: one does.
+            FedprivError: another one does.
         """
         if self.folder is not None:
             self.folder.check()
@@ -153,33 +157,42 @@ class RunDirectory:
         return self.folder is not None and (last or finished % self._every == 0)
 
     def save(self, checkpoint: Checkpoint, ledger: Ledger | FollowerLedger) -> None:
-        """Write a checkpoint, once the ledger's records before it are safely on the disk."""
+        """Writes a checkpoint, once the ledger's records before it are safely on the disk."""
         if self.folder is not None:
             self.folder.check()
             ledger.sync()
             checkpoint.save(self.folder.path / "checkpoint.pt")
 
     def _needed(self) -> Path:
+        """Returns the folder's path; refuses to resume a run without a folder."""
         if self.folder is None:
             raise ConfigError("folder", None, "name the folder of the run to resume")
         return self.folder.path
 
 
-def _metrics(earlier: EarlierRun, ledger: LedgerFile) -> str:
-    """The metrics of an earlier run, with the hashes of the ledger of the run that extends it."""
-    rows = [{**row, **({"head": ledger.head(row["releases"])} if "head" in row else {})} for row in earlier.metrics]
+def _metrics_with_new_heads(earlier: EarlierRun, ledger: LedgerFile) -> str:
+    """Returns the metrics of an earlier run, with the hashes of the ledger of the run that extends it."""
+    rows = list[dict[str, Any]]()
+    for row in earlier.metrics:
+        if "head" in row:
+            row = {**row, "head": ledger.head(row["releases"])}
+        rows.append(row)
     return "".join(strict_json.dumps(row) + "\n" for row in rows)
 
 
 def _header(
     plan: Plan, config: dict[str, Any] | None, budget: str | None, earlier: EarlierRun | None
 ) -> dict[str, Any]:
-    """The first line of a ledger: public facts that identify its run."""
-    named = ({} if config is None else {"config": of_config(config)}) | ({} if budget is None else {"budget": budget})
-    paired = facts_of_pairs(pairs_of(plan.privacy, plan.n_clients))
-    if earlier is None:
-        extended = {}
-    else:
-        extended = {"extended": asdict(earlier.header)}
-    known = {**paired, **facts_of_time(plan.privacy.over_time), **named, **extended}
-    return {"n_clients": plan.n_clients, "delta": plan.privacy.delta, **known, "planned": len(plan.records)}
+    """Returns the first line of a ledger: public facts that identify its run."""
+    # the order is that of the file, whose hashes depend on it
+    facts: dict[str, Any] = {"n_clients": plan.n_clients, "delta": plan.privacy.delta}
+    facts |= facts_of_pairs(pairs_of(plan.privacy, plan.n_clients))
+    facts |= facts_of_time(plan.privacy.over_time)
+    if config is not None:
+        facts["config"] = of_config(config)
+    if budget is not None:
+        facts["budget"] = budget
+    if earlier is not None:
+        facts["extended"] = asdict(earlier.header)
+    facts["planned"] = len(plan.records)
+    return facts

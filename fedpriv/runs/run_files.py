@@ -50,31 +50,32 @@ class RunFiles:
 
     @staticmethod
     def read(folder: Path) -> RunFiles:
-        """Read a folder, also of a run in progress: files are read in the opposite order to that of writing.
+        """Reads a folder, also of a run in progress.
+
+        Files are read in the opposite order to that of writing, so that each is at most behind those read after it.
 
         Raises:
             FedprivError: a file is damaged.
             LedgerError: there is no ledger.
         """
-        result = folder / "result.json"
-        if result.exists():
-            said = checked(RESULT, _parsed(result, json.loads), result, _REMAKE, metrics.facts())
-        else:
-            said = None
+        path = folder / "result.json"
+        result = None
+        if path.exists():
+            result = checked(RESULT, _parsed(path, json.loads), path, _REMAKE, metrics.facts())
         checkpoint, unread = _checkpoint_in(folder)
         return RunFiles(
-            folder,
-            config_in(folder),
-            said,
-            checkpoint,
-            unread,
-            read_metrics(folder / "metrics.jsonl"),
-            LedgerFile.read(folder / "ledger.jsonl"),
+            folder=folder,
+            config=config_in(folder),
+            result=result,
+            checkpoint=checkpoint,
+            unread=unread,
+            metrics=read_metrics(folder / "metrics.jsonl"),
+            ledger=LedgerFile.read(folder / "ledger.jsonl"),
         )
 
     @cached_property
     def counted(self) -> PrivacySpent:
-        """Epsilon, counted from the ledger's records.
+        """The epsilon, counted from the ledger's records.
 
         Raises:
             LedgerError: the ledger is damaged or altered.
@@ -86,24 +87,27 @@ class RunFiles:
 
 
 def config_in(folder: Path) -> dict[str, Any] | None:
-    """The `config.yaml` of a folder, unchecked; None if there is none.
+    """Reads the `config.yaml` of a folder, without validation; None if there is none.
 
     Raises:
-        FedprivError: it is no YAML mapping.
+        FedprivError: the file is no YAML mapping.
     """
     path = folder / "config.yaml"
     if not path.exists():
         return None
-    found = _parsed(path, lambda text: strict_yaml.read(text, str(path)))
-    if not isinstance(found, dict):
+    config = _parsed(path, lambda text: strict_yaml.read(text, str(path)))
+    if not isinstance(config, dict):
         raise FedprivError(f"{path} is damaged; {RESTORE}")
-    return found
+    return config
 
 
 def _checkpoint_in(folder: Path) -> tuple[Checkpoint | None, str | None]:
+    """Reads the checkpoint in a folder; returns it, and why it cannot be read. Each may be None."""
     path = folder / "checkpoint.pt"
+    if not path.exists():
+        return None, None
     try:
-        return (Checkpoint.load(path, torch.device("meta")) if path.exists() else None), None
+        return Checkpoint.load(path, torch.device("meta")), None
     except FedprivError as error:
         return None, str(error)
 

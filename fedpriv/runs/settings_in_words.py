@@ -20,7 +20,7 @@ def settings_in_words(**settings: object) -> dict[str, str]:
     Args:
         settings: Objects by name; of dataclasses every field is a setting.
     """
-    return {name: text for given, value in settings.items() for name, text in _flat(given, value)}
+    return {name: text for setting, value in settings.items() for name, text in _flat(setting, value)}
 
 
 def _flat(name: str, value: object) -> Iterator[tuple[str, str]]:
@@ -30,8 +30,8 @@ def _flat(name: str, value: object) -> Iterator[tuple[str, str]]:
             if "aside" not in field.metadata:
                 yield from _flat(f"{name}.{field.name}", getattr(value, field.name))
     elif isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from _flat(f"{name}.{key}", part)
+        for key, item in value.items():
+            yield from _flat(f"{name}.{key}", item)
     else:
         yield name, _text(value)
 
@@ -47,27 +47,28 @@ def _text(value: object) -> str:
         return str(getattr(value, "__qualname__", type(value).__name__))
     if isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 10:
         return f"{len(value)} values, {cut(repr(value), _LONGEST)}"
-    shown = repr(value)
-    if " at 0x" in shown:
+    text = repr(value)
+    if " at 0x" in text:
         return type(value).__name__
-    return cut(shown, _LONGEST)
+    return cut(text, _LONGEST)
 
 
-def difference(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+def difference(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     """Returns which settings differ, with both values; empty if all are the same.
 
     Args:
-        before: Those that a run began with.
-        now: Those that it is resumed with.
+        before: The settings that a run began with.
+        after: The settings that it is resumed with.
     """
     names = list[str]()
-    for name in {**before, **now}:
-        inside_another = any(name.startswith(f"{other}.") for other in names)  # of another class: other fields
-        if before.get(name) != now.get(name) and not inside_another:
+    for name in {**before, **after}:
+        # of a setting that is of another class all fields differ; only the setting is named
+        inside_another = any(name.startswith(f"{other}.") for other in names)
+        if before.get(name) != after.get(name) and not inside_another:
             names.append(name)
-    told = [f"{name}: {before.get(name, 'not there')} then, {now.get(name, 'not there')} now" for name in names]
-    if len(told) > _MOST:
-        more = f"; and {len(told) - _MOST} more"
+    texts = [f"{name}: {before.get(name, 'not there')} then, {after.get(name, 'not there')} now" for name in names]
+    if len(texts) > _MOST:
+        more = f"; and {len(texts) - _MOST} more"
     else:
         more = ""
-    return "; ".join(told[:_MOST]) + more
+    return "; ".join(texts[:_MOST]) + more

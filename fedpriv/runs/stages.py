@@ -62,7 +62,7 @@ from fedpriv.runs.budget_reservation import BudgetReservation
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.evaluation_data import EvaluationData
 from fedpriv.runs.extending import EarlierRun, common
-from fedpriv.runs.identity import RunIdentity, check_models, of_settings, restored
+from fedpriv.runs.identity import RunIdentity, check_models, digest_settings, restored
 from fedpriv.runs.metric_log import MetricLog
 from fedpriv.runs.monitor import RunMonitor
 from fedpriv.runs.options import TrainingOptions
@@ -76,13 +76,13 @@ from fedpriv.strategies.base import Strategy
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """What is trained, by which algorithm and under which promise.
+    """The resolved settings of a run: what is trained, by which algorithm, with which privacy.
 
     Attributes:
         clients: The data owners.
         strategy: The algorithm, made for this number of rounds.
         privacy: The privacy settings; they know whether neighbouring data sets differ in what a problem reads.
-        network: Who sends to whom.
+        network: Who sends messages to whom.
         rounds: Number of rounds.
         sizes: Public number of examples of each client.
         problems: The distinct problems of the clients.
@@ -102,7 +102,7 @@ class Experiment:
 
 
 def resolve_experiment(options: TrainingOptions, compute: Compute, mesh: Mesh) -> Experiment:
-    """Check the settings and fill in what follows from them. Reads no data and draws nothing.
+    """Checks the settings and fills in what follows from them. Reads no data and draws nothing.
 
     Raises:
         ConfigError: settings cannot work.
@@ -140,7 +140,7 @@ class OpenRun:
         identity: Digest of its settings, and its seeds.
         resumed: The checkpoint of this run that it goes on from; None for a new run and for one that extends another.
         earlier: The finished run that this one extends; None for any other.
-        state: The state it goes on from; None for a new run.
+        state: The state that the run goes on from; None for a new run.
         fresh_noise: Whether a resumed run draws new noise for repeated rounds, instead of repeating their answers.
     """
 
@@ -172,19 +172,18 @@ class OpenRun:
 
 
 def open_run(experiment: Experiment, options: TrainingOptions, directory: RunDirectory, mesh: Mesh) -> OpenRun:
-    """Read the checkpoint that the run goes on from, and draw or restore its seeds.
+    """Reads the checkpoint that the run goes on from, and draws or restores its seeds.
 
     Raises:
         ConfigError: settings of speed cannot work, or the run cannot be extended so.
         FedprivError: a folder holds no run, or one with other settings.
     """
-    clients, strategy, privacy, compute = (
-        experiment.clients,
-        experiment.strategy,
-        experiment.privacy,
-        experiment.compute,
-    )
-    model, loss = clients[0].model, clients[0].loss
+    clients = experiment.clients
+    strategy = experiment.strategy
+    privacy = experiment.privacy
+    compute = experiment.compute
+    model = clients[0].model
+    loss = clients[0].loss
     earlier = _read_earlier(options, directory, experiment.device, mesh)
     resumed = None
     if options.resume:
@@ -202,7 +201,7 @@ def open_run(experiment: Experiment, options: TrainingOptions, directory: RunDir
     run = OpenRun(directory, identity, resumed, earlier, None, options.fresh_noise)
     if origin is None:
         return run
-    blank = initial_state(strategy, torch.zeros(1, 1).expand(len(clients), 1))  # says which state the strategy keeps
+    blank = initial_state(strategy, torch.zeros(1, 1).expand(len(clients), 1))  # has the state that the strategy keeps
     return replace(run, state=restored(origin, blank, run.origin_folder))
 
 
@@ -215,14 +214,17 @@ def _identify(
     resumed: Checkpoint | None,
     earlier: EarlierRun | None,
 ) -> RunIdentity:
-    """Digest the settings, and draw the seeds or take those of the run that this one goes on from.
+    """Digests the settings, and draws the seeds or takes those of the run that this one goes on from.
 
     Raises:
-        FedprivError: that run was made with other settings; names them.
+        FedprivError: that run was made with other settings; the message names them.
     """
-    clients, privacy, compute = experiment.clients, experiment.privacy, experiment.compute
-    model, loss = clients[0].model, clients[0].loss
-    settings = of_settings(
+    clients = experiment.clients
+    privacy = experiment.privacy
+    compute = experiment.compute
+    model = clients[0].model
+    loss = clients[0].loss
+    settings = digest_settings(
         clients,
         options.settings,
         options.seed,
@@ -234,7 +236,7 @@ def _identify(
         compute.numbers,
     )
     # the settings that a run has in common with one that extends it
-    kept = of_settings(
+    kept = digest_settings(
         clients,
         experiment.strategy,
         common(privacy),
@@ -280,10 +282,10 @@ def _identify(
 def _read_earlier(
     options: TrainingOptions, directory: RunDirectory, device: torch.device, mesh: Mesh
 ) -> EarlierRun | None:
-    """The finished run that this one extends; None if it extends none.
+    """Reads the finished run that this one extends; None if it extends none.
 
     Raises:
-        ConfigError: it cannot be extended so.
+        ConfigError: these options do not go together with extending a run.
         FedprivError: there is no such run, or it is unfinished.
     """
     extend = options.extend
@@ -303,18 +305,20 @@ def _read_earlier(
 
 
 def plan_run(experiment: Experiment, run: OpenRun, options: TrainingOptions, mesh: Mesh) -> Plan:
-    """List the releases by a dry run without data, calibrate their noise, and check that all settings fit them.
+    """Lists the releases by a dry run without data, calibrates their noise, and checks that all settings fit them.
 
     Raises:
-        ConfigError: settings do not fit what the strategy asks, or no noise reaches the target.
+        ConfigError: settings do not fit the strategy's queries, or no noise reaches the target.
     """
 
     def on_main() -> Plan:
-        matrix, first = None, None
+        matrix = None
+        first = None
         if run.earlier is not None:
             first = run.earlier.first
         elif run.resumed is not None:
-            matrix, first = run.directory.matrix(), run.directory.first_part()
+            matrix = run.directory.matrix()
+            first = run.directory.first_part()
         return make_plan(
             experiment.strategy,
             experiment.privacy,
@@ -345,14 +349,16 @@ def plan_run(experiment: Experiment, run: OpenRun, options: TrainingOptions, mes
 
 
 def not_covered(privacy: Privacy, optimum: float | None) -> tuple[str, ...]:
-    """What the run reveals about the data that epsilon does not count."""
+    """Returns what the run reveals about the data that epsilon does not count."""
     if optimum is not None and privacy.private:
         return ("the optimality gap, exact",)
     return ()
 
 
 def check_budget(plan: Plan, run: OpenRun, reveals: tuple[str, ...], mesh: Mesh) -> BudgetReservation | None:
-    """What the run has to do with a lifetime budget; None without one, and in processes that are not the main one.
+    """Returns the run's reservation in a lifetime budget, checked but not yet charged.
+
+    None without a budget, and in processes other than the main one.
 
     Raises:
         PrivacyError: the budget does not allow the plan.
@@ -388,7 +394,7 @@ class LocalData:
         why_not_faster: Why faster backends were refused; empty if none was.
         constants: Sums of the bits of frozen parameters and buffers, which no forward pass may change.
         identity: The run's identity, now with the digest of its model.
-        warnings: What weakens privacy or costs time, found in data and model.
+        warnings: Warnings about data and model: what weakens privacy or costs time.
     """
 
     shard: ClientShard
@@ -403,20 +409,20 @@ class LocalData:
 
 
 def public_data(options: TrainingOptions, mesh: Mesh) -> EvaluationData:
-    """Public test data and metrics, on the main process, which alone reports.
+    """Returns public test data and metrics, on the main process, which alone reports.
 
     Raises:
         ConfigError: metrics without test data, or test sets or names for another number of clients.
     """
     if not mesh.is_main:
         return EvaluationData.nothing()
-    return EvaluationData.made(
+    return EvaluationData.create(
         options.test, options.client_tests, options.metrics, options.stop, options.client_names, len(options.clients)
     )
 
 
 def load_data(experiment: Experiment, run: OpenRun, public: EvaluationData, mesh: Mesh) -> LocalData:
-    """Read the examples, check data and model, and choose the backend.
+    """Reads the examples, checks data and model, and chooses the backend.
 
     Raises:
         ConfigError: data, loss and model do not fit together.
@@ -424,7 +430,9 @@ def load_data(experiment: Experiment, run: OpenRun, public: EvaluationData, mesh
         PrivacyError: examples have several owners.
         FedprivError: the run goes on from one with other data, or another model.
     """
-    clients, compute, origin = experiment.clients, experiment.compute, run.origin
+    clients = experiment.clients
+    compute = experiment.compute
+    origin = run.origin
     ownership.check_clients(clients, public.everything, experiment.privacy)
 
     # the examples of this process's clients; a resumed run cuts batches as it did before
@@ -464,10 +472,10 @@ def load_data(experiment: Experiment, run: OpenRun, public: EvaluationData, mesh
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What is measured of models.
+    """The measurements of a run's models.
 
     Attributes:
-        public: Public data that they are tested on.
+        public: Public data that models are tested on.
         measures: Computes metrics.
         stopping: How long the metric of `stop` has not improved.
         health: In which round something first was not finite.
@@ -487,7 +495,7 @@ def prepare_evaluation(
     options: TrainingOptions,
     mesh: Mesh,
 ) -> Evaluation:
-    """Try the metrics on the first model, and restore how a metric has developed so far.
+    """Tries the metrics on the first model, and restores how a metric has developed so far.
 
     Raises:
         ConfigError: test data or metrics do not fit the model; or the run that is to be extended ended for a reason
@@ -495,14 +503,17 @@ def prepare_evaluation(
         DataError: test data cannot be read or used.
         PrivacyError: test data are copies of training data.
     """
-    population, origin = data.population, run.origin
+    population = data.population
+    origin = run.origin
     evaluator = public.evaluator(population.model, population.loss, batched=experiment.compute.backend != "loop")
     _check_test_data(public, population, experiment.privacy, mesh)
     if evaluator is not None:
         evaluator.try_out(data.start)
-    stored, first_nonfinite = {}, dict[str, int]()
+    stored = dict[str, float]()
+    first_nonfinite = dict[str, int]()
     if origin is not None:
-        stored, first_nonfinite = origin.stopping, origin.first_nonfinite
+        stored = origin.stopping
+        first_nonfinite = origin.first_nonfinite
     stopping = mesh.world.broadcast(lambda: public.stopping(evaluator, data.start, stored))
     health = FiniteCheck(options.stop_on, first_nonfinite)
     if run.earlier is not None and (health.stops or stopping.stops):
@@ -519,12 +530,12 @@ def prepare_evaluation(
 
 
 def all_example_fingerprints(population: Population, mesh: Mesh) -> list[list[bytes]]:
-    """Fingerprints of every client's examples, of all processes."""
+    """Returns the fingerprints of every client's examples, of all processes."""
     return list(chain.from_iterable(mesh.clients.all_gather_object(ownership.example_fingerprints(population))))
 
 
 def _check_same_data(population: Population, run: OpenRun, mesh: Mesh) -> DataFingerprints:
-    """Refuse to go on with other data than the run began with; see `fedpriv.clients.data_fingerprints`."""
+    """Refuses to go on with other data than the run began with; see `fedpriv.clients.data_fingerprints`."""
     stored = None
     if run.origin is not None:
         stored = run.origin.data
@@ -536,14 +547,14 @@ def _check_same_data(population: Population, run: OpenRun, mesh: Mesh) -> DataFi
 
 
 def _check_test_data(public: EvaluationData, population: Population, privacy: Privacy, mesh: Mesh) -> None:
-    """Refuse test data that are copies of the training examples of all processes."""
+    """Refuses test data that are copies of the training examples of all processes."""
     count = sum(mesh.clients.all_gather_object(int(population.counts.sum())))
     if mesh.world.broadcast(lambda: public.as_many(count, privacy)):
         public.check(population, all_example_fingerprints(population, mesh))
 
 
 def _distinct(warnings: Iterable[Iterable[str]]) -> list[str]:
-    """The warnings of all processes, each once."""
+    """Returns the warnings of all processes, each once."""
     return list(dict.fromkeys(chain.from_iterable(warnings)))
 
 
@@ -556,7 +567,7 @@ class ReleasePath:
 
     Attributes:
         accountant: The epsilon of the run.
-        ledger: Its releases; in processes that are not the main one, what waits for it.
+        ledger: The run's releases; in processes other than the main one, a follower of the main one's ledger.
         sums: Clipped sums of gradients of this process's clients.
         oracle: Answers the strategy's queries.
     """
@@ -576,7 +587,7 @@ def open_release_path(
     reveals: tuple[str, ...],
     mesh: Mesh,
 ) -> ReleasePath:
-    """Open the accountant, the ledger and the oracle.
+    """Opens the accountant, the ledger and the oracle.
 
     Raises:
         LedgerError: the ledger in the folder belongs to another run or is damaged, or a new one cannot be written.
@@ -602,7 +613,7 @@ def open_release_path(
 def _open_ledger(
     accountant: RunAccountant, run: OpenRun, plan: Plan, reservation: BudgetReservation | None, mesh: Mesh
 ) -> Ledger | FollowerLedger:
-    """The ledger on the main process, and elsewhere what waits for it."""
+    """Opens the ledger on the main process, and a follower of it on the others."""
     on_disk = mesh.world.broadcast(lambda: run.directory.path is not None)
     processes_before = 1
     if run.resumed is not None:
@@ -635,7 +646,7 @@ def _open_ledger(
 
 
 def first_state(experiment: Experiment, run: OpenRun, data: LocalData, store: StateStore, mesh: Mesh) -> TrainState:
-    """The state of this process's clients that the next round starts from."""
+    """Returns the state of this process's clients that the next round starts from."""
     local_state = None
     if run.state is not None:
         local_state = sharding.shard_state(run.state, data.shard, mesh)
@@ -645,7 +656,7 @@ def first_state(experiment: Experiment, run: OpenRun, data: LocalData, store: St
 
 
 def seconds_before(run: OpenRun) -> float:
-    """Time that the rounds so far have taken."""
+    """Returns the seconds that the rounds so far have taken."""
     if run.origin is None:
         return 0.0
     return run.origin.seconds
@@ -659,7 +670,7 @@ def make_monitor(
     options: TrainingOptions,
     mesh: Mesh,
 ) -> RunMonitor:
-    """What watches and reports the rounds; it knows those before a resume."""
+    """Returns the monitor that watches and reports the rounds, with the rows of rounds before a resume."""
     rows = list[dict[str, Any]]()
     if run.earlier is not None:
         rows = run.earlier.rows
@@ -677,8 +688,8 @@ def make_monitor(
     )
 
 
-def warnings_of(experiment: Experiment, plan: Plan, data: LocalData, options: TrainingOptions) -> list[str]:
-    """What weakens privacy or costs time: by the plan, and by data and model."""
+def collect_warnings(experiment: Experiment, plan: Plan, data: LocalData, options: TrainingOptions) -> list[str]:
+    """Returns warnings about what weakens privacy or costs time: by the plan, and by data and model."""
     model = experiment.clients[0].model
     by_plan = privacy_warnings(plan, experiment.sizes, model, optimum=options.optimum, secret_seed=options.secret_seed)
     return [*by_plan, *data.warnings]

@@ -14,7 +14,7 @@ from fedpriv.runs.training import Training
 
 
 def seconds_per_round(draft: RunSketch, plan: Plan, compute: Compute) -> float:
-    """Seconds of the second round on made-up data: the first one also pays for what is done once."""
+    """Measures the seconds of the second round on made-up data; the first one includes what is done once a run."""
     clients = make_clients(draft.model, draft.loss, draft.outline.synthetic_datasets(), augmentation=draft.augmentation)
     privacy = replace(plan.privacy, epsilon=None)
     with warnings.catch_warnings():

@@ -13,7 +13,7 @@ from fedpriv.settings.checks import checked
 
 @checked("total")
 def total(results: Sequence[Result], *, delta: float | None = None, accountant: str | None = None) -> PrivacySpent:
-    """What several runs on the same data cost together, which is less than the sum of what each costs.
+    """Computes what several runs on the same data cost together, which is less than the sum of what each costs.
 
     Guarantee: an upper bound for every unit that all of them protect, wherever it is in each run, against whoever sees
     what `trust` of each allows. The number of runs and their noise must not depend on the results of earlier ones; if
@@ -34,11 +34,13 @@ def total(results: Sequence[Result], *, delta: float | None = None, accountant: 
     runs = [
         RunCost(
             f"run {number}",
-            one.charged,
-            len(one.spent.per_client),
-            not_covered=one.spent.not_covered,
-            noise=one.noise or None,
+            result.charged,
+            len(result.spent.per_client),
+            not_covered=result.spent.not_covered,
+            noise=result.noise or None,
         )
-        for number, one in enumerate(results, start=1)
+        for number, result in enumerate(results, start=1)
     ]
-    return compose(runs, min(one.spent.delta for one in results) if delta is None else delta, accountant)
+    if delta is None:
+        delta = min(result.spent.delta for result in results)
+    return compose(runs, delta, accountant)

@@ -14,7 +14,7 @@ from fedpriv.settings.checks import checked
 @checked("", explain)
 @takes_options(TrainOptions)
 def train(options: TrainOptions) -> Result:
-    """Train and return the result.
+    """Trains and returns the result.
 
     Returns:
         The result, with the trained module as `model` and an upper bound on the epsilon as `spent`.

@@ -42,7 +42,7 @@ from fedpriv.storage.folder import RunFolder
 
 @checked("", explain)
 class Training:
-    """A run that trains while you iterate over it, once; each round gives a `RoundReport`. Arguments: see `train`.
+    """A run that trains while you iterate over it, once; each round yields a `RoundReport`. Arguments: see `train`.
 
     What weakens privacy is listed in `warnings` and raised as Python warnings (`PromiseWarning`). Other processes
     cannot use the `folder` while this object lives, or until `folder.close()`.
@@ -74,7 +74,9 @@ class Training:
             self.oracle: Oracle[DataAnswerer] = self._release_path.oracle
 
             # the state that the first round starts from, and who watches the rounds
-            self.strategy, self.rounds, self.network = experiment.strategy, experiment.rounds, experiment.network
+            self.strategy = experiment.strategy
+            self.rounds = experiment.rounds
+            self.network = experiment.network
             self._identity = self._data.identity
             self._local_network = sharding.shard_network(self.network, self._data.shard, mesh)
             self._state_store = STATE_STORES[compute.state](self._directory.path)
@@ -85,7 +87,7 @@ class Training:
             self._monitor = stages.make_monitor(experiment, run, self._evaluation, self._release_path, options, mesh)
 
             # from here on a stopped run can be resumed; only then the budget is charged
-            self.warnings = stages.warnings_of(experiment, self.plan, self._data, options)
+            self.warnings = stages.collect_warnings(experiment, self.plan, self._data, options)
             if run.needs_checkpoint:
                 self.save()
             mesh.world.broadcast(self._reserve_budget)
@@ -100,32 +102,33 @@ class Training:
 
     @property
     def measures(self) -> ModelMetrics:
-        """What computes metrics of models."""
+        """Computes metrics of models."""
         return self._evaluation.measures
 
     @property
     def ledger(self) -> Ledger | FollowerLedger:
-        """All that the run has released."""
+        """The records of all that the run has released."""
         return self._release_path.ledger
 
     @property
     def health(self) -> FiniteCheck:
-        """What has not been finite, and since which round."""
+        """Values that have not been finite, and since which round."""
         return self._monitor.health
 
     def _reserve_budget(self) -> None:
-        """Charge the lifetime budget for the whole plan, before the first round."""
+        """Charges the lifetime budget for the whole plan, before the first round."""
         if self._reservation is not None:
             self._reservation.reserve()
 
     def __iter__(self) -> Iterator[RoundReport]:
-        """Train, round by round.
+        """Trains, round by round.
 
         Raises:
             FedprivError: this run has ended.
             PrivacyError: a forward pass changed a frozen parameter or a buffer.
         """
-        monitor, mesh = self._monitor, self._mesh
+        monitor = self._monitor
+        mesh = self._mesh
         if monitor.is_over:
             raise FedprivError("this run is over; make a new Training with fresh clients for another one")
         start = time.monotonic() - self._seconds
@@ -147,7 +150,7 @@ class Training:
                 report = self._report_round()
                 self._seconds = time.monotonic() - start
                 yield report
-                # only now, so that whoever writes reports down never misses one that a checkpoint counts as done
+                # after the yield: a sink has then written every round that a checkpoint counts as done
                 if report.checkpoint:
                     self.save()
                 if monitor.stops:
@@ -160,8 +163,9 @@ class Training:
         write_back_models(self.population, self.progress, mesh.world.broadcast(lambda: str(self._charged())))
 
     def _report_round(self) -> RoundReport:
-        """The report of the round that was just finished; made on the main process."""
-        monitor, mesh = self._monitor, self._mesh
+        """Makes the report of the round just finished on the main process, and returns it on every process."""
+        monitor = self._monitor
+        mesh = self._mesh
         models = self.progress.models
         if monitor.is_evaluated(self.progress) or self.anywhere(not is_finite(models)):
             models = sharding.gather_rows(models, self._data.shard, mesh)
@@ -173,7 +177,7 @@ class Training:
     def _report_on_main(
         self, state: TrainState, constraint_metrics: dict[str, float]
     ) -> tuple[RoundReport, FiniteCheck, EarlyStopping]:
-        """The report of a round, and what the other processes have to know of it."""
+        """Returns the report of a round, and the state of the checks that the other processes need too."""
         monitor = self._monitor
         self._sync()
         self._position = self.ledger.mark
@@ -183,18 +187,20 @@ class Training:
         return report, monitor.health, monitor.stopping
 
     def _sync(self) -> None:
-        """Write the ledger to the disk, before anything that was made of a round's answers leaves the run."""
+        """Writes the ledger to the disk, before anything that was made of a round's answers leaves the run."""
         self._directory.check()
         if self.plan.privacy.durable:
             self.ledger.sync()
 
     def _close_budget(self) -> None:
-        """Report the end of the run to its budget."""
+        """Reports the end of the run to its budget."""
         if self._reservation is not None:
             self._reservation.close(self._monitor.why_ended(self.progress), self.ledger.records)
 
     def _check_constants(self) -> None:
-        """Refuse a forward pass that changes what is released as it is, which the few examples of a check may miss.
+        """Refuses a forward pass that changed a frozen parameter or a buffer, which are released without noise.
+
+        The check before training, on a few examples, may miss such a change.
 
         Raises:
             PrivacyError: a frozen parameter or a buffer has changed.
@@ -208,7 +214,7 @@ class Training:
                 raise PrivacyError(f"model.{names[0]} is frozen, or a buffer, and is not what it was: {fix}")
 
     def save(self) -> None:
-        """Write a checkpoint of the last finished round now (with a folder)."""
+        """Writes a checkpoint of the last finished round now (with a folder)."""
         state = sharding.gather_state(self.progress, self._data.shard, self._mesh)
         self._mesh.world.broadcast(lambda: self._save(state))
 
@@ -237,25 +243,25 @@ class Training:
         return torch.cat([*self._mesh.clients.all_gather_object(self._release_path.sums.broken_examples)])
 
     def repeats(self) -> ownership.DuplicateCounts:
-        """How many training examples equal others, or test examples. Exact, so not private."""
+        """Counts the training examples that equal others, or test examples. Exact, so not private."""
         fingerprints = stages.all_example_fingerprints(self.population, self._mesh)
         test = self._evaluation.public.test
         return self._mesh.world.broadcast(lambda: ownership.count_duplicates(self.population, test, fingerprints))
 
     def spent(self) -> PrivacySpent:
-        """Tight upper bound on what has been spent so far."""
+        """Returns a tight upper bound on what has been spent so far."""
         return self._mesh.world.broadcast(self._release_path.accountant.spent)
 
-    def anywhere(self, here: bool) -> bool:
-        """Whether something is so in any process of the run."""
-        return self._mesh.max_clients(float(here)) > 0
+    def anywhere(self, is_so: bool) -> bool:
+        """Whether a condition holds in any process of the run; all processes call it together."""
+        return self._mesh.max_clients(float(is_so)) > 0
 
     def _charged(self) -> PrivacySpent:
-        """What the run is charged if it ends now."""
-        return self._release_path.accountant.at_end(self._monitor.why_ended(self.progress), self.progress.round)
+        """Returns what the run is charged if it ends now."""
+        return self._release_path.accountant.charged_at_end(self._monitor.why_ended(self.progress), self.progress.round)
 
     def result(self) -> Result:
-        """The result so far.
+        """Returns the result so far.
 
         If the run stopped before its plan ended, the stop may depend on data, so the whole plan is charged; not so if
         the budget ended it. If clients' models differ, each is tested on 1000 test examples.
@@ -264,19 +270,22 @@ class Training:
             PrivacyError: a forward pass changed a frozen parameter or a buffer.
         """
         self._check_constants()
-        mesh, shard = self._mesh, self._data.shard
+        mesh = self._mesh
+        shard = self._data.shard
         state = replace(self.progress, models=sharding.gather_rows(self.progress.models, shard, mesh))
         constraint_measures = self.measures.of_constraints(state, self.oracle, mesh, shard)
         result = mesh.world.broadcast(lambda: self._result(state, constraint_measures))
-        return replace(result, model=self._with(result.params))
+        return replace(result, model=self._model_with(result.params))
 
     def _result(self, state: TrainState, constraint_measures: dict[str, Any]) -> Result:
-        """The result but for its model, whose class may be one that cannot be sent to other processes."""
-        privacy, monitor = self.plan.privacy, self._monitor
+        """Returns the result but for its model, whose class may be one that cannot be sent to other processes."""
+        privacy = self.plan.privacy
+        monitor = self._monitor
         params = model_metrics.reported(state)
         ended = monitor.why_ended(self.progress)
-        metrics, node_metrics = monitor.log.at_the_end(state)
-        test_accuracy, test_loss = metrics.pop("test_accuracy", None), metrics.pop("test_loss", None)
+        metrics, node_metrics = monitor.log.final_metrics(state)
+        test_accuracy = metrics.pop("test_accuracy", None)
+        test_loss = metrics.pop("test_loss", None)
 
         measures = {
             **self.measures.of_run(state),
@@ -285,16 +294,16 @@ class Training:
             **node_metrics,
             **self.measures.by_name(state),
         }
-        fixed = frozen(self.population.model)
-        if fixed:
-            measures["parameters"] = {"trained": self.population.dim, "frozen": fixed}
+        n_frozen = frozen(self.population.model)
+        if n_frozen:
+            measures["parameters"] = {"trained": self.population.dim, "frozen": n_frozen}
         measures["backend"] = {"name": self._data.backend}
         if self._data.why_not_faster:
             measures["backend"]["refused"] = self._data.why_not_faster
 
         seconds = self._seconds
         if privacy.hides_round_size:
-            seconds = float(f"{seconds:.0e}")  # how long it took tells how many were drawn
+            seconds = float(f"{seconds:.0e}")  # the exact time would reveal how many were drawn
         node_params = params.expand(self._data.shard.n_clients, -1)
         if model_metrics.models_differ(state):
             node_params = state.models.clone()
@@ -324,15 +333,16 @@ class Training:
         )
 
     def linked(self, result: Result) -> dict[str, Any]:
-        """Contents of `result.json`: the result, with what made it, and the last hash of a ledger's chain."""
+        """Returns the contents of `result.json`: the result, software versions, and the ledger's last hash."""
         head = self.ledger.mark.head
         facts: dict[str, Any] = strict_json.plain({**result.to_json(), "software": software()})
         if head is None:
             return facts
         return linked({**facts, "head": head}, head, self._identity.randomness.seal_key())
 
-    def _with(self, params: Tensor) -> nn.Module:
-        """A copy of the model with these parameters `[dim]`, ready for use."""
-        model = copy.deepcopy(self.population.clients[0].model).eval()  # through which no example has passed
+    def _model_with(self, params: Tensor) -> nn.Module:
+        """Returns a copy of the model with these parameters `[dim]`, in eval mode."""
+        # a copy of the client's model, through which no example has passed
+        model = copy.deepcopy(self.population.clients[0].model).eval()
         self.population.layout.write(params, model)
         return model
