@@ -32,7 +32,7 @@ class Continuity:
             expected = self._last.round + 1
         if record.round != expected:
             raise _refused(record, f"comes where round {expected} must: a price holds for all rounds so far together")
-        if record.time != record.time.at(record.round):
+        if record.time != record.time.for_round(record.round):
             slot = record.round % record.time.separation
             raise _refused(record, f"has block {record.time.slot} take part, and it is the turn of block {slot}")
         if self._last is not None and _facts(record) != _facts(self._last):
@@ -47,7 +47,7 @@ class Continuity:
 def _facts(record: Record) -> Record:
     """Returns the record without what differs from round to round."""
     assert record.time is not None
-    return replace(record, round=0, digest=None, time=record.time.at(0))
+    return replace(record, round=0, digest=None, time=record.time.for_round(0))
 
 
 def _refused(record: Record, why: str) -> PrivacyError:

@@ -146,7 +146,7 @@ def _noise_over_rounds(record: Record, time: CorrelatedNoise, noises: tuple[floa
     if record.sampling == "full":
         share = time.share(record.round)
     else:
-        share = time.drawn_share(record.round)
+        share = time.sampled_share(record.round)
     return tuple(noise / math.sqrt(share) if share > 0 else math.inf for noise in noises)
 
 
