@@ -186,10 +186,7 @@ def add_noise(
     noised = torch.empty_like(bounded, dtype=torch.float64)
 
     # noise is drawn and added for some rows at a time
-    if bounded.device.type == "cpu":
-        height = max(_IN_CACHE // max(dim, 1), 1)
-    else:
-        height = max(_ON_DEVICE // max(dim, 1), 1)
+    height = max((_IN_CACHE if bounded.device.type == "cpu" else _ON_DEVICE) // max(dim, 1), 1)
     blocks = [slice(top, top + height) for top in range(0, count, height)]
 
     def draw_unit(keys: Tensor, rows: slice) -> Tensor:
@@ -220,18 +217,12 @@ def add_noise(
             earlier_keys = randomness.keys("noise", earlier_round, record.index, clients)
             if draws_on_device:
                 (earlier_keys,) = moved(bounded.device, earlier_keys)
-            if shared is None:
-                earlier_shared_noise = None
-            else:
-                earlier_shared_noise = shared(earlier_round)
+            earlier_shared_noise = None if shared is None else shared(earlier_round)
             for rows in blocks:
                 filtered(earlier_keys, rows, earlier_round, earlier_shared_noise)
             past.finish(earlier_round)
 
-    if shared is None:
-        current_shared_noise = None
-    else:
-        current_shared_noise = shared(record.round)
+    current_shared_noise = None if shared is None else shared(record.round)
     if bounded.device.type == "cpu":
         threads.each(lambda _, rows: add(rows), blocks)
     else:
