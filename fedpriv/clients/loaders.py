@@ -13,7 +13,7 @@ from fedpriv.clients.client import Client
 from fedpriv.clients.client_set import as_client_set
 from fedpriv.clients.reading import is_plain
 from fedpriv.data.nested import leaves, plain
-from fedpriv.randomness.borrowed import States, global_generators
+from fedpriv.randomness.borrowed import GeneratorStates, global_generators
 
 T = TypeVar("T")
 
@@ -95,9 +95,9 @@ def _collated(loader: DataLoader[Any], *at: int, seed: int = 0) -> _Collated:
     """All tensors of the examples, collated together, with the global generators at this seed."""
     with global_generators() as begin:
         begin(seed)
-        before = States.now()
+        before = GeneratorStates.current()
         found = leaves(plain(loader.collate_fn([loader.dataset[index] for index in at])) or ())
-        return _Collated(found, before.left)
+        return _Collated(found, before.has_changed)
 
 
 def _equal(these: Sequence[Tensor], those: Sequence[Tensor]) -> bool:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default
 
 from fedpriv.data.nested import Nested, first, joined, leaves, plain, structure
 from fedpriv.errors import DataError, in_short
-from fedpriv.randomness.borrowed import States
+from fedpriv.randomness.borrowed import GeneratorStates
 
 _MOST = 2**31  # examples; more fit into no memory
 _PIECE = 256  # examples that are read in a row
@@ -195,11 +195,12 @@ class _Pieces(Dataset[tuple[list[Pair], bool]]):
         return -(-self.length // _PIECE)
 
     def __getitem__(self, index: int) -> tuple[list[Pair], bool]:
-        before, places = States.now(), range(index * _PIECE, min((index + 1) * _PIECE, self.length))
+        before = GeneratorStates.current()
+        places = range(index * _PIECE, min((index + 1) * _PIECE, self.length))
         examples = [self.dataset[place] for place in places]
         if self.collate is default_collate:  # which treats them alone
-            return _stacked(examples), before.left
-        return [pair_of(self.collate([example]), 1) for example in examples], before.left
+            return _stacked(examples), before.has_changed
+        return [pair_of(self.collate([example]), 1) for example in examples], before.has_changed
 
 
 def _as_it_is(piece: Any) -> Any:  # noqa: ANN401 - torch types it as a list

@@ -47,7 +47,7 @@ class Names(Protocol):
 
 
 def _probability_one(_: Activity, graph: Undirected) -> NDArray[np.float64]:
-    """Every node is active in every round."""
+    """Returns 1 for every node: all are active in every round."""
     return np.ones(len(graph))
 
 
