@@ -7,7 +7,7 @@ class FedprivError(Exception):
     """Base class of all errors that fedpriv raises on purpose.
 
     Attributes:
-        told_elsewhere: Whether another process of the run tells the user of it.
+        reported_elsewhere: Whether another process of the run reports the error to the user.
     """
 
     reported_elsewhere = False
@@ -22,30 +22,32 @@ class ConfigError(FedprivError, ValueError):
 
     Args:
         field: Dotted name of the setting, e.g. `"privacy.epsilon"`.
-        value: What was given.
+        value: The value that was given.
         fix: What to do about it, as a sentence fragment.
     """
 
     def __init__(self, field: str, value: object, fix: str) -> None:
         super().__init__(f"{cut(field)} = {shown(value)}: {cut(fix, 600)}")
-        self.field, self.value, self.fix = field, value, fix
+        self.field = field
+        self.value = value
+        self.fix = fix
 
 
 def check_choice(field: str, value: object, *choices: str) -> None:
-    """Refuse a word that is none of the choices.
+    """Refuses a value that is none of the choices.
 
     Raises:
-        ConfigError: it is another one, or no word at all.
+        ConfigError: the value is none of them.
     """
     if value not in choices:
         raise ConfigError(field, value, f"choose {' or '.join(map(repr, choices))}")
 
 
 def check_count(field: str, value: object, fix: str) -> None:
-    """Refuse what is no whole number of at least 1.
+    """Refuses a value that is not a whole number of at least 1.
 
     Raises:
-        ConfigError: it is another number, or none at all.
+        ConfigError: the value is something else.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ConfigError(field, value, fix)
@@ -72,7 +74,7 @@ class ProcessError(FedprivError):
 
 
 def shown(value: object) -> str:
-    """The `repr` of a value for an error message: on one line, cut if long."""
+    """Returns the `repr` of a value for an error message: on one line, cut if long."""
     try:
         return cut(repr(value))
     except (ValueError, RecursionError):  # an integer of thousands of digits, lists in lists without end
@@ -80,7 +82,7 @@ def shown(value: object) -> str:
 
 
 def cut(text: str, longest: int = 120) -> str:
-    """A text on one line, cut after `longest` characters."""
+    """Returns a text on one line, cut after `longest` characters."""
     line = " ".join(text[: 2 * longest].split())
     if len(line) <= longest and len(text) <= 2 * longest:
         return line
@@ -88,7 +90,7 @@ def cut(text: str, longest: int = 120) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number and its noun, which has an s unless the number is 1.
+    """Returns a number and its noun, which has an s unless the number is 1.
 
     >>> counted(1, "client"), counted(3, "client")
     ('1 client', '3 clients')
@@ -99,5 +101,5 @@ def counted(number: int, noun: str) -> str:
 
 
 def in_short(error: BaseException) -> str:
-    """Class and message of another library's error, on one line."""
+    """Returns the class and message of another library's error, on one line."""
     return f"{type(error).__name__}: {cut(str(error))}"

@@ -14,7 +14,7 @@ from fedpriv.clients.client import Client
 from fedpriv.clients.client_set import as_client_set
 from fedpriv.clients.reading import is_plain
 from fedpriv.data.nested import leaves, plain
-from fedpriv.randomness.borrowed import States, global_generators
+from fedpriv.randomness.borrowed import GeneratorStates, global_generators
 
 T = TypeVar("T")
 
@@ -113,9 +113,9 @@ def _collated(loader: DataLoader[Any], *indices: int, seed: int = 0) -> _Collate
     """Returns all tensors of the examples, collated together, with the global generators at this seed."""
     with global_generators() as begin:
         begin(seed)
-        before = States.now()
+        before = GeneratorStates.current()
         tensors = leaves(plain(loader.collate_fn([loader.dataset[index] for index in indices])) or ())
-        return _Collated(tensors, before.left)
+        return _Collated(tensors, before.has_changed)
 
 
 def _equal(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default
 
 from fedpriv.data.nested import Nested, first, joined, leaves, plain, structure
 from fedpriv.errors import DataError, in_short
-from fedpriv.randomness.borrowed import States
+from fedpriv.randomness.borrowed import GeneratorStates
 
 _MAX_EXAMPLES = 2**31  # examples; more fit into no memory
 _PIECE = 256  # examples that are read in a row
@@ -195,12 +195,12 @@ class _Pieces(Dataset[tuple[list[Pair], bool]]):
         return -(-self.length // _PIECE)
 
     def __getitem__(self, index: int) -> tuple[list[Pair], bool]:
-        before = States.now()
+        before = GeneratorStates.current()
         positions = range(index * _PIECE, min((index + 1) * _PIECE, self.length))
         examples = [self.dataset[position] for position in positions]
         if self.collate is default_collate:  # it treats each example alone
-            return _stacked(examples), before.left
-        return [pair_of(self.collate([example]), 1) for example in examples], before.left
+            return _stacked(examples), before.has_changed
+        return [pair_of(self.collate([example]), 1) for example in examples], before.has_changed
 
 
 def _identity(piece: Any) -> Any:  # noqa: ANN401 - torch types it as a list

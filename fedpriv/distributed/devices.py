@@ -1,4 +1,4 @@
-"""What the processor hands to a device and gets back, in one piece: every single copy makes both wait."""
+"""Copies tensors between the CPU and a device, all in one piece: each single copy makes both wait."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ _ALIGNED = 8  # bytes: numbers of every type may begin there
 
 
 def moved(device: torch.device, *tensors: Tensor) -> list[Tensor]:
-    """Tensors of the processor on a device, in one copy; on the processor they stay as they are."""
+    """Moves tensors from the CPU to a device, in one copy; if the device is the CPU, returns them unchanged."""
     if device.type == "cpu" or not tensors:
         return list(tensors)
-    parts = [tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors]
-    padded = [torch.nn.functional.pad(part, (0, -len(part) % _ALIGNED)) for part in parts]
-    whole = torch.cat(padded)
+    byte_views = [tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors]
+    padded = [torch.nn.functional.pad(view, (0, -len(view) % _ALIGNED)) for view in byte_views]
+    buffer = torch.cat(padded)
     if device.type == "cuda":
-        whole = whole.pin_memory()  # else the copy waits for all that the device has still to do
-    pieces = whole.to(device, non_blocking=True).split([len(part) for part in padded])
-    same = zip(tensors, parts, pieces, strict=True)
-    return [piece[: len(part)].view(tensor.dtype).view(tensor.shape) for tensor, part, piece in same]
+        buffer = buffer.pin_memory()  # otherwise the copy waits until the device has done all its work
+    chunks = buffer.to(device, non_blocking=True).split([len(view) for view in padded])
+    triples = zip(tensors, byte_views, chunks, strict=True)
+    return [chunk[: len(view)].view(tensor.dtype).view(tensor.shape) for tensor, view, chunk in triples]
 
 
 def fetched(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Tensors of one type on the processor, in one copy."""
+    """Moves tensors of one type to the CPU, in one copy."""
     if all(tensor.device.type == "cpu" for tensor in tensors):
         return list(tensors)
-    whole = torch.cat([tensor.flatten() for tensor in tensors]).cpu()
-    pieces = whole.split([tensor.numel() for tensor in tensors])
-    return [piece.view(tensor.shape) for tensor, piece in zip(tensors, pieces, strict=True)]
+    buffer = torch.cat([tensor.flatten() for tensor in tensors]).cpu()
+    chunks = buffer.split([tensor.numel() for tensor in tensors])
+    return [chunk.view(tensor.shape) for tensor, chunk in zip(tensors, chunks, strict=True)]

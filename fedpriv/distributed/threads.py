@@ -1,7 +1,7 @@
-"""Work on many things by as many threads as torch may use, each of which computes alone.
+"""Runs work on many items in as many threads as torch may use, where each thread computes alone.
 
-Torch's own threads share every single operation and wait for each other after it; threads that take whole clients do
-not.
+Torch's own threads share every single operation and wait for each other after it. Threads that each take whole clients
+need not wait.
 """
 
 from __future__ import annotations
@@ -19,29 +19,34 @@ R = TypeVar("R")
 
 
 def each(work: Callable[[int, T], R], items: Sequence[T]) -> list[R]:
-    """Results for the items, in their order; after an error no thread begins another item.
+    """Returns the results for the items, in their order; after an error no thread begins another item.
 
     Args:
         work: Takes the number of the thread, from 0, and an item. Two threads never have the same number at once.
-        items: The items; threads take the next one when they are done with one.
+        items: The items. A thread that has finished one takes the next.
     """
     allowed = torch.get_num_threads()
     count = min(allowed, len(items))
     if count < 2:
         return [work(0, item) for item in items]
-    left, lock, over, found = iter(enumerate(items)), threading.Lock(), threading.Event(), dict[int, R]()
-    # what torch keeps for each thread by itself
-    gradients, mixed = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
+    remaining = iter(enumerate(items))
+    lock = threading.Lock()
+    stopped = threading.Event()
+    results = dict[int, R]()
+    # settings that torch has for each thread: new threads get those of this one
+    gradients = torch.is_grad_enabled()
+    mixed = torch.is_autocast_enabled("cpu")
     precision = torch.get_autocast_dtype("cpu")
 
     def take(number: int) -> None:
         with torch.set_grad_enabled(gradients), torch.autocast("cpu", precision, enabled=mixed):
-            while not over.is_set():
+            while not stopped.is_set():
                 with lock:
-                    taken = next(left, None)
-                if taken is None:
+                    task = next(remaining, None)
+                if task is None:
                     return
-                found[taken[0]] = work(number, taken[1])
+                position, item = task
+                results[position] = work(number, item)
 
     torch.set_num_threads(1)  # threads that begin now share no operation
     try:
@@ -50,15 +55,15 @@ def each(work: Callable[[int, T], R], items: Sequence[T]) -> list[R]:
                 for done in as_completed([pool.submit(take, number) for number in range(count)]):
                     done.result()
             finally:
-                over.set()
+                stopped.set()
     finally:
         torch.set_num_threads(allowed)
-    return [found[place] for place in range(len(items))]
+    return [results[position] for position in range(len(items))]
 
 
 @contextmanager
 def one() -> Generator[None]:
-    """Torch takes one thread: the last bits of sums do not depend on how many there are."""
+    """Makes torch use one thread, so that the last bits of sums do not depend on the number of threads."""
     allowed = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -25,34 +25,34 @@ class Activity(Protocol):
     """Chooses the links of a round."""
 
     def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Undirected:
-        """The graph of a round: the active nodes and the active links between them."""
+        """Returns the graph of a round: the active nodes and the active links between them."""
         ...
 
     def probability(self, graph: Undirected) -> NDArray[np.float64]:
-        """Probability that each node is active in a round, `[n]`."""
+        """Returns the probability that each node is active in a round, `[n]`."""
         ...
 
     def typical(self, graph: Undirected) -> Iterator[Undirected]:
-        """Graphs of some rounds, with fixed seeds: their mean is or estimates the expectation over all rounds."""
+        """Yields graphs of some rounds, with fixed seeds; their mean is or estimates the expectation over rounds."""
         ...
 
 
 @runtime_checkable
 class Names(Protocol):
-    """An activity that tells a round's active nodes without making its graph. This is optional: plans are faster."""
+    """Optional method of an activity that lists a round's active nodes without making its graph, for faster plans."""
 
     def active(self, edges: Sequence[tuple[int, int]], stream: Keystream) -> list[int]:
-        """The active nodes, sorted, of a graph with these edges; those of `Activity.links`, from the same stream."""
+        """Returns the active nodes, sorted, of a graph with these edges: those of `Activity.links` for this stream."""
         ...
 
 
-def _one(_: Activity, graph: Undirected) -> NDArray[np.float64]:
-    """Every node is active in every round."""
+def _probability_one(_: Activity, graph: Undirected) -> NDArray[np.float64]:
+    """Returns 1 for every node: all are active in every round."""
     return np.ones(len(graph))
 
 
-def _first(activity: Activity, graph: Undirected, rounds: int = _TYPICAL) -> Iterator[Undirected]:
-    """The first rounds of a seed."""
+def _first_rounds(activity: Activity, graph: Undirected, rounds: int = _TYPICAL) -> Iterator[Undirected]:
+    """Yields the graphs of the first rounds of a fixed seed."""
     return (activity.links(graph, k, Randomness().stream("topology", k)) for k in range(rounds))
 
 
@@ -62,13 +62,13 @@ class Always:
     """The whole graph, every round."""
 
     def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Undirected:
-        """The graph."""
+        """Returns the graph itself."""
         return graph
 
-    probability = _one
+    probability = _probability_one
 
     def typical(self, graph: Undirected) -> Iterator[Undirected]:
-        """The graph, once."""
+        """Yields the graph, once."""
         yield graph
 
 
@@ -80,12 +80,12 @@ class RandomEdges:
     count: Count = 1
 
     def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Undirected:
-        """The drawn links and their ends."""
+        """Returns the drawn links and their ends."""
         edges = list(graph.edges)
         return nx.Graph(edges[i] for i in self._chosen(len(edges), stream))
 
     def active(self, edges: Sequence[tuple[int, int]], stream: Keystream) -> list[int]:
-        """The ends of the drawn links."""
+        """Returns the ends of the drawn links, sorted."""
         return sorted({end for i in self._chosen(len(edges), stream) for end in edges[i]})
 
     def _chosen(self, links: int, stream: Keystream) -> list[int]:
@@ -93,18 +93,23 @@ class RandomEdges:
         return stream.permutation(links)[: self.count].tolist()
 
     def probability(self, graph: Undirected) -> NDArray[np.float64]:
-        """One minus the chance that none of a node's links is drawn."""
+        """Returns one minus the probability that none of a node's links is drawn."""
         total = graph.number_of_edges()
         self._check(total)
-        none = [comb(total - graph.degree[node], self.count) / comb(total, self.count) for node in sorted(graph)]
-        return 1 - np.array(none)
+        no_link = [comb(total - graph.degree[node], self.count) / comb(total, self.count) for node in sorted(graph)]
+        return 1 - np.array(no_link)
 
     def typical(self, graph: Undirected) -> Iterator[Undirected]:
-        """Each link about equally often: all links (of very many, some) in random orders, `count` after `count`."""
-        edges, draw = list(graph.edges), np.random.default_rng(0)
+        """Yields rounds that draw each link about equally often.
+
+        Each pass takes the links in a random order, `count` at a time; of very many links it takes only some.
+        """
+        edges = list(graph.edges)
+        generator = np.random.default_rng(0)
         self._check(len(edges))
         for _ in range(max(1, _TYPICAL * self.count // len(edges))):
-            order = draw.permutation(len(edges)).tolist()
+            order = generator.permutation(len(edges)).tolist()
+            # the last round of a pass is completed by links of its beginning
             order += order[: -len(order) % self.count]
             for first in range(0, min(len(order), _MOST * self.count), self.count):
                 yield nx.Graph(edges[i] for i in order[first : first + self.count])
@@ -117,21 +122,21 @@ class RandomEdges:
 @checked("network.activity")
 @dataclass(frozen=True)
 class RandomLinks:
-    """Each link is up with probability `rate`, on its own; all nodes are active."""
+    """Each link is up with probability `rate`, independently; all nodes are active."""
 
     rate: Probability
 
     def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Undirected:
-        """All nodes, some links."""
+        """Returns all nodes with the links that are up."""
         edges = list(graph.edges)
-        up = stream.random(len(edges)) < self.rate
-        drawn = nx.empty_graph(len(graph))
-        drawn.add_edges_from(edge for edge, kept in zip(edges, up, strict=True) if kept)
-        return drawn
+        is_up = stream.random(len(edges)) < self.rate
+        active = nx.empty_graph(len(graph))
+        active.add_edges_from(edge for edge, is_active in zip(edges, is_up, strict=True) if is_active)
+        return active
 
-    probability = _one
+    probability = _probability_one
 
-    typical = _first
+    typical = _first_rounds
 
 
 @checked("network.activity")
@@ -142,15 +147,15 @@ class RandomNodes:
     rate: Probability
 
     def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Undirected:
-        """The graph on the active nodes; there may be none."""
+        """Returns the graph of the active nodes, of which there may be none."""
         active = stream.random(len(graph)) < self.rate
         return nx.Graph(graph.subgraph(node for node in graph if active[node]))
 
     def probability(self, graph: Undirected) -> NDArray[np.float64]:
-        """The rate."""
+        """Returns the rate for each node."""
         return np.full(len(graph), self.rate)
 
-    typical = _first
+    typical = _first_rounds
 
 
 @checked("network.activity")
@@ -162,46 +167,46 @@ class OnePeerExponential:
     """
 
     def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Directed:
-        """One outgoing and one incoming link a node."""
+        """Returns a directed graph with one outgoing and one incoming link a node."""
         n = len(graph)
         jump = 1 << (round_index % max(1, (n - 1).bit_length()))
         if n > 1:
             return nx.DiGraph((i, (i + jump) % n) for i in range(n))
         return nx.empty_graph(1, nx.DiGraph)
 
-    probability = _one
+    probability = _probability_one
 
     def typical(self, graph: Undirected) -> Iterator[Undirected]:
-        """Each jump once."""
-        return _first(self, graph, max(1, (len(graph) - 1).bit_length()))
+        """Yields the graph of each jump once."""
+        return _first_rounds(self, graph, max(1, (len(graph) - 1).bit_length()))
 
 
 @dataclass(frozen=True)
 class LinkFunction:
-    """Links from a function of the round, which must not look at data; nodes without a link are inactive."""
+    """The links of each round come from a function, which must not look at data; nodes without a link are inactive."""
 
     function: Callable[[int], Iterable[tuple[int, int]]]
 
     def links(self, graph: Undirected, round_index: int, stream: Keystream) -> Undirected:
-        """The function's links.
+        """Returns the graph of the function's links.
 
         Raises:
             ConfigError: the graph has no such link.
         """
-        drawn = nx.Graph(self.function(round_index))
-        for a, b in drawn.edges:
+        active = nx.Graph(self.function(round_index))
+        for a, b in active.edges:
             if not graph.has_edge(a, b):
                 raise ConfigError("network.activity", (a, b), f"round {round_index}: the graph has no such link")
-        return drawn
+        return active
 
     def probability(self, graph: Undirected) -> NDArray[np.float64]:
-        """How often each node has a link in the first rounds."""
+        """Returns the share of the first rounds in which each node has a link."""
         counts = np.zeros(len(graph))
         for links in self.typical(graph):
             counts[list(links)] += 1
         return counts / _TYPICAL
 
-    typical = _first
+    typical = _first_rounds
 
 
 @checked("network.outages")
@@ -224,7 +229,7 @@ class Outage:
 
 
 def without(links: Undirected, outages: Sequence[Outage], round_index: int) -> Undirected:
-    """The links that are left without the nodes that are away."""
+    """Returns a round's graph without the nodes that are away."""
     gone = {outage.node for outage in outages if outage.covers(round_index)}
     if gone & set(links):
         return nx.Graph(links.subgraph(set(links) - gone))
@@ -232,7 +237,7 @@ def without(links: Undirected, outages: Sequence[Outage], round_index: int) -> U
 
 
 def _function(function: str) -> Activity:
-    """`package.module:name` of a public function of the round that gives links (pairs of nodes)."""
+    """Returns the activity of a public function from rounds to links (pairs of nodes), named `package.module:name`."""
     return LinkFunction(function_of_round(function, Iterable, "network.activity.function"))
 
 

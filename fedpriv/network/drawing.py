@@ -1,4 +1,4 @@
-"""A picture of a communication graph."""
+"""Draws a picture of a communication graph."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedpriv.network.graph import Graph
 
 
 def draw(network: Graph, path: Path) -> None:
-    """Draw nodes and links into a file; up to 50 nodes are numbered.
+    """Draws nodes and links into a PNG file; up to 50 nodes are numbered.
 
     Args:
         network: The graph.
@@ -30,21 +30,21 @@ def draw(network: Graph, path: Path) -> None:
     axes = figure.subplots()
     graph = network.graph
     n = len(graph)
-    # distances on paper follow those on the graph: rings, grids and hubs look as such; cubic in the number of nodes
-    # else a circle
+    # start from a layout without crossings if there is one; networkx starts from a circle otherwise
     if nx.is_planar(graph):
         start = nx.planar_layout(graph)
     else:
         start = None
+    # distances on paper follow those on the graph, so that rings, grids and hubs look as such; the time is cubic
     if n <= 300:
-        places = nx.kamada_kawai_layout(graph, pos=start)
+        positions = nx.kamada_kawai_layout(graph, pos=start)
     else:
-        places = nx.spring_layout(graph, seed=0)
-    nx.draw_networkx_edges(graph, places, ax=axes, edge_color="#B0B4B8", width=0.8 if n <= 300 else 0.3)
+        positions = nx.spring_layout(graph, seed=0)
+    nx.draw_networkx_edges(graph, positions, ax=axes, edge_color="#B0B4B8", width=0.8 if n <= 300 else 0.3)
     size = 260 if n <= 50 else max(4, 3000 // n)
-    nx.draw_networkx_nodes(graph, places, ax=axes, node_color="#0072B2", node_size=size)
+    nx.draw_networkx_nodes(graph, positions, ax=axes, node_color="#0072B2", node_size=size)
     if n <= 50:
-        nx.draw_networkx_labels(graph, places, ax=axes, font_size=8, font_color="white")
+        nx.draw_networkx_labels(graph, positions, ax=axes, font_size=8, font_color="white")
     gap = f"spectral gap {network.spectral_gap:.3g}"
     axes.set_title(f"{n} nodes, {graph.number_of_edges()} links, {gap}", loc="left", fontsize=10)
     axes.set_axis_off()

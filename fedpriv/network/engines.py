@@ -1,4 +1,4 @@
-"""How a round is made, where rows live, and how a run is split over processes; every engine gives the same run."""
+"""The engines, which split a run over processes, and the stores of clients' state. Every choice gives the same run."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ MESHES: dict[EngineName, Callable[[float], Mesh]] = {
 """For each engine, a function from a timeout in seconds to the processes of the run."""
 
 STATE_STORES: dict[StateName, Callable[[Path | None], StateStore]] = {"memory": MemoryStore, "disk": DiskStore}
-"""Each takes a run's folder, if there is one, and keeps what clients keep between rounds."""
+"""For each name, a class of stores for clients' state between rounds; it takes the run's folder, or None."""

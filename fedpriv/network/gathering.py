@@ -18,17 +18,17 @@ Kind = Literal["rows", "shared_row", "single"]
 """A row for each client; one row expanded to all clients; or one value for the whole run."""
 
 
-def gather_state(progress: TrainState, part: ClientShard, communicator: Communicator) -> TrainState:
-    """Returns the state of all clients on rank 0; elsewhere this process's own.
+def gather_state(progress: TrainState, shard: ClientShard, communicator: Communicator) -> TrainState:
+    """Returns the state of all clients on rank 0; on other ranks the state of this process's clients.
 
-    A tensor has a row for each client if it has as many rows as the process has clients, of which there are at least
-    two wherever there are any. A row that is the same for all clients in every process is not sent.
+    A tensor has a row for each client if it has as many rows as the process has clients; a process has none or at least
+    two. A row that is the same for all clients in every process is not sent.
 
     Raises:
         FedprivError: processes keep different state, which is a fault of the strategy.
     """
-    leaves = _leaves_of(progress)
-    n_local = len(part.ids)
+    leaves = _named_leaves(progress)
+    n_local = len(shard.ids)
     kinds = {name: _kind(name, leaf, n_local) for name, leaf in leaves.items()}
     gathered_kinds = communicator.all_gather_object((n_local, kinds))
     expected = gathered_kinds[0][1]
@@ -36,13 +36,15 @@ def gather_state(progress: TrainState, part: ClientShard, communicator: Communic
         raise FedprivError("processes of the run keep different state: a fault of the strategy; train in one process")
 
     row_names = [name for name in leaves if expected[name] == "rows"]
-    shards: list[dict[str, Tensor]] = []
+    gathered_rows: list[dict[str, Tensor]] = []
     if row_names:
-        shards = [*communicator.gather_object({name: _rows_to_send(leaves[name], n_local) for name in row_names})]
+        gathered_rows = [
+            *communicator.gather_object({name: _rows_to_send(leaves[name], n_local) for name in row_names})
+        ]
     if communicator.rank != 0:
         return progress
 
-    whole: dict[str, Leaf] = dict(leaves)
+    gathered: dict[str, Leaf] = dict(leaves)
     for name, leaf in leaves.items():
         if expected[name] == "single":
             continue
@@ -50,43 +52,46 @@ def gather_state(progress: TrainState, part: ClientShard, communicator: Communic
         rows = leaf[:1]
         if expected[name] == "rows":
             # a process without clients may not know how wide rows have become
-            sent = [shard[name] for shard in shards if len(shard[name])]
-            if sent:
-                rows = torch.cat(sent).to(leaf.device)
-        whole[name] = rows.expand(part.n_clients, *leaf.shape[1:])
-    return _with_leaves(progress, whole)
+            nonempty = [sent_rows[name] for sent_rows in gathered_rows if len(sent_rows[name])]
+            if nonempty:
+                rows = torch.cat(nonempty).to(leaf.device)
+        gathered[name] = rows.expand(shard.n_clients, *leaf.shape[1:])
+    return _with_leaves(progress, gathered)
 
 
-def gather_rows(rows: Tensor, part: ClientShard, communicator: Communicator) -> Tensor:
-    """Returns the rows of all clients `[n, dim]` on rank 0; elsewhere this process's own.
+def gather_rows(rows: Tensor, shard: ClientShard, communicator: Communicator) -> Tensor:
+    """Returns the rows of all clients `[n, dim]` on rank 0; on other ranks the rows of this process's clients.
 
     A row that is the same for all clients is not sent.
     """
-    n_local = len(part.ids)
+    n_local = len(shard.ids)
     if not communicator.broadcast_int(_kind("", rows, n_local) == "rows"):
         return rows
-    shards = communicator.gather_object(_rows_to_send(rows, n_local))
+    gathered_rows = communicator.gather_object(_rows_to_send(rows, n_local))
     if communicator.rank != 0:
         return rows
-    return torch.cat([shard for shard in shards if len(shard)]).to(rows.device)
+    return torch.cat([sent_rows for sent_rows in gathered_rows if len(sent_rows)]).to(rows.device)
 
 
-def shard_state(progress: TrainState, part: ClientShard) -> TrainState:
-    """Returns the state of this process's clients, from that of all; with the first client's rows if it has none."""
-    if len(part.ids):
-        ids = part.ids
+def shard_state(progress: TrainState, shard: ClientShard) -> TrainState:
+    """Returns the state of this process's clients, from that of all clients.
+
+    A process without clients gets the rows of the first client.
+    """
+    if len(shard.ids):
+        ids = shard.ids
     else:
         ids = torch.zeros(1, dtype=torch.long)
     sharded: dict[str, Leaf] = {}
-    for name, leaf in _leaves_of(progress).items():
-        if isinstance(leaf, Tensor) and _kind(name, leaf, part.n_clients) != "single":
+    for name, leaf in _named_leaves(progress).items():
+        if isinstance(leaf, Tensor) and _kind(name, leaf, shard.n_clients) != "single":
             sharded[name] = take_rows(leaf, ids)
         else:
             sharded[name] = leaf
     return _with_leaves(progress, sharded)
 
 
-def _leaves_of(progress: TrainState) -> dict[str, Leaf]:
+def _named_leaves(progress: TrainState) -> dict[str, Leaf]:
     """Returns all tensors and numbers of the state by name; nested ones as `outer/inner`."""
     leaves: dict[str, Leaf] = {}
     for name, value in progress.stored().items():
@@ -98,7 +103,7 @@ def _leaves_of(progress: TrainState) -> dict[str, Leaf]:
 
 
 def _with_leaves(progress: TrainState, leaves: Mapping[str, Leaf]) -> TrainState:
-    """Returns the state with these tensors and numbers; inverse of `_leaves_of`."""
+    """Returns the state with these tensors and numbers; inverse of `_named_leaves`."""
     stored: dict[str, Any] = {}
     for name, value in progress.stored().items():
         if isinstance(value, Mapping):
@@ -109,9 +114,13 @@ def _with_leaves(progress: TrainState, leaves: Mapping[str, Leaf]) -> TrainState
 
 
 def _kind(name: str, leaf: Leaf, n_clients: int) -> Kind:
+    """Returns whether a tensor has a row for each client, the same row for all, or no rows of clients."""
     # a server's vector may be as long as there are clients: there only matrices can have rows of clients
     is_server_state = name.startswith(("server/", "output/"))
-    least_dimensions = 2 if is_server_state else 1
+    if is_server_state:
+        least_dimensions = 2
+    else:
+        least_dimensions = 1
     if not isinstance(leaf, Tensor) or leaf.ndim < least_dimensions or len(leaf) != n_clients or n_clients < 2:
         return "single"
     if leaf.stride(0) == 0:
@@ -120,5 +129,6 @@ def _kind(name: str, leaf: Leaf, n_clients: int) -> Kind:
 
 
 def _rows_to_send(leaf: Leaf, n_local: int) -> Tensor:
+    """Returns the rows of this process's clients on the CPU, without the row of a process that has no clients."""
     assert isinstance(leaf, Tensor)
     return leaf[:n_local].detach().cpu()

@@ -68,7 +68,7 @@ class Graph:
         graph: Undirected connected networkx graph with nodes 0 .. n-1; node i is client i.
         weights: Mixing matrix W `[n, n]`, symmetric with rows that sum to 1, or a function that makes one of a graph;
             by default `fedpriv.network.mixing.metropolis`.
-        activity: Which nodes and links are active in a round, e.g. `RandomNodes(0.5)`; None is all of them.
+        activity: Chooses the active nodes and links of a round, e.g. `RandomNodes(0.5)`; None is all of them.
         outages: Rounds in which single nodes are away.
         mixing_steps: How often nodes exchange for one mixing of the algorithm: costs messages, but no epsilon.
 
@@ -88,31 +88,44 @@ class Graph:
         self.graph = checked(graph, len(graph))
         self.n_clients = len(graph)
         self.activity = activity or Always()
-        self._make = weights if callable(weights) else None
         if callable(weights):
-            whole = weights(self.graph)
+            self._make_weights = weights
+            matrix = weights(self.graph)
         else:
-            whole = weights
-        self.weights: Weights = mixing.checked(whole, self.graph)
+            self._make_weights = None
+            matrix = weights
+        self.weights: Weights = mixing.checked(matrix, self.graph)
         for outage in outages:
             if not 0 <= outage.node < self.n_clients:
                 raise ConfigError("network.outages.node", outage.node, f"nodes are 0 .. {self.n_clients - 1}")
         changes = bool(outages) or not isinstance(self.activity, Always)
-        if changes and self._make is None:
+        if changes and self._make_weights is None:
             fix = "a matrix of your own suits a graph that never changes; name a rule, e.g. metropolis"
             raise ConfigError("network.mixing", "a fixed matrix", fix)
-        self._outages, self.mixing_steps = tuple(outages), mixing_steps
+        self._outages = tuple(outages)
+        self.mixing_steps = mixing_steps
         self._everyone = torch.arange(self.n_clients)
-        self._cohort, self._round_links, self.numbers_sent = self._everyone, 2 * self.graph.number_of_edges(), 0
-        self._matrix: Tensor | None = None
+        # the round: its active nodes, its number of directed links, and what was sent
+        self._cohort = self._everyone
+        self._round_links = 2 * self.graph.number_of_edges()
+        self.numbers_sent = 0
+        # the round's W of the active nodes, and the same as a tensor once it is needed
         self._current: Weights = self.weights
+        self._matrix: Tensor | None = None
 
     @property
     def settings(self) -> tuple[object, ...]:
-        """Everything that decides who sends to whom in each round."""
+        """All settings of the network, from which its digest is computed."""
         matrix = self.weights.tocoo()
-        weights = matrix.coords, matrix.data, self._make
-        return self.graph, *weights, self.activity, self._outages, self.mixing_steps
+        return (
+            self.graph,
+            matrix.coords,
+            matrix.data,
+            self._make_weights,
+            self.activity,
+            self._outages,
+            self.mixing_steps,
+        )
 
     @property
     def current(self) -> Weights:
@@ -126,7 +139,7 @@ class Graph:
 
     @property
     def answers(self) -> int:
-        """Number of rows that a server sends back in a round: there is none."""
+        """Number of rows that a server sends back in a round: 0, since there is no server."""
         return 0
 
     @property
@@ -148,27 +161,32 @@ class Graph:
         """Average number of rows sent in a round, without outages."""
         if isinstance(self.activity, Always):
             return 2.0 * self.graph.number_of_edges() * self.mixing_steps
-        drawn = self.activity.typical(self.graph)
-        both_ways = [links.number_of_edges() * (1 if links.is_directed() else 2) for links in drawn]
-        return float(np.mean(both_ways)) * self.mixing_steps
+        typical = self.activity.typical(self.graph)
+        return float(np.mean([_count_directed(links) for links in typical])) * self.mixing_steps
 
     def participants(self, round_index: int, randomness: Randomness) -> Tensor:
-        """Draw the round's links; the active nodes, sorted, `[k]`."""
+        """Draws the round's links, and returns the active nodes, sorted, `[k]`."""
         self.numbers_sent = 0
         links = self.activity.links(self.graph, round_index, randomness.stream("topology", round_index))
         links = without(links, self._outages, round_index)
         if links is self.graph:
             if self._current is not self.weights:
-                self._current, self._matrix = self.weights, None
-            self._cohort, self._round_links = self._everyone, 2 * links.number_of_edges()
+                self._current = self.weights
+                self._matrix = None
+            self._cohort = self._everyone
+            self._round_links = 2 * links.number_of_edges()
             return self._cohort
         self._cohort = torch.tensor(sorted(links), dtype=torch.long)
-        self._round_links = links.number_of_edges() * (1 if links.is_directed() else 2)
-        self._current, self._matrix = self._weights_of(links) if len(links) else self.weights, None
+        self._round_links = _count_directed(links)
+        if len(links):
+            self._current = self._weights_on(links)
+        else:
+            self._current = self.weights
+        self._matrix = None
         return self._cohort
 
     def active(self, round_index: int, randomness: Randomness) -> list[int]:
-        """The nodes that `participants` draws, and nothing else of the round."""
+        """Returns the nodes that `participants` draws, without drawing anything else of the round."""
         stream = randomness.stream("topology", round_index)
         if self._names is not None:
             return self._names.active(self._edges, stream)
@@ -185,7 +203,7 @@ class Graph:
         return list(self.graph.edges)
 
     def mix(self, rows: Tensor) -> Tensor:
-        """Multiply by the round's W, `mixing_steps` times: `[k, dim] -> [k, dim]`, row i belongs to active node i."""
+        """Multiplies by the round's W, `mixing_steps` times: `[k, dim] -> [k, dim]`, row i belongs to active node i."""
         if not len(rows):
             return rows
         matrix = self._matrix
@@ -193,23 +211,23 @@ class Graph:
             matrix = self._matrix = to_torch(self._current, rows, self.mixing_steps)[0]
         self.numbers_sent += self.numbers_in(rows)
         if matrix.layout == torch.strided:
-            return matrix @ rows  # its power, ready
+            return matrix @ rows  # a dense matrix holds the power already
         for _ in range(self.mixing_steps):
             rows = matrix @ rows
         return rows
 
     def numbers_in(self, rows: Tensor) -> int:
-        """Numbers that all active nodes send when rows of this width are mixed."""
+        """Returns how many numbers all active nodes send when rows of this width are mixed."""
         return self._round_links * self.mixing_steps * rows.shape[1]
 
     def fill(self, rows: Tensor, others: Tensor) -> Tensor:
-        """The active nodes' rows, and those of `others` for the rest: `[k, dim], [n, dim] -> [n, dim]`."""
+        """Returns `others` with the active nodes' rows replaced: `[k, dim], [n, dim] -> [n, dim]`."""
         if len(rows) == len(others):
             return rows
         return others.index_copy(0, self._cohort.to(others.device), rows)
 
     def mean(self, rows: Tensor) -> Tensor:
-        """Not available without a server.
+        """Not available without a server, like `gather`, `total` and `largest`.
 
         Raises:
             ConfigError: always.
@@ -219,18 +237,18 @@ class Graph:
     gather = total = largest = mean
 
     def scatter(self, row: Tensor) -> Tensor:
-        """No server either."""
+        """Not available without a server; see `mean`."""
         return self.mean(row)
 
     def here(self, cohort: Tensor, like: Tensor) -> Tensor:
-        """All nodes are here."""
+        """Returns the positions of the nodes, on the device of `like`: this process has the rows of all nodes."""
         if len(cohort) in (0, self.n_clients):
             return cohort
         self._matrix, self._cohort = to_torch(self._current, like, self.mixing_steps, cohort)
         return self._cohort
 
     def facts(self) -> GraphFacts:
-        """Properties of the graph; estimates use a fixed seed."""
+        """Returns properties of the graph; estimates use a fixed seed."""
         return GraphFacts(
             nodes=self.n_clients,
             links=self.graph.number_of_edges(),
@@ -244,24 +262,32 @@ class Graph:
     def _contraction(self) -> float:
         if isinstance(self.activity, Always):
             return (1 - self.spectral_gap) ** self.mixing_steps
-        total, rounds = np.zeros((self.n_clients, self.n_clients)), list(self.activity.typical(self.graph))
-        for links in rounds:
+        graphs = list(self.activity.typical(self.graph))
+        total = np.zeros((self.n_clients, self.n_clients))
+        for links in graphs:
             active = sorted(links)
-            matrix = np.linalg.matrix_power(self._weights_of(links).toarray(), self.mixing_steps)
+            matrix = np.linalg.matrix_power(self._weights_on(links).toarray(), self.mixing_steps)
             total[np.ix_(active, active)] += matrix.T @ matrix - np.eye(len(active))
-        expected = np.eye(self.n_clients) + total / len(rounds)
+        expected = np.eye(self.n_clients) + total / len(graphs)
         return float(np.sqrt(max(0.0, np.linalg.eigvalsh(expected - 1 / self.n_clients).max())))
 
-    def _weights_of(self, links: Undirected) -> Weights:
+    def _weights_on(self, links: Undirected) -> Weights:
         if isinstance(links, nx.DiGraph):
             return mixing.shift(links)
-        make = self._make
+        make = self._make_weights
         assert make is not None
         return make(nx.relabel_nodes(links, {node: index for index, node in enumerate(sorted(links))}))
 
 
+def _count_directed(links: Undirected) -> int:
+    """Returns the number of links, where one that goes both ways counts twice."""
+    if links.is_directed():
+        return links.number_of_edges()
+    return 2 * links.number_of_edges()
+
+
 def of_peers(network: Star | Graph) -> Graph:
-    """The network, if it is a graph.
+    """Returns the network, if it is a graph.
 
     Raises:
         ConfigError: it is a star.
@@ -272,20 +298,23 @@ def of_peers(network: Star | Graph) -> Graph:
 
 
 def to_torch(weights: Weights, like: Tensor, steps: int, *others: Tensor) -> list[Tensor]:
-    """Weights, of type and device of `like`, and other tensors, in one copy.
+    """Returns weights with the type and device of `like`, and other tensors on that device, moved in one copy.
 
-    Small ones, `[k, k]` or, for one step, `[k, j]`, are dense and to the power `steps`; others sparse, and one step.
+    Small weights, `[k, k]` or, for one step, `[k, j]`, become dense and are raised to the power `steps`. Large ones
+    become sparse, and are those of one step.
     """
     size: tuple[int, int] = weights.shape  # pyright: ignore[reportAssignmentType] - scipy is not typed
     entries = size[0] * size[1]
     if entries < _SPARSE_FROM**2 or weights.nnz > entries / 4:
         dense = weights.toarray()
-        power = torch.from_numpy(np.linalg.matrix_power(dense, steps) if steps > 1 else dense)
-        return moved(like.device, power.to(like.dtype), *others)
+        if steps > 1:
+            dense = np.linalg.matrix_power(dense, steps)
+        return moved(like.device, torch.from_numpy(dense).to(like.dtype), *others)
     coo = sparse.coo_array(weights)
-    places, values = torch.from_numpy(np.stack(coo.coords).astype(np.int64)), torch.from_numpy(coo.data)
-    places, values, *rest = moved(like.device, places, values.to(like.dtype), *others)
-    return [torch.sparse_coo_tensor(places, values, size, check_invariants=True).coalesce(), *rest]
+    indices = torch.from_numpy(np.stack(coo.coords).astype(np.int64))
+    values = torch.from_numpy(coo.data)
+    indices, values, *others_moved = moved(like.device, indices, values.to(like.dtype), *others)
+    return [torch.sparse_coo_tensor(indices, values, size, check_invariants=True).coalesce(), *others_moved]
 
 
 @parts.register(Graph)
@@ -294,7 +323,7 @@ def _settings(network: Graph) -> tuple[object, ...]:
 
 
 def graph_line(facts: GraphFacts) -> str:
-    """A graph and its mixing matrix in one line."""
+    """Describes a graph and its mixing matrix in one line."""
     return (
         f"{facts.nodes} nodes, {facts.links} links, {facts.mean_degree:.3g} neighbours on average, diameter "
         f"{facts.diameter}, spectral gap {facts.spectral_gap:.4g}, contraction of a round {facts.contraction:.4g}, "

@@ -1,4 +1,4 @@
-"""Clients around a server (a star), and who takes part in a round."""
+"""Clients around a server (a star), and the cohorts that take part in its rounds."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Everyone:
     """All clients take part in every round."""
 
     def draw(self, n_clients: int, round_index: int, randomness: Randomness) -> Tensor:
-        """Indices of all clients."""
+        """Returns the indices of all clients."""
         return torch.arange(n_clients)
 
     def expected(self, n_clients: int) -> float:
-        """`n_clients`."""
+        """Returns `n_clients`."""
         return float(n_clients)
 
 
@@ -36,11 +36,11 @@ class PoissonCohort:
     rate: Probability
 
     def draw(self, n_clients: int, round_index: int, randomness: Randomness) -> Tensor:
-        """A fresh cohort without repeats; it may be empty."""
+        """Returns a new cohort without repeats, sorted; it may be empty."""
         return torch.from_numpy(randomness.stream("cohort", round_index).below(self.rate, n_clients).nonzero()[0])
 
     def expected(self, n_clients: int) -> float:
-        """Expected cohort size, by which sums are divided."""
+        """Returns the expected cohort size, by which sums are divided."""
         return self.rate * n_clients
 
 
@@ -52,12 +52,12 @@ class FixedCohort:
     size: Count
 
     def draw(self, n_clients: int, round_index: int, randomness: Randomness) -> Tensor:
-        """`size` distinct indices, sorted."""
+        """Returns `size` distinct indices, sorted."""
         chosen = randomness.stream("cohort", round_index).permutation(n_clients)[: self.size]
         return torch.from_numpy(chosen).sort().values
 
     def expected(self, n_clients: int) -> float:
-        """`size`."""
+        """Returns `size`."""
         return float(self.size)
 
 
@@ -69,11 +69,11 @@ class CyclicCohort:
     blocks: Count
 
     def draw(self, n_clients: int, round_index: int, randomness: Randomness) -> Tensor:
-        """The block of the round: nothing is random."""
+        """Returns the block of the round, without randomness."""
         return torch.arange(round_index % self.blocks, n_clients, self.blocks)
 
     def expected(self, n_clients: int) -> float:
-        """Mean size of a block, by which sums are divided."""
+        """Returns the mean size of a block, by which sums are divided."""
         return n_clients / self.blocks
 
 
@@ -86,27 +86,29 @@ class Star:
 
     Args:
         n_clients: Number of clients.
-        cohort: Who takes part in a round: `Everyone()` (default), `PoissonCohort(rate)`,
+        cohort: Chooses the participants of a round: `Everyone()` (default), `PoissonCohort(rate)`,
             `FixedCohort(size)` or `CyclicCohort(blocks)`.
 
     Raises:
-        ConfigError: the cohort has more.
+        ConfigError: the cohort has more clients than there are.
     """
 
     def __init__(self, n_clients: Count, cohort: Cohort | None = None) -> None:
         self.n_clients = n_clients
         self.cohort = cohort or Everyone()
-        if (wanted := self.cohort.expected(n_clients)) > n_clients:
+        expected = self.cohort.expected(n_clients)
+        if expected > n_clients:
             fix = f"there are only {n_clients} clients; give at most that many"
-            raise ConfigError("network.cohort.fixed", int(wanted), fix)
+            raise ConfigError("network.cohort.fixed", int(expected), fix)
         if isinstance(self.cohort, CyclicCohort) and self.cohort.blocks > n_clients:
             fix = f"there are only {n_clients} clients, and a block needs one; give at most that many"
             raise ConfigError("network.cohort.cyclic.blocks", self.cohort.blocks, fix)
-        self._drawn, self.numbers_sent = torch.arange(n_clients), 0
+        self._drawn = torch.arange(n_clients)  # the round's cohort
+        self.numbers_sent = 0
 
     @property
     def spectral_gap(self) -> float:
-        """1: one exchange averages exactly."""
+        """1, since one exchange averages exactly."""
         return 1.0
 
     @property
@@ -137,49 +139,50 @@ class Star:
         return 2 * self.cohort.expected(self.n_clients)
 
     def participants(self, round_index: int, randomness: Randomness) -> Tensor:
-        """The clients of this round, sorted, `[k]`."""
-        self._drawn, self.numbers_sent = self.cohort.draw(self.n_clients, round_index, randomness), 0
+        """Draws and returns the clients of this round, sorted, `[k]`."""
+        self._drawn = self.cohort.draw(self.n_clients, round_index, randomness)
+        self.numbers_sent = 0
         return self._drawn
 
     def mean(self, rows: Tensor) -> Tensor:
-        """Sum of the rows divided by the expected number of participants, sent to all: `[k, dim] -> [n, dim]`."""
+        """Returns the sum of rows over the expected number of participants, for all clients: `[k, dim] -> [n, dim]`."""
         self.numbers_sent += rows.numel()
         return _sum_over(rows, self.cohort.expected(self.n_clients)).expand(self.n_clients, -1)
 
     def mix(self, rows: Tensor) -> Tensor:
-        """Each participant gets the mean of the participants' rows, `[k, dim] -> [k, dim]`."""
+        """Returns the mean of the participants' rows for each participant, `[k, dim] -> [k, dim]`."""
         self.numbers_sent += rows.numel()
         return _sum_over(rows, len(rows)).expand_as(rows)
 
     def fill(self, rows: Tensor, others: Tensor) -> Tensor:
-        """The participants' rows, and those of `others` for the rest: `[k, dim], [n, dim] -> [n, dim]`."""
+        """Returns `others` with the participants' rows replaced: `[k, dim], [n, dim] -> [n, dim]`."""
         if len(rows) == len(others):
             return rows
         return others.index_copy(0, self._drawn.to(others.device), rows)
 
     def facts(self) -> None:
-        """None: a star is no graph of peers."""
+        """Returns None, since a star is no graph of peers."""
         return
 
     def gather(self, rows: Tensor) -> Tensor:
-        """All rows, as they are."""
+        """Returns all rows unchanged: the server receives each of them."""
         self.numbers_sent += rows.numel()
         return rows
 
     def total(self, rows: Tensor) -> Tensor:
-        """Sum of the rows: `[k, dim] -> [1, dim]`."""
+        """Returns the sum of the rows: `[k, dim] -> [1, dim]`."""
         return sum_of(rows)
 
     def largest(self, rows: Tensor) -> Tensor:
-        """Largest entry of each column: `[k, dim] -> [1, dim]`."""
+        """Returns the largest entry of each column: `[k, dim] -> [1, dim]`."""
         return rows.amax(0, keepdim=True)
 
     def scatter(self, row: Tensor) -> Tensor:
-        """The row for everyone: `[1, dim] -> [n, dim]`."""
+        """Returns the row for all clients: `[1, dim] -> [n, dim]`."""
         return row.expand(self.n_clients, -1)
 
     def here(self, cohort: Tensor, like: Tensor) -> Tensor:
-        """All clients are here."""
+        """Returns the cohort, on the device of `like`: this process has the rows of all clients."""
         if len(cohort) == self.n_clients:
             return cohort
         (self._drawn,) = moved(like.device, cohort)
@@ -187,14 +190,14 @@ class Star:
 
 
 def sum_of(rows: Tensor) -> Tensor:
-    """Sum of the rows, `[k, dim] -> [1, dim]`; what is one row for all is multiplied."""
+    """Returns the sum of the rows, `[k, dim] -> [1, dim]`; one row that is expanded to all is multiplied instead."""
     if len(rows) and rows.stride(0) == 0:
         return rows[:1] * len(rows)
     return rows.sum(0, keepdim=True)
 
 
 def _sum_over(rows: Tensor, count: float) -> Tensor:
-    """Sum of the rows over `count`, `[k, dim] -> [1, dim]`; the mean of equal rows is that row, to the last bit."""
+    """Returns the sum of the rows over `count`, `[k, dim] -> [1, dim]`; the mean of equal rows is exactly that row."""
     if len(rows) and rows.stride(0) == 0:
         return rows[:1] * (len(rows) / count)
     return rows.sum(0, keepdim=True) / count

@@ -41,7 +41,7 @@ def max_degree(graph: Undirected) -> Weights:
 
 
 def from_file(graph: Undirected, file: str) -> Weights:
-    """A matrix from a file: `.npy`, or text with one row a line."""
+    """Reads a matrix from a file: `.npy`, or text with one row a line."""
     try:
         if file.endswith(".npy"):
             loaded = np.load(Path(file))
@@ -60,11 +60,11 @@ def shift(graph: Directed) -> Weights:
 
 
 def checked(weights: NDArray[np.float64] | Weights, graph: Undirected, tolerance: float = 1e-8) -> Weights:
-    """Check that weights are a mixing matrix of a graph, and return them.
+    """Checks that weights are a mixing matrix of a graph, and returns them.
 
     Args:
-        weights: `[n, n]`.
-        graph: The only links that may have weight.
+        weights: The matrix, `[n, n]`.
+        graph: The graph; only its links may have weight.
         tolerance: Allowed rounding error of sums.
 
     Raises:
@@ -79,12 +79,12 @@ def checked(weights: NDArray[np.float64] | Weights, graph: Undirected, tolerance
     values = matrix[rows, columns]
     for bad, fix in ((~np.isfinite(values), "must be finite"), (values < 0, "must not be negative")):
         if bad.any():
-            at = int(bad.argmax())
-            raise _wrong(f"W[{rows[at]}, {columns[at]}] = {values[at]}", fix)
+            position = int(bad.argmax())
+            raise _wrong(f"W[{rows[position]}, {columns[position]}] = {values[position]}", fix)
     gap = sparse.coo_array(matrix - matrix.T)
     if gap.nnz and np.abs(gap.data).max() > tolerance:
-        at = int(np.abs(gap.data).argmax())
-        i, j = int(gap.coords[0][at]), int(gap.coords[1][at])
+        position = int(np.abs(gap.data).argmax())
+        i, j = int(gap.coords[0][position]), int(gap.coords[1][position])
         raise _wrong(f"W[{i}, {j}] != W[{j}, {i}]", "must be symmetric, so that the mean over nodes is kept")
     sums = matrix.sum(1)
     row = int(abs(sums - 1).argmax())
@@ -99,31 +99,34 @@ def checked(weights: NDArray[np.float64] | Weights, graph: Undirected, tolerance
 
 
 def check_connected(graph: Undirected) -> None:
-    """Refuse a graph that is not connected.
+    """Refuses a graph that is not connected.
 
     Raises:
         ConfigError: names a node that node 0 cannot reach.
     """
-    if (lost := _out_of_reach(graph, len(graph))) is not None:
-        fix = f"node {lost} cannot be reached from node 0; add links, or draw the graph with another seed"
+    unreachable = _unreachable_node(graph, len(graph))
+    if unreachable is not None:
+        fix = f"node {unreachable} cannot be reached from node 0; add links, or draw the graph with another seed"
         raise ConfigError("network.topology", "a graph in pieces", fix)
 
 
 def _check_mixes(used: Undirected, n: int) -> None:
-    """Refuse weights under which nodes never agree, whatever the graph: `used` links what gives each other weight."""
-    if (lost := _out_of_reach(used, n)) is not None:
-        raise _wrong("a matrix in pieces", f"no weights lead from node 0 to node {lost}; give more links weight")
+    """Refuses weights under which nodes never agree, whatever the graph; `used` has the links with weight."""
+    unreachable = _unreachable_node(used, n)
+    if unreachable is not None:
+        raise _wrong("a matrix in pieces", f"no weights lead from node 0 to node {unreachable}; give more links weight")
     if n > 1 and nx.is_bipartite(used):  # a loop, W[i, i] > 0, is an odd cycle
         raise _wrong("W[i, i] = 0 for all i", "rows swap sides for ever and never agree; give node 0 W[0, 0] > 0")
 
 
-def _out_of_reach(graph: Undirected, n: int) -> int | None:
-    lost = set(range(n)) - nx.node_connected_component(graph, 0)
-    return min(lost, default=None)
+def _unreachable_node(graph: Undirected, n: int) -> int | None:
+    """Returns the smallest node that node 0 cannot reach; None if it reaches all."""
+    unreachable = set(range(n)) - nx.node_connected_component(graph, 0)
+    return min(unreachable, default=None)
 
 
 def contraction(weights: Weights) -> float:
-    """Second largest absolute eigenvalue of symmetric weights: the factor by which mixing shrinks disagreement."""
+    """Returns the second largest absolute eigenvalue of symmetric weights, by which mixing shrinks disagreement."""
     n = weights.shape[0]  # pyright: ignore[reportOptionalSubscript] - scipy is not typed
     if n == 1:
         return 0.0
@@ -137,16 +140,17 @@ def contraction(weights: Weights) -> float:
 
 
 def _from_links(graph: Undirected, weight: LinkWeight) -> Weights:
+    """Returns weights from a function of the degrees of a link's two nodes; diagonals make rows sum to 1."""
     n = len(graph)
     number = {node: index for index, node in enumerate(sorted(graph))}
     links = np.array([(number[a], number[b]) for a, b in graph.edges], dtype=int).reshape(-1, 2)
     degree = np.bincount(links.ravel(), minlength=n)
     values = weight(degree[links[:, 0]], degree[links[:, 1]])
-    own = 1 - np.bincount(links.ravel(), np.repeat(values, 2), minlength=n)
+    diagonal = 1 - np.bincount(links.ravel(), np.repeat(values, 2), minlength=n)
     everyone = np.arange(n)
     rows = np.concatenate([links[:, 0], links[:, 1], everyone])
     columns = np.concatenate([links[:, 1], links[:, 0], everyone])
-    return sparse.csr_array((np.concatenate([values, values, own]), (rows, columns)), shape=(n, n))
+    return sparse.csr_array((np.concatenate([values, values, diagonal]), (rows, columns)), shape=(n, n))
 
 
 def _wrong(value: str, fix: str) -> ConfigError:

@@ -1,4 +1,4 @@
-"""A round, as a client half and a server half that exchange only messages."""
+"""Runs rounds: each has a client half and a server half, which exchange nothing but messages."""
 
 from __future__ import annotations
 
@@ -29,29 +29,34 @@ from fedpriv.strategies.state import (
 
 
 class RoundOracle(Oracle, Protocol):
-    """An oracle that is told which round it is and who takes part."""
+    """An oracle that is notified of each round and its participants."""
 
     def begin_round(self, round_index: int, cohort: Tensor, received: Tensor | None = None) -> Tensor | None:
-        """Start a round.
+        """Starts a round.
+
+        Args:
+            round_index: The round, from 0.
+            cohort: Indices of the round's participants, in all processes.
+            received: The rows that the participants in this process received.
 
         Returns:
-            Where not all participants work: those who do, as places among those here, `[j]`. They alone compute and
-            send messages, and which they are is as secret as the data. None: all.
+            The participants that compute and send messages, as positions among those in this process, `[j]`; None if
+            all do. Which they are is as secret as the data.
         """
         ...
 
     @property
     def is_aggregate(self) -> bool:
-        """Whether an answer is one for all participants, who may then be asked for as one: `[1, dim] -> [1, dim]`."""
+        """True if all participants get the same answer, so that one query is enough for all: `[1, dim] -> [1, dim]`."""
         ...
 
     def release_message(self, message: Tensor) -> Tensor:
-        """With `at: message`, clip, noise and record messages; else return them unchanged."""
+        """Clips, noises and records messages with `at: message`; otherwise returns them unchanged."""
         ...
 
 
 class RoundNetwork(Network, Protocol):
-    """A network that says who takes part in a round."""
+    """A network that also draws the participants of each round."""
 
     @property
     def numbers_sent(self) -> int:
@@ -60,7 +65,7 @@ class RoundNetwork(Network, Protocol):
 
     @property
     def answers(self) -> int:
-        """Number of clients that the server sends a row to at the end of the round."""
+        """Number of clients to which the server sends a row at the end of the round."""
         ...
 
     @property
@@ -74,24 +79,28 @@ class RoundNetwork(Network, Protocol):
         ...
 
     def here(self, cohort: Tensor, like: Tensor) -> Tensor:
-        """Positions of a cohort's clients among the rows that this engine holds, `[k]`.
+        """Returns the positions of a cohort's clients among the rows in this process, `[k]`.
 
-        Of a part of the clients they are where `like` is, and with them what else the round needs there: one copy.
+        If the cohort is only a part of the clients, the positions are on the device of `like`. Whatever else the round
+        needs on that device is moved there in the same copy.
         """
         ...
 
     def participants(self, round_index: int, randomness: Randomness) -> Tensor:
-        """Sorted indices of this round's clients, `[k]`."""
+        """Draws the clients of this round, and returns their sorted indices, `[k]`."""
         ...
 
 
 class SumOnlyView:
-    """A network on which an aggregator gets only sums over the participants."""
+    """A network that gives an aggregator only sums over the participants."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self.mean, self.total = network.mean, network.total
-        self.fill, self.scatter = network.fill, network.scatter  # nothing is exchanged
+        self.mean = network.mean
+        self.total = network.total
+        # these two use no messages
+        self.fill = network.fill
+        self.scatter = network.scatter
 
     @property
     def n_clients(self) -> int:
@@ -99,7 +108,7 @@ class SumOnlyView:
         return self._network.n_clients
 
     def mix(self, rows: Tensor) -> Tensor:
-        """Refused, as are `gather` and `largest`: they use single messages.
+        """Not available, like `gather` and `largest`, which use single messages.
 
         Raises:
             PrivacyError: always.
@@ -113,7 +122,7 @@ class SumOnlyView:
 
 
 def server_view(network: RoundNetwork, privacy: Privacy) -> Network:
-    """The network as the aggregator may use it: `SumOnlyView` if `trust` allows only sums."""
+    """Returns the network as the aggregator may use it: a `SumOnlyView` if `trust` allows only sums."""
     if privacy.private and privacy.trust.sums_only:
         return SumOnlyView(network)
     return network
@@ -121,30 +130,31 @@ def server_view(network: RoundNetwork, privacy: Privacy) -> Network:
 
 @dataclass(frozen=True)
 class ClientInput:
-    """What clients receive in a round: public or released values.
+    """The input of the clients in a round: public or released values.
 
     Attributes:
         round: The round, from 0.
-        cohort: Indices of the clients that take part, sorted, in this process or others.
-        heard: What each participant in this process received, `[k, dim]`.
-        common: Public parts of the clients' state by name: a client that sat rounds out holds old ones.
+        cohort: Sorted indices of the clients that take part, in this process or others.
+        received: The row that each participant in this process received, `[k, dim]`.
+        common: Public parts of the clients' state, by name. Clients that skipped rounds still hold old values, which
+            these replace.
     """
 
     round: int
     cohort: Tensor
-    heard: Tensor
+    received: Tensor
     common: Mapping[str, Leaf]
 
 
 @dataclass(frozen=True)
 class ServerUpdate:
-    """What the server computes from a round's messages.
+    """The result of the server half of a round.
 
     Attributes:
-        received: What the clients receive next, `[n, dim]`.
+        received: The rows that clients receive next, `[n, dim]`.
         server: State of the aggregator.
         output: State of the output.
-        models: The reported models, `[n, dim]` or `[1, dim]` when all are alike.
+        models: The reported models, `[n, dim]`, or `[1, dim]` when all are equal.
     """
 
     received: Tensor
@@ -159,7 +169,7 @@ class TrainState:
 
     Attributes:
         round: Number of finished rounds.
-        received: What the clients receive next, `[n, dim]`.
+        received: The rows that clients receive next, `[n, dim]`.
         local: State of the local steps: rows `[n, ...]` and public numbers. With `trust: local` and `at: gradient` it
             is computed from releases, else it is as private as the data.
         server: State of the aggregator.
@@ -182,17 +192,18 @@ class TrainState:
         return ServerUpdate(self.received, self.server, self.output, self.models)
 
     def stored(self) -> dict[str, Any]:
-        """Tensors and numbers by name, for a checkpoint."""
+        """Returns all tensors and numbers by name, for a checkpoint."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         return plain | {name: flatten_with_names(plain[name]) for name in _STATES}
 
     def restored(self, stored: Mapping[str, Any]) -> TrainState:
-        """The progress with the values that were `stored`.
+        """Returns a copy with the values that `stored` returned.
 
         Raises:
-            KeyError: the strategy that was stored keeps other state.
+            KeyError: the values are those of a strategy with other state.
         """
-        return TrainState(**{**stored, **{name: unflatten_like(getattr(self, name), stored[name]) for name in _STATES}})
+        trees = {name: unflatten_like(getattr(self, name), stored[name]) for name in _STATES}
+        return TrainState(**{**stored, **trees})
 
 
 _STATES = ("local", "server", "output")
@@ -214,27 +225,28 @@ class RoundResult:
 
 
 def init_in_memory(init: Callable[[Tensor], Any], params: Tensor) -> Any:  # noqa: ANN401 - any state
-    """The state as it is made, in memory."""
+    """Returns the clients' initial state in memory, from the local step's `init`."""
     return init(params)
 
 
 def initial_state(
     strategy: Strategy, params: Tensor, start: Callable[[Callable[[Tensor], Any], Tensor], Any] = init_in_memory
 ) -> TrainState:
-    """The state before round 0 from initial parameters `[n, dim]`.
+    """Returns the state before round 0, from initial parameters `[n, dim]`.
 
     Args:
         strategy: The algorithm.
-        params: The parameters.
+        params: The initial parameters.
         start: Makes the clients' state from the local step's `init` and the parameters.
 
     Raises:
         ConfigError: `monitor` names a number that the aggregator's state does not have.
     """
     received, server = strategy.aggregator.init(params)
-    if missing := [name for name in strategy.monitor if name not in dir(server)]:
+    unknown = [name for name in strategy.monitor if name not in dir(server)]
+    if unknown:
         fix = f"is no number of {type(server).__name__}, which {type(strategy.aggregator).__name__} keeps"
-        raise ConfigError("strategy.monitor", missing[0], fix)
+        raise ConfigError("strategy.monitor", unknown[0], fix)
     output = strategy.output.init(received)
     return TrainState(0, received, start(strategy.local_step.init, params), server, output, params, 0)
 
@@ -250,17 +262,17 @@ def run_rounds(
     seen: Network | None = None,
     stream: int = 0,
 ) -> Iterator[RoundResult]:
-    """Run rounds of the clients in this process until `rounds` are done or the budget is.
+    """Runs rounds of the clients in this process until `rounds` are done or the privacy budget is exhausted.
 
     Args:
         strategy: The algorithm.
-        oracle: Answers its questions.
-        network: Exchanges its messages.
-        progress: Where to start: `initial_state(...)`, or a checkpoint.
-        randomness: The run's random streams (cohorts; dropout).
+        oracle: Answers the strategy's queries.
+        network: Exchanges the strategy's messages.
+        progress: The state to start from: `initial_state(...)`, or a checkpoint.
+        randomness: The run's random streams (for cohorts, and for dropout).
         rounds: Total number of rounds of the run.
         seen: The network as the aggregator may use it (`server_view`); `network` by default.
-        stream: Which of torch's random draws are this process's.
+        stream: Number of this process's stream of torch's random draws.
 
     Yields:
         Each finished round. The generator ends early when the next release would pass the target epsilon.
@@ -280,42 +292,48 @@ def run_rounds(
 
 @contextmanager
 def seeded_torch_draws(seed: int, device: torch.device) -> Generator[None]:
-    """Torch's own generators belong to the round: a model that draws from them (dropout) repeats itself on resume."""
+    """Seeds torch's global generators, so that models that use them (dropout) draw the same numbers after a resume.
+
+    The generators' states are restored when the context ends.
+    """
     generators = torch_generators(device)
-    before = [generator.get_state() for generator in generators]
+    states = [generator.get_state() for generator in generators]
     for generator in generators:
         generator.manual_seed(seed)
     try:
         yield
     finally:
-        for generator, state in zip(generators, before, strict=True):
+        for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
 
 
 def client_update(strategy: Strategy, oracle: RoundOracle, call: ClientInput, local: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
-    """What clients do in a round: receive, ask the oracle, step and send.
+    """Runs the client half of a round: clients receive, query the oracle, make their step and send.
 
     Args:
         strategy: The algorithm, the same on both sides.
-        oracle: Answers these clients' questions.
-        call: What they receive.
-        local: Their state, rows `[k, ...]`.
+        oracle: Answers these clients' queries.
+        call: The clients' input.
+        local: The clients' state, rows `[k, ...]`.
 
     Returns:
-        Their messages `[k, dim]`, private where the run is, and their new state. Only messages leave the clients.
+        The clients' messages `[k, dim]`, private if the run is, and their new state. Only messages leave the clients.
     """
-    working, local = oracle.begin_round(call.round, call.cohort, call.heard), replace_shared(local, call.common)
-    if oracle.is_aggregate and call.heard.stride(0) == 0 and not has_rows(local):
-        # who hears the same, is answered the same and keeps nothing does the same
-        message, local = strategy.local_step(call.heard[:1], local, oracle)
-        return oracle.release_message(message).expand(len(call.heard), -1), local
-    message, theirs = strategy.local_step(take_rows(call.heard, working), select_rows(local, working), oracle)
-    return oracle.release_message(message), scatter_rows(local, working, theirs)
+    working = oracle.begin_round(call.round, call.cohort, call.received)
+    local = replace_shared(local, call.common)
+
+    # clients with the same input, the same answers and no state of their own make the same step: compute it once
+    if oracle.is_aggregate and call.received.stride(0) == 0 and not has_rows(local):
+        message, local = strategy.local_step(call.received[:1], local, oracle)
+        return oracle.release_message(message).expand(len(call.received), -1), local
+
+    message, working_local = strategy.local_step(take_rows(call.received, working), select_rows(local, working), oracle)
+    return oracle.release_message(message), scatter_rows(local, working, working_local)
 
 
-def server_update(strategy: Strategy, seen: Network, message: Tensor, before: ServerUpdate) -> ServerUpdate:
-    """What the server computes from the messages `[k, dim]` and its state."""
-    received, server = strategy.aggregator(message, seen, before.server)
+def server_update(strategy: Strategy, network: Network, message: Tensor, before: ServerUpdate) -> ServerUpdate:
+    """Runs the server half of a round, on the messages `[k, dim]` and the server's state."""
+    received, server = strategy.aggregator(message, network, before.server)
     models, output = strategy.output(received, before.output)
     return ServerUpdate(received, server, output, models)
 
@@ -323,27 +341,33 @@ def server_update(strategy: Strategy, seen: Network, message: Tensor, before: Se
 def _next(
     strategy: Strategy, oracle: RoundOracle, network: RoundNetwork, seen: Network, before: TrainState, cohort: Tensor
 ) -> TrainState:
-    """Both halves, with nothing between them but a call, messages and a reply."""
-    here = network.here(cohort, before.received)
-    if len(here) == len(before.received):
-        some = None
-    else:
-        some = here
-    if some is None:
+    """Returns the state after one round. The two halves exchange only an input, messages and a reply."""
+    # the rows of the cohort; None means all rows, which are then not copied
+    positions = network.here(cohort, before.received)
+    if len(positions) == len(before.received):
+        selected = None
         local = before.local
     else:
-        local = select_rows(before.local, some)
-    call = ClientInput(before.round, cohort, take_rows(before.received, some), shared_leaves(before.local))
+        selected = positions
+        local = select_rows(before.local, selected)
+
+    call = ClientInput(before.round, cohort, take_rows(before.received, selected), shared_leaves(before.local))
     message, local = client_update(strategy, oracle, call, local)
     reply = server_update(strategy, seen, message, before.reply)
-    if some is None:
-        local = local
-    else:
-        local = scatter_rows(before.local, some, local)
-    sent = before.numbers_sent + network.numbers_sent + network.answers * reply.received.shape[1]
-    return TrainState(before.round + 1, reply.received, local, reply.server, reply.output, reply.models, sent)
+
+    if selected is not None:
+        local = scatter_rows(before.local, selected, local)
+    return TrainState(
+        round=before.round + 1,
+        received=reply.received,
+        local=local,
+        server=reply.server,
+        output=reply.output,
+        models=reply.models,
+        numbers_sent=before.numbers_sent + network.numbers_sent + network.answers * reply.received.shape[1],
+    )
 
 
 def write_back_models(population: Population, progress: TrainState, price: str) -> None:
-    """Write the reported models, with a note of what they cost, into the clients' modules."""
+    """Writes the reported models into the clients' modules, with a note of their privacy price."""
     population.adopt(progress.models, price)

@@ -1,4 +1,4 @@
-"""A graph whose nodes are in several processes: only rows that cross a border are sent, once to each process."""
+"""A graph whose nodes are in several processes. Only rows that another process needs are sent to it, each once."""
 
 from __future__ import annotations
 
@@ -21,53 +21,60 @@ from fedpriv.randomness.streams import Randomness
 
 @dataclass(frozen=True)
 class BorderExchange:
-    """What this process has to do with the others in one mixing step.
+    """The rows that this process exchanges with others in one mixing step, and the buffers for them.
 
     Attributes:
         weights: The round's W.
-        inner: Its part between nodes here, `[k, k]`.
-        outer: Its part from nodes elsewhere to those here, `[k, j]`.
-        heard: How many of the j rows come from which process.
-        told: Which of the rows here go to which process.
-        sent: Where these are put together, for each process; used again in every step, as new pages take time.
-        others: Where those of the others come, `[j, dim]`.
+        inner: The block of W between nodes of this process, `[k, k]`.
+        outer: The block of W from nodes of other processes to those of this one, `[k, j]`.
+        receive_counts: Number of the j rows that come from each rank.
+        send_rows: Positions of the rows that go to each rank.
+        send_buffers: Buffers for the rows to each rank. They are used again in every step, since new memory takes time.
+        receive_buffer: Buffer for the rows from all other ranks, `[j, dim]`.
     """
 
     weights: Weights
     inner: Tensor
     outer: Tensor
-    heard: Mapping[int, int]
-    told: Mapping[int, Tensor]
-    sent: Mapping[int, Tensor]
-    others: Tensor
+    receive_counts: Mapping[int, int]
+    send_rows: Mapping[int, Tensor]
+    send_buffers: Mapping[int, Tensor]
+    receive_buffer: Tensor
 
     def suits(self, weights: Weights, rows: Tensor) -> bool:
-        """Whether it is that of these weights, for rows of this type and place."""
-        like = self.others
-        alike = like.dtype == rows.dtype and like.device == rows.device and like.shape[1] == rows.shape[1]
-        return self.weights is weights and alike
+        """Whether the exchange is for these weights, and for rows of this width, type and device."""
+        buffer = self.receive_buffer
+        same_kind = buffer.dtype == rows.dtype and buffer.device == rows.device and buffer.shape[1] == rows.shape[1]
+        return self.weights is weights and same_kind
 
 
 class ShardedGraph:
-    """A graph as one of its processes sees it: rows are of nodes here.
+    """A graph as one of its processes sees it: all rows are those of the nodes in this process.
 
-    Links and weights are drawn from the public seed, so each process draws them all, and knows without asking which
-    rows the others need.
+    Links and weights are drawn from the public seed, so each process draws them all, and knows without communication
+    which rows the others need.
 
     Args:
         whole: The network of all nodes.
-        part: The nodes that are here. Where there are none, one row stands for what they would hear: it counts nowhere.
+        shard: The nodes of this process. A process without nodes has one placeholder row, which counts nowhere.
         shares: The nodes of each process.
         communicator: The processes among which the clients are split.
     """
 
-    def __init__(self, whole: Graph, part: ClientShard, shares: Sequence[range], communicator: Communicator) -> None:
-        self._whole, self._part, self._communicator = whole, part, communicator
+    def __init__(self, whole: Graph, shard: ClientShard, shares: Sequence[range], communicator: Communicator) -> None:
+        self._whole = whole
+        self._shard = shard
+        self._communicator = communicator
         self._ends = np.array([share.stop for share in shares])
-        self.n_clients, self.everyone, self.answers = whole.n_clients, whole.everyone, whole.answers
+        self.n_clients = whole.n_clients
+        self.everyone = whole.everyone
+        self.answers = whole.answers
         self.mean = self.gather = self.total = self.largest = whole.mean  # there is no server
-        self.scatter, self.numbers_sent = whole.scatter, 0
-        self._cohort, self._rows, self._border = torch.arange(whole.n_clients), part.ids, None
+        self.scatter = whole.scatter
+        self.numbers_sent = 0
+        self._cohort = torch.arange(whole.n_clients)
+        self._rows = shard.ids
+        self._border = None
 
     @property
     def spectral_gap(self) -> float:
@@ -75,17 +82,18 @@ class ShardedGraph:
         return self._whole.spectral_gap
 
     def participants(self, round_index: int, randomness: Randomness) -> Tensor:
-        """The active nodes of all processes, sorted, `[k]`."""
-        self._cohort, self.numbers_sent = self._whole.participants(round_index, randomness), 0
+        """Draws and returns the active nodes of all processes, sorted, `[k]`."""
+        self._cohort = self._whole.participants(round_index, randomness)
+        self.numbers_sent = 0
         return self._cohort
 
     def here(self, cohort: Tensor, like: Tensor) -> Tensor:
-        """Rows of those that are here."""
-        (self._rows,) = moved(like.device, self._part.rows(cohort))
+        """Returns the positions of the cohort's nodes among the rows in this process."""
+        (self._rows,) = moved(like.device, self._shard.rows(cohort))
         return self._rows
 
     def mix(self, rows: Tensor) -> Tensor:
-        """Multiply by the round's W, `mixing_steps` times: `[k, dim] -> [k, dim]`, of the active nodes here."""
+        """Multiplies by the round's W, `mixing_steps` times: `[k, dim] -> [k, dim]`, of this process's nodes."""
         if not len(self._cohort):
             return rows
         border = self.border(rows)
@@ -98,35 +106,50 @@ class ShardedGraph:
 
     @contextmanager
     def crossing(self, border: BorderExchange, rows: Tensor) -> Generator[Tensor]:
-        """Tell other processes the rows that they need; theirs, `[j, dim]`, are there when the context ends."""
-        for rank, places in border.told.items():
-            torch.index_select(rows, 0, places, out=border.sent[rank])
-        parts = border.others.split(list(border.heard.values()))
-        with self._communicator.exchange(border.sent, dict(zip(border.heard, parts, strict=True))):
-            yield border.others
+        """Exchanges rows with other processes while the context runs; theirs, `[j, dim]`, are complete when it ends."""
+        for rank, row_indices in border.send_rows.items():
+            torch.index_select(rows, 0, row_indices, out=border.send_buffers[rank])
+        chunks = border.receive_buffer.split(list(border.receive_counts.values()))
+        with self._communicator.exchange(border.send_buffers, dict(zip(border.receive_counts, chunks, strict=True))):
+            yield border.receive_buffer
 
     def border(self, rows: Tensor) -> BorderExchange:
-        """That of the round's weights, for rows like these."""
+        """Returns the exchange for the round's weights and rows like these."""
         if self._border is None or not self._border.suits(self._whole.current, rows):
-            self._border = self._border_of(self._whole.current, rows)
+            self._border = self._make_border(self._whole.current, rows)
         return self._border
 
     def fill(self, rows: Tensor, others: Tensor) -> Tensor:
-        """The active nodes' rows, and those of `others` for the rest here: `[k, dim], [n, dim] -> [n, dim]`."""
+        """Returns `others` with the rows of this process's active nodes replaced: `[k, dim], [n, dim] -> [n, dim]`."""
         if len(rows) == len(others):
             return rows
         return others.index_copy(0, self._rows.to(others.device), rows)
 
-    def _border_of(self, weights: Weights, like: Tensor) -> BorderExchange:
-        owner, me = np.searchsorted(self._ends, self._cohort.numpy(), side="right"), self._communicator.rank
-        whole, mine = sparse.csr_array(weights), owner == me
-        needed = {rank: np.unique(whole[owner == rank].indices) for rank in range(self._communicator.world_size)}
-        asked = {rank: nodes[mine[nodes]] - mine.argmax() for rank, nodes in needed.items() if rank != me}
-        told = {rank: torch.from_numpy(places) for rank, places in asked.items() if len(places)}
-        elsewhere = needed[me][~mine[needed[me]]]  # ascending, so those of one process after those of another
-        heard = {rank: count for rank, count in enumerate(np.bincount(owner[elsewhere]).tolist()) if count}
-        inner, outer = (to_torch(whole[mine][:, nodes], like, 1)[0] for nodes in (mine, elsewhere))
-        places = moved(like.device, *told.values())
-        sent = {rank: like.new_empty(len(rows), like.shape[1]) for rank, rows in told.items()}
-        others = like.new_empty(len(elsewhere), like.shape[1])
-        return BorderExchange(weights, inner, outer, heard, dict(zip(told, places, strict=True)), sent, others)
+    def _make_border(self, weights: Weights, like: Tensor) -> BorderExchange:
+        """Returns the exchange for these weights, with buffers of the type, width and device of `like`."""
+        rank = self._communicator.rank
+        owner = np.searchsorted(self._ends, self._cohort.numpy(), side="right")  # rank of each active node
+        is_local = owner == rank
+        matrix = sparse.csr_array(weights)
+        # the nodes whose rows each rank multiplies
+        needed = {other: np.unique(matrix[owner == other].indices) for other in range(self._communicator.world_size)}
+
+        # a rank's active nodes are consecutive, so that its first one has row 0
+        rows_to_send = {
+            other: nodes[is_local[nodes]] - is_local.argmax() for other, nodes in needed.items() if other != rank
+        }
+        send_rows = {other: torch.from_numpy(rows) for other, rows in rows_to_send.items() if len(rows)}
+
+        outside = needed[rank][~is_local[needed[rank]]]  # ascending, and therefore grouped by rank
+        receive_counts = {other: count for other, count in enumerate(np.bincount(owner[outside]).tolist()) if count}
+        inner, outer = (to_torch(matrix[is_local][:, nodes], like, 1)[0] for nodes in (is_local, outside))
+        rows_on_device = moved(like.device, *send_rows.values())
+        return BorderExchange(
+            weights=weights,
+            inner=inner,
+            outer=outer,
+            receive_counts=receive_counts,
+            send_rows=dict(zip(send_rows, rows_on_device, strict=True)),
+            send_buffers={other: like.new_empty(len(rows), like.shape[1]) for other, rows in send_rows.items()},
+            receive_buffer=like.new_empty(len(outside), like.shape[1]),
+        )

@@ -1,7 +1,7 @@
-"""How a run is split over processes: which process has which clients, and one ledger for all processes.
+"""Splits a run over processes: the clients and state of each process, and one ledger for all processes.
 
-Functions take the whole and return this process's shard, or gather the whole on rank 0. In one process they return what
-they are given.
+Functions take what belongs to all clients and return this process's shard, or gather the shards on rank 0. In a run
+with one process they return their argument unchanged.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _FAILED = 2
 
 
 def single_process(timeout: float) -> Mesh:
-    """All clients in this process, which waits for no other one."""
+    """Returns the processes of a run with a single process, which has all clients."""
     return Mesh()
 
 
 def split_clients(timeout: float, group: ProcessGroup | None = None) -> Mesh:
-    """Returns processes with some of the clients each.
+    """Returns processes that have a part of the clients each.
 
     Args:
         timeout: Seconds after which a process that waits for another one gives up.
@@ -49,10 +49,10 @@ def split_clients(timeout: float, group: ProcessGroup | None = None) -> Mesh:
 
 
 def split_examples(timeout: float, group: ProcessGroup | None = None) -> Mesh:
-    """Returns processes with all clients each, which share the examples of a batch: for few clients with large batches.
+    """Returns processes that all have all clients, and share the examples of a batch: for few clients, large batches.
 
-    Batches, noise, rows and the server's state are bit-identical in all of them, and so must the data be that they have
-    read: otherwise an example could be in the shares of two. See `split_clients` for the arguments.
+    Batches, noise, rows and the server's state are bit-identical in all processes. So must be the data that they have
+    read: otherwise two processes could use the same example. See `split_clients` for the arguments.
     """
     group = group or join_processes(timeout)
     return Mesh(world=group, examples=group)
@@ -74,8 +74,8 @@ def split_evenly(n_clients: int, world_size: int) -> list[range]:
     ([range(0, 3), range(3, 5), range(5, 7)], [range(0, 3), range(3, 5), range(5, 5)])
     """
     working = max(min(world_size, n_clients // 2), 1)
-    each, more = divmod(n_clients, working)
-    ends = [min(rank, working) * each + min(rank, more) for rank in range(world_size + 1)]
+    each, remainder = divmod(n_clients, working)
+    ends = [min(rank, working) * each + min(rank, remainder) for rank in range(world_size + 1)]
     return [range(start, stop) for start, stop in pairwise(ends)]
 
 
@@ -85,7 +85,7 @@ def shard_clients(whole: ClientShard, mesh: Mesh) -> ClientShard:
     return replace(whole, numbers=numbers)
 
 
-def shard_network(whole: RoundNetwork, part: ClientShard, mesh: Mesh) -> RoundNetwork:
+def shard_network(whole: RoundNetwork, shard: ClientShard, mesh: Mesh) -> RoundNetwork:
     """Returns the network whose rows are those of this process's clients.
 
     Raises:
@@ -94,32 +94,32 @@ def shard_network(whole: RoundNetwork, part: ClientShard, mesh: Mesh) -> RoundNe
     if mesh.clients.world_size == 1:
         return whole
     if isinstance(whole, Star):
-        return ShardedStar(whole, part, mesh.clients)
+        return ShardedStar(whole, shard, mesh.clients)
     if isinstance(whole, Graph):
-        return ShardedGraph(whole, part, split_evenly(whole.n_clients, mesh.clients.world_size), mesh.clients)
+        return ShardedGraph(whole, shard, split_evenly(whole.n_clients, mesh.clients.world_size), mesh.clients)
     fix = "only a star or a graph can be shared by processes: train in one process"
     raise ConfigError("network", type(whole).__name__, fix)
 
 
-def shard_state(progress: TrainState, part: ClientShard, mesh: Mesh) -> TrainState:
-    """Returns the state of this process's clients, from that of all."""
+def shard_state(progress: TrainState, shard: ClientShard, mesh: Mesh) -> TrainState:
+    """Returns the state of this process's clients, from that of all clients."""
     if mesh.clients.world_size == 1:
         return progress
-    return gathering.shard_state(progress, part)
+    return gathering.shard_state(progress, shard)
 
 
-def gather_rows(rows: Tensor, part: ClientShard, mesh: Mesh) -> Tensor:
-    """Returns the rows of all clients on rank 0, `[n, dim]` or one row for all; elsewhere this process's own."""
+def gather_rows(rows: Tensor, shard: ClientShard, mesh: Mesh) -> Tensor:
+    """Returns the rows of all clients on rank 0, `[n, dim]` or one row for all; elsewhere those of this process."""
     if mesh.clients.world_size == 1:
         return rows
-    return gathering.gather_rows(rows, part, mesh.clients)
+    return gathering.gather_rows(rows, shard, mesh.clients)
 
 
-def gather_state(progress: TrainState, part: ClientShard, mesh: Mesh) -> TrainState:
-    """Returns the state of all clients on rank 0; elsewhere this process's own."""
+def gather_state(progress: TrainState, shard: ClientShard, mesh: Mesh) -> TrainState:
+    """Returns the state of all clients on rank 0; elsewhere that of this process's clients."""
     if mesh.clients.world_size == 1:
         return progress
-    return gathering.gather_state(progress, part, mesh.clients)
+    return gathering.gather_state(progress, shard, mesh.clients)
 
 
 def check_replicated(data: Callable[[], Sequence[Sequence[bytes]]], mesh: Mesh) -> None:
@@ -130,7 +130,7 @@ def check_replicated(data: Callable[[], Sequence[Sequence[bytes]]], mesh: Mesh) 
         mesh: The processes.
 
     Raises:
-        ConfigError: they have not.
+        ConfigError: the examples differ.
     """
     if mesh.examples.world_size == 1:
         return
@@ -141,7 +141,7 @@ def check_replicated(data: Callable[[], Sequence[Sequence[bytes]]], mesh: Mesh) 
 
 
 def open_ledger(make: Callable[[], Ledger], digest_key: bytes | None, mesh: Mesh) -> Ledger | FollowerLedger:
-    """Returns what opens releases in this process: the ledger on rank 0, elsewhere a follower that waits for it.
+    """Returns the object that opens releases: the ledger on rank 0, on other ranks a follower that waits for it.
 
     Args:
         make: Opens the ledger; called on rank 0 only.
@@ -160,7 +160,7 @@ def open_ledger(make: Callable[[], Ledger], digest_key: bytes | None, mesh: Mesh
 
 @dataclass(frozen=True)
 class SharedLedger:
-    """Has every release recorded by rank 0 before any process hands out its value.
+    """Has rank 0 record every release before any process returns its value.
 
     Args:
         communicator: The processes.

@@ -1,4 +1,7 @@
-"""Where clients' state is kept between rounds: in memory, or in files of which a round reads the rows of its cohort."""
+"""Stores of clients' state between rounds: `MemoryStore` keeps all rows in memory, `DiskStore` in files.
+
+From a file, a round reads the rows of its cohort only.
+"""
 
 from __future__ import annotations
 
@@ -21,58 +24,65 @@ from fedpriv.strategies.state import Leaf, RowStore, flatten_with_names, tree_ma
 
 
 class StateStore(Protocol):
-    """Keeps the state of a run's clients."""
+    """Stores the state of a run's clients between rounds."""
 
     def begin(self, strategy: Strategy, params: Tensor, restart: TrainState | None) -> TrainState:
-        """Where a run starts from parameters `[n, dim]`, all alike, or goes on from what a checkpoint holds."""
+        """Returns the state with which a run starts.
+
+        Args:
+            strategy: The algorithm.
+            params: The initial parameters, `[n, dim]`, all rows equal.
+            restart: The state of a checkpoint, from which the run continues; None for a new run.
+        """
         ...
 
     def sync(self) -> None:
-        """Wait until what a checkpoint will name is on the physical disk."""
+        """Waits until the rows that the next checkpoint refers to are on the physical disk."""
         ...
 
     def saved(self, progress: TrainState) -> None:
-        """A checkpoint of this progress is on the physical disk."""
+        """Notes that a checkpoint of this state is on the physical disk, so that older rows are no longer needed."""
         ...
 
 
 class MemoryStore:
-    """Tensors with a row for each client; a checkpoint holds them.
+    """Keeps tensors with a row for each client in memory; a checkpoint holds them.
 
     Args:
         folder: The run's folder, which is not used.
     """
 
     def __init__(self, folder: Path | None) -> None:
-        """Nothing to prepare."""
+        """Does nothing."""
 
     def begin(self, strategy: Strategy, params: Tensor, restart: TrainState | None) -> TrainState:
         """See `StateStore`."""
         return restart or initial_state(strategy, params)
 
     def sync(self) -> None:
-        """Nothing to wait for."""
+        """Does nothing: the checkpoint holds the rows."""
 
     def saved(self, progress: TrainState) -> None:
-        """Nothing to do."""
+        """Does nothing: there are no files with older rows."""
 
 
 class DiskStore:
-    """A file for each tensor of the clients' state; a checkpoint says who has which of its rows.
+    """Keeps each tensor of the clients' state in a file; a checkpoint holds a table of each client's row in it.
 
     Args:
-        folder: The run's folder; None keeps the files without a name, and they are gone with the process.
+        folder: The run's folder; None makes temporary files, which are gone with the process.
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self._folder, self._files = folder, list[RowFile]()
+        self._folder = folder
+        self._files = list[RowFile]()
 
     def begin(self, strategy: Strategy, params: Tensor, restart: TrainState | None) -> TrainState:
         """See `StateStore`.
 
         Raises:
-            ConfigError: the strategy's clients do not start alike.
-            FedprivError: a file cannot be written, or is not that of the checkpoint.
+            ConfigError: the strategy's clients start with different rows.
+            FedprivError: a file cannot be written, or does not belong to the checkpoint.
         """
         if restart is None:
             tables = None
@@ -84,12 +94,15 @@ class DiskStore:
         return replace(restart, local=unflatten_like(first.local, tables))
 
     def _opened(self, init: Callable[[Tensor], Any], params: Tensor, tables: dict[str, Leaf] | None) -> Any:  # noqa: ANN401 - any state
-        one, two = init(params[:1]), flatten_with_names(init(params[:2]))
+        """Returns the clients' initial state with each tensor of rows in a file."""
+        # all clients start with the same row; a second client shows whether that is so
+        first = init(params[:1])
+        first_two = flatten_with_names(init(params[:2]))
 
         def stored(name: str, leaf: Leaf) -> Leaf | RowStore:
             if not isinstance(leaf, Tensor) or not leaf.ndim:
                 return leaf
-            other = two[name]
+            other = first_two[name]
             if not isinstance(other, Tensor) or not torch.equal(other, leaf.expand_as(other)):
                 fix = f"this strategy's clients start with different rows ({name}); leave it out"
                 raise ConfigError("compute.state", "disk", fix)
@@ -105,7 +118,7 @@ class DiskStore:
                 table = torch.empty(0, 2)
             return DiskRows(file, table, leaf[0])
 
-        return tree_map_with_name(stored, one)
+        return tree_map_with_name(stored, first)
 
     def sync(self) -> None:
         """See `StateStore`."""
@@ -123,12 +136,12 @@ class DiskStore:
 
 @dataclass(frozen=True)
 class DiskRows(RowStore):
-    """Rows `[n, ...]` of one type in a file.
+    """Rows `[n, ...]` of one shape and type in a file.
 
     Attributes:
-        file: Holds them.
-        table: Who has which, `[n, 2]`.
-        like: One of them, for its shape, type and device.
+        file: The file.
+        table: Entry of each client in the file, `[n, 2]`.
+        like: A row with the shape, type and device of all rows.
     """
 
     file: RowFile
@@ -157,7 +170,7 @@ class DiskRows(RowStore):
 
     @property
     def stored(self) -> Tensor:
-        """The table."""
+        """The table, which a checkpoint holds in place of the rows."""
         return self.table
 
     def restored(self, stored: Tensor) -> RowStore:
@@ -166,6 +179,6 @@ class DiskRows(RowStore):
 
 
 def _bytes(rows: Tensor) -> NDArray[np.uint8]:
-    """`[k, ...] -> [k, bytes]`."""
+    """Returns the bytes of each row, `[k, ...] -> [k, bytes]`."""
     width = prod(rows.shape[1:]) * rows.element_size()
     return rows.detach().cpu().contiguous().flatten().view(torch.uint8).reshape(len(rows), width).numpy()

@@ -15,11 +15,11 @@ from fedpriv.settings.checks import Count, Probability
 from fedpriv.settings.plugins import Registry, RegistryEntry
 
 T = TypeVar("T")
-MOST_NODES, MOST_LINKS = 10_000, 1_000_000  # of what one process can look at within a minute or so
+MOST_NODES, MOST_LINKS = 10_000, 1_000_000  # a larger graph would take one process minutes to check
 
 
 def _check_size(n_clients: int, degree: float) -> None:
-    """Refuse a graph that would take minutes to make, before it is made."""
+    """Refuses a graph that would take minutes to make, before it is made."""
     if n_clients > MOST_NODES:
         fix = f"a graph has at most {MOST_NODES:,} nodes; take the star for more clients"
         raise ConfigError("network.topology", f"{n_clients} nodes", fix)
@@ -29,9 +29,9 @@ def _check_size(n_clients: int, degree: float) -> None:
 
 
 def checked(graph: Undirected, n_clients: int) -> Undirected:
-    """The graph with nodes 0 .. n-1 and without self-loops.
+    """Returns the graph with nodes 0 .. n-1 and without self-loops.
 
-    Labels that are not those numbers are numbered in sorted order (as text where they are not comparable).
+    Other labels are numbered in sorted order (as text where they are not comparable).
 
     Raises:
         ConfigError: a directed graph, another number of nodes than clients, or too large a graph.
@@ -49,7 +49,7 @@ def checked(graph: Undirected, n_clients: int) -> Undirected:
         numbered.add_nodes_from(range(n_clients))
         numbered.add_edges_from(simple.edges)
         return numbered
-    order = sorted(simple, key=_place)
+    order = sorted(simple, key=_sort_key)
     return nx.relabel_nodes(simple, {label: index for index, label in enumerate(order)})
 
 
@@ -145,41 +145,50 @@ def barabasi_albert(n_clients: int, links: Count, seed: int = 0) -> Undirected:
 
 
 def edge_list(file: str) -> Undirected:
-    """One link a line, `a b`; what follows a # is a comment. Nodes are 0 .. n-1, or 1 .. n, or have names."""
+    """Reads a graph with one link a line, `a b`, and comments after #. Nodes are 0 .. n-1, or 1 .. n, or have names."""
     links: list[tuple[Any, Any]] = []  # text, until they are numbered
     for number, line in enumerate(_read(file, Path.read_text).splitlines(), start=1):
         ends = line.split("#")[0].split()
         if ends and (len(ends) < 2 or ends[0] == ends[1] or not "".join(ends[2:] or "{").startswith("{")):
             raise ConfigError("network.topology.file", f"{file}, line {number}: {line}", "write two nodes, as in: 0 1")
-        links += [(ends[0], ends[1])] if ends else []
+        if ends:
+            links.append((ends[0], ends[1]))
     graph: nx.Graph[Any] = nx.Graph(links)
     return _numbered(graph, file)
 
 
 def graphml(file: str) -> Undirected:
-    """A GraphML file. Nodes are 0 .. n-1, or 1 .. n, or have names."""
+    """Reads a GraphML file. Nodes are 0 .. n-1, or 1 .. n, or have names."""
     return _numbered(_read(file, nx.read_graphml), file)
 
 
-def _place(label: object) -> tuple[str, int | str]:
-    return str(type(label)), label if isinstance(label, int) else str(label)
+def _sort_key(label: object) -> tuple[str, int | str]:
+    """Sorts labels by type, then whole numbers by value and all others as text."""
+    if isinstance(label, int):
+        return str(type(label)), label
+    return str(type(label)), str(label)
 
 
 def _numbered(graph: Undirected, file: str) -> Undirected:
-    """Labels that are all numbers, as text, become numbers; a gap in them, or a name among them, is a typing error."""
+    """Turns labels that are all numbers, as text, into numbers.
+
+    A gap between the numbers, or a name among them, is taken for a typing error and refused.
+    """
     labels = {label: str(label) for label in graph}
     names = sorted(text for text in labels.values() if not text.isdecimal())
     if len(names) == len(labels):
         return graph
     numbers = sorted({int(text) for text in labels.values() if text.isdecimal()})
-    gaps = [number for place, number in enumerate(numbers, start=min(numbers[0], 1)) if number != place]
-    if odd := [*names, *gaps]:
-        fix = f"node {odd[0]} does not fit the others: number them 0 .. n-1 or 1 .. n, or name them all"
+    gaps = [number for expected, number in enumerate(numbers, start=min(numbers[0], 1)) if number != expected]
+    misfits = [*names, *gaps]
+    if misfits:
+        fix = f"node {misfits[0]} does not fit the others: number them 0 .. n-1 or 1 .. n, or name them all"
         raise ConfigError("network.topology.file", file, fix)
     return nx.relabel_nodes(graph, {label: int(text) for label, text in labels.items()})
 
 
 def _columns(n_clients: int, rows: int) -> int:
+    """Returns the number of columns of a grid."""
     _check_size(n_clients, 4)
     if n_clients % rows:
         raise ConfigError("network.topology.rows", rows, f"must divide the number of clients, {n_clients}")

@@ -1,4 +1,4 @@
-"""What a paper claims, beside what its noise costs: in words, as JSON, and against rounds."""
+"""Compares a paper's privacy claim with the price of its noise: in words, as JSON, and as a picture over rounds."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _STATED, _TRUE, _GREY = "#0072B2", "#D55E00", "#5F6368"
 
 @dataclass(frozen=True)
 class Checked:
-    """A claim, checked.
+    """A paper's claim with the price of its noise.
 
     Attributes:
         source: The paper.
-        settings: Of the run.
-        claim: What is stated, and what the noise costs.
-        more_noise: By what the noise must be multiplied to cost what is stated; None if no amount of it does.
+        settings: Settings of the run.
+        claim: The stated epsilon and the one that the noise gives.
+        more_noise: Factor for the noise with which it costs the stated epsilon; None if no amount of noise does.
     """
 
     source: Paper
@@ -36,31 +36,31 @@ class Checked:
     more_noise: float | None
 
     def to_json(self) -> dict[str, Any]:
-        """What `fedpriv claims --json` prints; an infinite epsilon is `"inf"`."""
-        claim, shown = self.claim, strict_json.epsilon
-        totals = {name: shown(getattr(claim, name)) for name in ("stated_epsilon", "basic_total", "tight_total")}
-        views = {view: shown(epsilon) for view, epsilon in claim.views}
+        """Returns the content of `fedpriv claims --json`; an infinite epsilon is `"inf"`."""
+        claim, printed = self.claim, strict_json.epsilon
+        totals = {name: printed(getattr(claim, name)) for name in ("stated_epsilon", "basic_total", "tight_total")}
+        views = {view: printed(epsilon) for view, epsilon in claim.views}
         return strict_json.plain(
             {**asdict(claim), **totals, "views": views, "settings": self.settings, "more_noise": self.more_noise}
         )
 
     def rows(self) -> dict[str, str]:
-        """Names and values, as printed."""
-        claim, found = self.claim, self.more_noise
-        if found is None:
+        """Returns names and values, as printed."""
+        claim, factor = self.claim, self.more_noise
+        if factor is None:
             needed = "no amount of it: what is released is exact"
         else:
-            needed = f"{round_up(found)} times the published one are enough"
-        if found is None and math.isfinite(claim.tight_total):
+            needed = f"{round_up(factor)} times the published one are enough"
+        if factor is None and math.isfinite(claim.tight_total):
             needed = "not computed: what is stated is a lower bound"
-        true, basic = _shown(claim.tight_total), _shown(claim.basic_total)
+        true, basic = _printed(claim.tight_total), _printed(claim.basic_total)
         rows = {
             "method": self.source.title,
             "settings": ", ".join(f"{name}={value:g}" for name, value in self.settings.items()),
             "stated": claim.stated,
-            "stated epsilon": f"{_shown(claim.stated_epsilon)}, for {claim.scope}",
+            "stated epsilon": f"{_printed(claim.stated_epsilon)}, for {claim.scope}",
             "true epsilon": f"{true} for the whole run; {basic} by basic composition",
-            **{f"  {view}": _shown(epsilon) for view, epsilon in claim.views},
+            **{f"  {view}": _printed(epsilon) for view, epsilon in claim.views},
             "noise needed": needed,
             "violated": claim.why_not or "nothing that is known here",
         }
@@ -68,7 +68,7 @@ class Checked:
 
 
 def check(name: str, given: Mapping[str, Any]) -> Checked:
-    """Check a paper's claim.
+    """Checks a paper's claim.
 
     Args:
         name: One of `papers.PAPERS`.
@@ -83,7 +83,7 @@ def check(name: str, given: Mapping[str, Any]) -> Checked:
 
 
 def draw(found: Checked, path: Path) -> None:
-    """Draw the stated and the true epsilon against the number of rounds.
+    """Draws the stated and the true epsilon against the number of rounds.
 
     Args:
         found: The claim.
@@ -117,7 +117,7 @@ def draw(found: Checked, path: Path) -> None:
     write_whole(path, picture.getvalue())
 
 
-def _shown(epsilon: float) -> str:
+def _printed(epsilon: float) -> str:
     if math.isinf(epsilon):
         return "inf"
     return round_up(epsilon)

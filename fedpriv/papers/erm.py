@@ -75,10 +75,10 @@ class Inner:
     def recipe(self, step: Rate, epochs: Epochs) -> Recipe:
         """The algorithm with this step size and these epochs."""
         if self.difference_bound == "smoothness":
-            known = self.smoothness
+            smoothness = self.smoothness
         else:
-            known = None
-        strategy = svrg(step, epochs.length, self.regularizer, smoothness=known, doubling=epochs.doubling)
+            smoothness = None
+        strategy = svrg(step, epochs.length, self.regularizer, smoothness=smoothness, doubling=epochs.doubling)
         return Recipe(strategy, schedule=AnchorBudget(epochs, self.anchor_share))
 
 

@@ -1,7 +1,7 @@
-"""Who sees what of a run, and which bound holds against them.
+"""The adversaries that a run is priced against, and what each of them sees.
 
-Nothing is claimed that is not proved: where no smaller bound is known for an adversary, it is that of a stronger one,
-and says so.
+Only proved bounds are claimed: where no smaller bound is known for an adversary, it gets the bound of a stronger one,
+and `AdversaryView.bound_of` names that one.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from dataclasses import dataclass, replace
 from fedpriv.errors import ConfigError, LedgerError
 from fedpriv.privacy.record import Record
 
-MESSAGES, SERVER, COLLUDERS, NEIGHBOUR, MODEL = (
-    "whoever sees messages",
-    "the server",
-    "colluding clients",
-    "a neighbour on the graph",
-    "final model only",
-)
+MESSAGES = "whoever sees messages"
+SERVER = "the server"
+COLLUDERS = "colluding clients"
+NEIGHBOUR = "a neighbour on the graph"
+MODEL = "final model only"
 ADVERSARIES = (MESSAGES, SERVER, COLLUDERS, NEIGHBOUR, MODEL)
 
 
@@ -30,8 +28,8 @@ class AdversaryView:
 
     Attributes:
         records: The records as they are priced; None if nothing hides the data from this adversary.
-        assumes: What must hold, in words.
-        bound_of: The stronger adversary whose bound this is; empty if it is the adversary's own.
+        assumes: The assumptions of the bound, in words.
+        bound_of: The stronger adversary whose bound this is; empty if the bound is for this adversary itself.
     """
 
     records: Sequence[Record] | None
@@ -40,7 +38,7 @@ class AdversaryView:
 
 
 def view(records: Sequence[Record], n_clients: int, adversary: str, colluders: int) -> AdversaryView:
-    """What one adversary sees of a run.
+    """Returns how a run is priced against one adversary.
 
     Args:
         records: The run's releases.
@@ -49,19 +47,19 @@ def view(records: Sequence[Record], n_clients: int, adversary: str, colluders: i
         colluders: How many clients collude, for that adversary.
 
     Raises:
-        LedgerError: the records name a trust that nobody knows, or several.
+        LedgerError: the records name an unknown trust, or several kinds of it.
     """
     trusts = {record.trust for record in records} or {"local"}
     kinds = {_kind(trust) for trust in trusts}
     if len(kinds) > 1 or not kinds <= {*_VIEWS}:
         raise LedgerError(f"the ledger's records have trust {sorted(trusts)}: their adversary is not known")
     (kind,) = kinds
-    found = _VIEWS[kind](records, n_clients, adversary, colluders)
+    adversary_view = _VIEWS[kind](records, n_clients, adversary, colluders)
     if any("no_power_cut" in trust for trust in trusts):
-        power = "; no power cut while it ran"
+        condition = "; no power cut while it ran"
     else:
-        power = ""
-    return replace(found, assumes=found.assumes + power)
+        condition = ""
+    return replace(adversary_view, assumes=adversary_view.assumes + condition)
 
 
 def simulated(records: Sequence[Record]) -> bool:
@@ -70,45 +68,52 @@ def simulated(records: Sequence[Record]) -> bool:
 
 
 def amplification(records: Sequence[Record], n_clients: int) -> str:
-    """What lowers the price of the records by secret sampling, in words."""
-    found = dict[str, None]()
+    """Returns which secret sampling lowers the price of the records, in words."""
+    causes = dict[str, None]()
     for record in {replace(r, round=0, index=0, digest=None, clients=None, time=None): None for r in records}:
         if isinstance(record.rate, tuple):
             rates = record.rate
         else:
             rates = (record.rate,)
-        rate, what = max(rates, default=1.0), "clients" if record.unit == "client" else "examples"
+        rate = max(rates, default=1.0)
+        if record.unit == "client":
+            units = "clients"
+        else:
+            units = "examples"
         if record.sampling == "poisson":
-            found[f"{what} drawn in secret, each with probability {rate:.3g}"] = None
+            causes[f"{units} drawn in secret, each with probability {rate:.3g}"] = None
         elif record.sampling == "allocation":
-            found[f"each of the {what} in one of {record.batches} batches of an epoch, in secret"] = None
+            causes[f"each of the {units} in one of {record.batches} batches of an epoch, in secret"] = None
         elif record.sampling == "without_replacement":
-            found[f"batches of fixed size drawn in secret, {rate:.3g} of a client's {what}"] = None
+            causes[f"batches of fixed size drawn in secret, {rate:.3g} of a client's {units}"] = None
     if any(record.clients is not None and len(record.clients) < n_clients for record in records):
-        found["none for who takes part, for silence is seen"] = None
-    turns = {record.time.separation for record in records if record.time is not None}
-    found |= {f"none; a unit takes part in every {_th(turn)} round": None for turn in sorted(turns) if turn > 1}
-    return "; ".join(found) or "none"
+        causes["none for who takes part, for silence is seen"] = None
+    separations = {record.time.separation for record in records if record.time is not None}
+    for separation in sorted(separations):
+        if separation > 1:
+            causes[f"none; a unit takes part in every {_ordinal(separation)} round"] = None
+    return "; ".join(causes) or "none"
 
 
-def _th(number: int) -> str:
+def _ordinal(number: int) -> str:
     return {2: "second", 3: "third"}.get(number, f"{number}th")
 
 
 def _kind(trust: str) -> str:
-    found = re.match(r"\w+", trust.removesuffix("+no_power_cut"))
-    if found:
-        return found[0]
+    """Returns the name of a trust without its arguments; empty if the text has none."""
+    match = re.match(r"\w+", trust.removesuffix("+no_power_cut"))
+    if match:
+        return match[0]
     return ""
 
 
 def _local(records: Sequence[Record], n_clients: int, adversary: str, colluders: int) -> AdversaryView:
-    said = "each client adds all the noise that it needs; any number of others may collude"
+    assumption = "each client adds all the noise that it needs; any number of others may collude"
     if adversary in (COLLUDERS, NEIGHBOUR, MODEL):
-        weaker = MESSAGES
+        stronger = MESSAGES
     else:
-        weaker = ""
-    return AdversaryView(records, said, weaker)
+        stronger = ""
+    return AdversaryView(records, assumption, stronger)
 
 
 def _central(records: Sequence[Record], n_clients: int, adversary: str, colluders: int) -> AdversaryView:
@@ -118,33 +123,43 @@ def _central(records: Sequence[Record], n_clients: int, adversary: str, colluder
         return AdversaryView(
             None, "what clients send to the trusted server has no noise: encrypt it, and hide who sends"
         )
-    said = "a trusted server adds the noise, and only sums leave it"
-    return AdversaryView(
-        records, said, "" if adversary == COLLUDERS else "any number of colluding clients, who see all sums"
-    )
+    assumption = "a trusted server adds the noise, and only sums leave it"
+    if adversary == COLLUDERS:
+        stronger = ""
+    else:
+        stronger = "any number of colluding clients, who see all sums"
+    return AdversaryView(records, assumption, stronger)
 
 
 def _secure_aggregation(records: Sequence[Record], n_clients: int, adversary: str, colluders: int) -> AdversaryView:
     count = {COLLUDERS: colluders, NEIGHBOUR: 1}.get(adversary, 0)
-    found = re.search(r"min_honest=(\d+)", records[0].trust)
-    if found is None:
+    match = re.search(r"min_honest=(\d+)", records[0].trust)
+    if match is None:
         raise LedgerError(f"the ledger's trust {records[0].trust!r} does not say how many are honest")
-    honest = int(found[1])
-    left = [_with_honest(record, n_clients, count, honest) for record in records]
-    said = f"a real protocol shows sums only, and {honest} participants of each round add their share of the noise"
-    if None in left:
-        return AdversaryView(None, f"{said}; with {count} colluders fewer are left, and the noise is not Gaussian")
+    honest = int(match[1])
+    honest_records = [_with_honest(record, n_clients, count, honest) for record in records]
+    assumption = (
+        f"a real protocol shows sums only, and {honest} participants of each round add their share of the noise"
+    )
+    if None in honest_records:
+        return AdversaryView(
+            None, f"{assumption}; with {count} colluders fewer are left, and the noise is not Gaussian"
+        )
     if adversary in (NEIGHBOUR, MODEL):
         stronger = "whoever sees all sums"
     else:
         stronger = ""
-    if count and any(one is not record for one, record in zip(left, records, strict=True)):
-        said = f"a real protocol shows sums only, and all participants but {count} add their share of the noise"
-    return AdversaryView([one for one in left if one is not None], said, stronger)
+    if count and any(
+        honest_record is not record for honest_record, record in zip(honest_records, records, strict=True)
+    ):
+        assumption = f"a real protocol shows sums only, and all participants but {count} add their share of the noise"
+    return AdversaryView(
+        [honest_record for honest_record in honest_records if honest_record is not None], assumption, stronger
+    )
 
 
 def _with_honest(record: Record, n_clients: int, colluders: int, min_honest: int) -> Record | None:
-    """A record with the noise of those who do not collude; None where that has no price."""
+    """Returns a record with only the noise of clients that do not collude; None where that has no price."""
     if record.clients is None:
         participants = n_clients
     else:
@@ -154,7 +169,8 @@ def _with_honest(record: Record, n_clients: int, colluders: int, min_honest: int
         return record
     if record.mechanism != "gaussian":
         return None
-    factor, noise = math.sqrt(honest / min_honest), record.noise_multiplier
+    factor = math.sqrt(honest / min_honest)
+    noise = record.noise_multiplier
     if isinstance(noise, tuple):
         scaled = tuple(each * factor for each in noise)
     else:
@@ -169,24 +185,31 @@ def _pairwise(records: Sequence[Record], n_clients: int, adversary: str, collude
         COLLUDERS: f"{count} colluders who see every message",
         MODEL: MESSAGES,
     }.get(adversary, "")
-    told = [
+    with_count = [
         record if record.pairs is None else replace(record, pairs=replace(record.pairs, colluders=count))
         for record in records
     ]
-    said = "pairs of clients keep their secrets from all others"
+    assumption = "pairs of clients keep their secrets from all others"
     declared = max((record.pairs.colluders for record in records if record.pairs is not None), default=0)
-    if _priced(told, n_clients):
-        if count:
-            who = f"at most {count} of them tell{'s' * (count == 1)}"
+    if _priced(with_count, n_clients):
+        if count == 0:
+            telling = "none of them tells"
+        elif count == 1:
+            telling = "at most 1 of them tells"
         else:
-            who = "none of them tells"
-        return AdversaryView(told, f"{said}, and {who} others", stronger)
+            telling = f"at most {count} of them tell"
+        return AdversaryView(with_count, f"{assumption}, and {telling} others", stronger)
     if count <= declared and _priced(records, n_clients):
-        return AdversaryView(records, f"{said}, and at most {declared} of them tell others", f"{declared} colluders")
-    return AdversaryView(None, f"{said}; with {count} colluders no bound is known: too many sets of them to look at")
+        return AdversaryView(
+            records, f"{assumption}, and at most {declared} of them tell others", f"{declared} colluders"
+        )
+    return AdversaryView(
+        None, f"{assumption}; with {count} colluders no bound is known: too many sets of them to look at"
+    )
 
 
 def _priced(records: Sequence[Record], n_clients: int) -> bool:
+    """Whether the noise of pairs in these records has a known price."""
     from fedpriv.privacy.accounting.pairwise import exposure
 
     try:

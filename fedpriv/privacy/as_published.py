@@ -54,7 +54,7 @@ class Published:
 
     @property
     def why_not(self) -> str:
-        """Why it is not private."""
+        """The reason why this noise is not private, as reports print it."""
         if math.isinf(self.epsilon_bar):
             return "exact answers, no noise"
         if self.scale is not None:
@@ -79,16 +79,16 @@ def add_published_noise(
     factors: Sequence[float],
     largest_norms: Callable[[], Sequence[float]],
 ) -> Release:
-    """Add a paper's noise to exact rows `[k, dim]`. Not private.
+    """Adds a paper's noise to exact rows `[k, dim]`. The result is not private.
 
     Args:
         exact: The rows without noise.
-        published: Which noise.
+        published: The paper's noise.
         record: The ledger record of this release, marked as not private.
         randomness: The run's random streams.
         clients: Index of each row's client.
-        factors: Public number by which each row has been multiplied; the noise is multiplied likewise.
-        largest_norms: Gives each client's largest l1 norm of a per-example gradient, in another pass over the data.
+        factors: Public number by which each row has been multiplied; the noise is multiplied by the same number.
+        largest_norms: Returns each client's largest l1 norm of a per-example gradient, in another pass over the data.
             Called only where eq 20 of Ryu and Kim (2022) needs it.
     """
     if math.isinf(published.epsilon_bar) or record.query in published.exact:

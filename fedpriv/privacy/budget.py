@@ -22,7 +22,7 @@ from fedpriv.privacy.budget_shares import (
     Share,
     check_clients,
     epsilon_of,
-    left_of,
+    remaining_epsilon,
     share_of,
     shares_of,
     spent_by,
@@ -41,15 +41,15 @@ _ANSWERS = {
 
 @dataclass(frozen=True)
 class Entry:
-    """One reservation.
+    """One run's reservation in a budget.
 
     Attributes:
-        run: What the run is called.
-        time: When it reserved, in UTC.
-        epsilon: What it is charged, as if it were alone, at the budget's delta.
-        trust: Who it trusts.
-        state: How it ended, `AT_WORK` if it has not.
-        returned: Whether a part of what it had reserved was given back.
+        run: Name of the run.
+        time: Time of the reservation, in UTC.
+        epsilon: The price of this reservation alone, at the budget's delta.
+        trust: The run's trust assumption.
+        state: Why the run ended; `AT_WORK` if it has not ended.
+        returned: Whether a part of the reservation was given back.
     """
 
     run: str
@@ -62,14 +62,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Balance:
-    """What a budget allows, and what is spent of it.
+    """The state of a budget: its limit, what is spent, and what remains.
 
     Attributes:
-        terms: What is promised.
+        terms: The budget's terms.
         spent: The price of all reservations together.
         left: Epsilon of a run with unsampled Gaussian noise (with pure epsilon at delta 0) that would still fit.
         entries: The reservations, in order.
-        holds: On what `spent` rests, in words.
+        holds: The assumption under which `spent` holds, in words.
     """
 
     terms: BudgetTerms
@@ -79,14 +79,14 @@ class Balance:
     holds: str
 
     def to_json(self) -> dict[str, Any]:
-        """What `fedpriv budget --json` prints; `epsilon` is what is spent."""
+        """Returns the content of `fedpriv budget --json`; its `epsilon` is the spent one."""
         return {
             "epsilon": strict_json.epsilon(self.spent.epsilon),
             "trust": self.spent.trust,
             "accountant": self.spent.accountant,
             "left": self.left,
             "budget": asdict(self.terms),
-            "runs": [{**asdict(one), "epsilon": strict_json.epsilon(one.epsilon)} for one in self.entries],
+            "runs": [{**asdict(entry), "epsilon": strict_json.epsilon(entry.epsilon)} for entry in self.entries],
             "holds": self.holds,
         }
 
@@ -104,7 +104,7 @@ class Budget:
         path: A file that `Budget.create` or `fedpriv budget` made.
 
     Raises:
-        LedgerError: it is missing, damaged or altered, or an earlier copy was put back.
+        LedgerError: the file is missing, damaged or altered, or an earlier copy was put back.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -124,22 +124,23 @@ class Budget:
         data: str = "",
         accountant: str | None = None,
     ) -> Budget:
-        """Begin a budget.
+        """Creates a budget file.
 
         Args:
-            path: The new file, for its owner alone; it stays where it is for as long as the data are used.
-            epsilon: Most that all runs together may cost.
-            delta: At this delta.
+            path: The new file, readable by its owner alone. It must stay there for as long as the data are used.
+            epsilon: Largest epsilon that all runs together may cost.
+            delta: Delta of that epsilon.
             unit: What is protected: `"sample"` or `"client"`.
             relation: Which data sets are neighbours. A budget of `"replace_one"` takes runs of both relations.
-            shared: What else neighbours may have in common, e.g. `"sizes public"`; runs that need more are refused.
-            data: Name of the data set, for whoever reads the file; its own name by default.
+            shared: Further facts that neighbours may have in common, e.g. `"sizes public"`; runs that need more are
+                refused.
+            data: Name of the data set, for readers of the file; by default the name of the file.
             accountant: The one bound by which runs are priced, `"gaussian"`, `"pld"`, `"rdp"` or `"pure"`; None takes
                 the smallest.
 
         Raises:
             ConfigError: a term is out of range.
-            LedgerError: the file exists, or cannot be written.
+            LedgerError: the file exists already, or cannot be written.
         """
         check_target(1, delta, epsilon)
         check_choice("budget.unit", unit, "sample", "client")
@@ -155,46 +156,57 @@ class Budget:
         return Budget(path)
 
     def balance(self) -> Balance:
-        """What is spent, by which runs, and what is left."""
+        """Returns what is spent, by which runs, and what remains."""
         lines = BudgetLines.read(self.path)
-        shares, ends = shares_of(lines), {one.close: one for one in lines.changes if isinstance(one, Closed)}
+        shares = shares_of(lines)
+        ends = {change.close: change for change in lines.changes if isinstance(change, Closed)}
         entries = list[Entry]()
-        for one in (change for change in lines.changes if isinstance(change, Reserved)):
-            alone, end = epsilon_of([shares[one.reserve]], self.terms)[0], ends.get(one.reserve)
-            returned = end is not None and end.charges is not None
-            state = AT_WORK if end is None else end.ended
-            entries.append(Entry(one.run, one.time, alone, one.trust, state, returned))
-        every = [*shares.values()]
-        holds = _ANSWERS[self.terms.accountant in ("gaussian", "pure")]
-        return Balance(self.terms, spent_by(every, self.terms), left_of(every, self.terms), tuple(entries), holds)
+        for reserved in (change for change in lines.changes if isinstance(change, Reserved)):
+            epsilon, _ = epsilon_of([shares[reserved.reserve]], self.terms)
+            end = ends.get(reserved.reserve)
+            if end is None:
+                state = AT_WORK
+                returned = False
+            else:
+                state = end.ended
+                returned = end.charges is not None
+            entries.append(Entry(reserved.run, reserved.time, epsilon, reserved.trust, state, returned))
+        all_shares = [*shares.values()]
+        return Balance(
+            self.terms,
+            spent_by(all_shares, self.terms),
+            remaining_epsilon(all_shares, self.terms),
+            tuple(entries),
+            _ANSWERS[self.terms.accountant in ("gaussian", "pure")],
+        )
 
     def holds(self, noise: str) -> bool:
-        """Whether a run that draws this noise has reserved."""
+        """Whether a run that draws this noise has a reservation."""
         return noise in shares_of(BudgetLines.read(self.path))
 
     def check(self, run: RunCost) -> None:
-        """Refuse a run that the budget does not allow; nothing is reserved.
+        """Refuses a run that the budget does not allow, without reserving anything.
 
         Args:
             run: The whole plan of the run.
 
         Raises:
-            BudgetExhausted: it would overspend.
-            PrivacyError: it does not protect what the budget promises.
+            BudgetExhausted: the run would overspend.
+            PrivacyError: the run does not protect what the budget promises.
         """
         self._fits(BudgetLines.read(self.path), run)
 
     def reserve(self, run: RunCost) -> None:
-        """Charge a run for its whole plan. Call it before anything is released; it returns when it is on the disk.
+        """Charges a run for its whole plan. Call it before anything is released; the charge is on the disk on return.
 
         Args:
-            run: The whole plan. Its `noise` must name the noise that the run draws (`Randomness.noise_name`), which
-                is how a resume finds what it has reserved (`holds`).
+            run: The whole plan. Its `noise` must name the noise that the run draws (`Randomness.noise_name`): by that
+                name a resumed run finds its reservation (`holds`).
 
         Raises:
-            BudgetExhausted: it would overspend; nothing was charged.
-            PrivacyError: it does not protect what the budget promises, or another run drew the same noise.
-            LedgerError: the file cannot be written; nothing was charged.
+            BudgetExhausted: the run would overspend; nothing is charged.
+            PrivacyError: the run does not protect what the budget promises, or another run drew the same noise.
+            LedgerError: the file cannot be written; nothing is charged.
         """
         if not run.noise:
             raise ConfigError("run.noise", run.noise, "name the noise that the run draws: Randomness.noise_name()")
@@ -202,21 +214,21 @@ class Budget:
             lines = BudgetLines.read(self.path)
             share = self._fits(lines, run)
             plain = to_plain(share.charges)
-            reserved = Reserved(run.noise, run.name, _now(), share.n_clients, share.trust, share.data, plain)
+            reserved = Reserved(run.noise, run.name, _utc_now(), share.n_clients, share.trust, share.data, plain)
             add(self.path, lines, reserved)
 
     def close(self, noise: str, ended: str, used: RunCost | None = None) -> None:
-        """Note that a run has ended; a second time changes nothing.
+        """Records that a run has ended; a second call changes nothing.
 
         Args:
-            noise: The name under which it reserved.
-            ended: Why, in a word.
-            used: What it released, to give back the rest; None charges all that it reserved. Give it only if how much
-                was released does not depend on the data: a public limit ended the run, not its answers.
+            noise: The name of the run's noise, as in its reservation.
+            ended: The reason, in a word.
+            used: What the run released, to give back the rest; None charges the whole reservation. Give it only if the
+                number of releases does not depend on the data: a public limit ended the run, not its answers.
 
         Raises:
-            PrivacyError: no such run has reserved, or less than was used.
-            LedgerError: the file cannot be written; all that it reserved stays charged.
+            PrivacyError: there is no such reservation, or it is smaller than `used`.
+            LedgerError: the file cannot be written; the whole reservation stays charged.
         """
         with locked(self.path):
             lines = BudgetLines.read(self.path)
@@ -236,45 +248,52 @@ class Budget:
                 plain = to_plain(charges)
             else:
                 plain = None
-            add(self.path, lines, Closed(noise, ended, _now(), plain))
+            add(self.path, lines, Closed(noise, ended, _utc_now(), plain))
 
     def _fits(self, lines: BudgetLines, run: RunCost) -> Share:
-        terms, before = self.terms, [*shares_of(lines).values()]
+        """Returns what a run is charged; raises if the budget does not allow it."""
+        terms = self.terms
+        earlier = [*shares_of(lines).values()]
         try:
             share = share_of(run, terms)
-            check_clients([*before, share], terms)
+            check_clients([*earlier, share], terms)
         except PrivacyError as error:
             raise PrivacyError(f"{self.path} does not allow this run: {error}") from None
-        known = shares_of(lines).get(run.noise or "")
-        if known is not None:
+        same_noise = shares_of(lines).get(run.noise or "")
+        if same_noise is not None:
             fix = "resume that one, or give no secret_seed"
-            raise PrivacyError(f"{run.name} would draw the noise of {known.name}, which is in {self.path}: {fix}")
-        whole = epsilon_of([*before, share], terms, terms.epsilon)[0]
-        if whole > terms.epsilon:
-            raise BudgetExhausted(self._refusal(run, before, epsilon_of([share], terms)[0], whole))
+            raise PrivacyError(f"{run.name} would draw the noise of {same_noise.name}, which is in {self.path}: {fix}")
+        total = epsilon_of([*earlier, share], terms, terms.epsilon)[0]
+        if total > terms.epsilon:
+            raise BudgetExhausted(self._refusal(run, earlier, epsilon_of([share], terms)[0], total))
         return share
 
-    def _refusal(self, run: RunCost, before: Sequence[Share], alone: float, whole: float) -> str:
-        """What is left, what the run costs, and what to do."""
+    def _refusal(self, run: RunCost, earlier: Sequence[Share], alone: float, total: float) -> str:
+        """Returns the message for a run that would overspend: what remains, what the run costs, and what to do."""
         terms = self.terms
-        said = f"{self.path} allows epsilon={terms.epsilon:g} at delta={terms.delta:g} in all"
+        allowance = f"{self.path} allows epsilon={terms.epsilon:g} at delta={terms.delta:g} in all"
         if math.isinf(alone):
-            why = next((one.non_private for one in run.records if one.non_private), "by the budget's accountant")
-            return f"{said}, and {run.name} has epsilon=inf ({why}); give it noise that has a price"
-        left, spent = left_of(before, terms), epsilon_of(before, terms)[0]
-        fix = "Nothing is left of it"
-        if left > 0:
-            fix = (
-                f"A run of up to epsilon={_down(left)} still fits: set privacy.epsilon, take fewer rounds or more noise"
+            why = next(
+                (record.non_private for record in run.records if record.non_private), "by the budget's accountant"
             )
+            return f"{allowance}, and {run.name} has epsilon=inf ({why}); give it noise that has a price"
+        spent, _ = epsilon_of(earlier, terms)
+        remaining = remaining_epsilon(earlier, terms)
+        if remaining > 0:
+            fix = (
+                f"A run of up to epsilon={_down(remaining)} still fits: set privacy.epsilon, take fewer rounds or more "
+                "noise"
+            )
+        else:
+            fix = "Nothing is left of it"
         return (
-            f"{said}; {round_up(spent)} is spent by {_runs(len(before))}, {run.name} costs {round_up(alone)}, and "
-            f"together they would cost {round_up(whole)}. Nothing was released. {fix}"
+            f"{allowance}; {round_up(spent)} is spent by {_runs(len(earlier))}, {run.name} costs {round_up(alone)}, "
+            f"and together they would cost {round_up(total)}. Nothing was released. {fix}"
         )
 
 
 def _down(value: float) -> str:
-    """As text with three significant digits, rounded down."""
+    """Returns a number as text with three significant digits, rounded down."""
     scale = 10 ** (2 - math.floor(math.log10(value)))
     return f"{math.floor(value * scale) / scale:g}"
 
@@ -285,5 +304,5 @@ def _runs(count: int) -> str:
     return f"{count} runs"
 
 
-def _now() -> str:
+def _utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,8 +1,8 @@
 """The file of a lifetime budget: its terms, then one line for each change, each with a hash of all lines before it.
 
-A line is in the file, and on the physical disk, before the change counts; a last line that is cut off never counted.
-Beside the file lie a lock, and a small file `FILE.head` that says how far the budget had come: a copy of an earlier
-state that is put back without it is refused.
+A change counts once its line is in the file and on the physical disk; a last line that is cut off never counted. Beside
+the file lie a lock, and a small file `FILE.head` with the number of lines and the hash of the last one: with it, a copy
+of an earlier state that is put back is recognised and refused.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ _Rate = Annotated[float, Field(ge=0, le=1)]
 _Count = Annotated[int, Field(ge=1)]
 _Event = tuple[_Law, _Noise, _Selection, _Rate, _Count]
 Charges = list[tuple[str | list[int] | None, list[_Event], _Count]]
-"""Charges as JSON has them: clients (all, or packed), what each of them pays, and how often."""
+"""Charges as JSON has them: clients (all, or packed), the events that they pay for, and how often."""
 
 
 @strict(frozen=True, config=_STRICT)
 class BudgetTerms:
-    """The first line: what is promised.
+    """The first line of a budget file: the guarantee for all runs together.
 
     Attributes:
-        epsilon: Most that all runs together may cost.
-        delta: At this delta.
+        epsilon: Largest epsilon that all runs together may cost.
+        delta: Delta of that epsilon.
         unit: What is protected.
         relation: Which data sets are neighbours.
-        shared: What else neighbours may have in common, as printed behind `relation`.
+        shared: Further facts that neighbours may have in common, as printed behind `relation`.
         data: Name of the data set that all runs use.
         accountant: The one bound by which runs are priced; None takes the smallest.
-        id: Random: budgets of equal terms are different ones.
+        id: Random number, by which budgets with equal terms differ.
         fedpriv_budget: Number of the file format.
     """
 
@@ -72,16 +72,16 @@ class BudgetTerms:
 
 @strict(frozen=True, config=_STRICT)
 class Reserved:
-    """A run's whole plan, or the rest of it for a resume with fresh noise.
+    """A reservation: a run's whole plan, or the remaining plan of a run that is resumed with fresh noise.
 
     Attributes:
         reserve: Public name of the noise that the run draws.
-        run: What the run is called, e.g. its folder.
-        time: When, in UTC.
+        run: Name of the run, e.g. its folder.
+        time: Time of the reservation, in UTC.
         n_clients: Number of clients.
-        trust: Who is trusted, as printed.
+        trust: The trust assumption, as printed.
         data: Text that is the same for runs whose clients hold the same examples; None if that is not known.
-        charges: What is released, as `to_plain` writes it.
+        charges: The costs of the releases, as `to_plain` writes them.
     """
 
     reserve: _Text
@@ -95,13 +95,13 @@ class Reserved:
 
 @strict(frozen=True, config=_STRICT)
 class Closed:
-    """A run has ended.
+    """The end of a run.
 
     Attributes:
-        close: The name under which it had reserved.
-        ended: Why, as in its result.
-        time: When, in UTC.
-        charges: What it really released, where the rest is given back; None if all that it reserved is charged.
+        close: Name of the run's noise, as in its reservation.
+        ended: Why the run ended, as in its result.
+        time: Time of the end, in UTC.
+        charges: The costs of the actual releases, where the rest is given back; None charges the whole reservation.
     """
 
     close: _Text
@@ -119,7 +119,7 @@ class BudgetLines:
 
     Attributes:
         terms: The first line.
-        changes: The other ones.
+        changes: The other lines.
         chain: Hash of the last line.
         size: Number of bytes of the complete lines.
     """
@@ -131,99 +131,108 @@ class BudgetLines:
 
     @staticmethod
     def read(path: Path) -> BudgetLines:
-        """Read a budget file.
+        """Reads a budget file.
 
         Raises:
             LedgerError: it is missing, damaged or altered, or an earlier state of it was put back.
         """
-        seen = _seen(path)  # first: a line that is added meanwhile is more than was seen
+        # before the file: a line that another process adds in between must not look as if it were missing
+        head = _read_head(path)
         try:
             *lines, _ = files.read(path).split(b"\n")
         except FileNotFoundError as error:
             fix = f"make it once for each data set: fedpriv budget {path} --epsilon E --delta D"
             raise LedgerError(f"the budget {path} does not exist; {fix}") from error
-        chains, texts = [START], list[bytes]()
+        chains = [START]
+        texts = list[bytes]()
         for number, line in enumerate(lines, start=1):
-            found = unchained(line, chains[-1])
-            if found is None:
+            text_and_chain = unchained(line, chains[-1])
+            if text_and_chain is None:
                 raise LedgerError(f"{path}, line {number} does not follow from what comes before it; {_RESTORE}")
-            texts.append(found[0])
-            chains.append(found[1])
-        count, chain = seen or (0, START)
-        if count >= len(chains) or chains[count] != chain:
-            said = f"its file {_head_of(path).name} has seen {count} lines of it, which it does not hold"
-            raise LedgerError(f"{path} is an earlier copy of the budget, or another one: {said}; {_RESTORE}")
+            text, chain = text_and_chain
+            texts.append(text)
+            chains.append(chain)
+
+        head_count, head_chain = head or (0, START)
+        if head_count >= len(chains) or chains[head_count] != head_chain:
+            reason = f"its file {_head_path(path).name} has seen {head_count} lines of it, which it does not hold"
+            raise LedgerError(f"{path} is an earlier copy of the budget, or another one: {reason}; {_RESTORE}")
         if not texts:
             raise LedgerError(f"{path} is no budget: it has no terms; {_RESTORE}")
         try:
+            terms = _TERMS.validate_json(texts[0])
             changes = tuple(_CHANGE.validate_json(text) for text in texts[1:])
-            found = BudgetLines(_TERMS.validate_json(texts[0]), changes, chains[-1], sum(map(len, lines)) + len(lines))
-            found.check()
+            size = sum(len(line) + 1 for line in lines)  # with the line breaks
+            budget = BudgetLines(terms, changes, chains[-1], size)
+            budget.check()
         except ValueError as error:
             raise LedgerError(f"{path} is no budget that this fedpriv can read; {_RESTORE}") from error
-        return found
+        return budget
 
     def check(self) -> None:
-        """Refuse changes that no budget makes.
+        """Refuses changes that no budget makes.
 
         Raises:
-            ValueError: two runs with one name, or an end of a run that had not begun, or a second one.
+            ValueError: two runs have one name, or a run ends without having begun, or ends twice.
         """
-        begun, over = set[str](), set[str]()
+        begun = set[str]()
+        ended = set[str]()
         for change in self.changes:
             if isinstance(change, Reserved):
-                name, known = change.reserve, begun
+                if change.reserve in begun:
+                    raise ValueError(change.reserve)
+                begun.add(change.reserve)
             else:
-                name, known = change.close, over
-            if name in known or (known is over and name not in begun):
-                raise ValueError(name)
-            known.add(name)
+                if change.close in ended or change.close not in begun:
+                    raise ValueError(change.close)
+                ended.add(change.close)
+            # raises ValueError where a packed list is damaged
             if change.charges is not None:
                 from_plain(change.charges)
 
 
 def write_new(path: Path, terms: BudgetTerms) -> None:
-    """Begin a budget; the file must not exist.
+    """Writes a new budget file with its terms.
 
     Raises:
-        LedgerError: it exists, or cannot be written.
+        LedgerError: the file exists already, or cannot be written.
     """
     text, chain = chained(_canonical(terms), START)
     with locked(path):
         if os.path.lexists(path):
             raise LedgerError(f"{path} exists; look at it with: fedpriv budget {path}")
-        if _seen(path) is not None:
-            said = f"{_head_of(path).name} says that there was a budget of this name"
-            raise LedgerError(f"{path} is missing, and {said}; {_RESTORE}, or choose another name")
+        if _read_head(path) is not None:
+            reason = f"{_head_path(path).name} says that there was a budget of this name"
+            raise LedgerError(f"{path} is missing, and {reason}; {_RESTORE}, or choose another name")
         try:
             files.write_whole(path, text.encode() + b"\n")
-            files.write_whole(_head_of(path), _mark(1, chain))
+            files.write_whole(_head_path(path), _head_line(1, chain))
         except OSError as error:
-            raise _not_written(path, error) from error
+            raise _write_error(path, error) from error
 
 
 def add(path: Path, lines: BudgetLines, change: Reserved | Closed) -> None:
-    """Write one more line; returns when it is on the physical disk. Call it within `locked`.
+    """Writes one more line; it is on the physical disk on return. Call it within `locked`.
 
     Raises:
-        LedgerError: it cannot be written, and does not count.
+        LedgerError: the line cannot be written, and does not count.
     """
     text, chain = chained(_canonical(change), lines.chain)
     try:
         file = files.Appender(path, keep=lines.size)
         file.append(text.encode() + b"\n")
         file.sync()
-        files.write_whole(_head_of(path), _mark(len(lines.changes) + 2, chain))
+        files.write_whole(_head_path(path), _head_line(len(lines.changes) + 2, chain))
     except OSError as error:
-        raise _not_written(path, error) from error
+        raise _write_error(path, error) from error
 
 
 @contextmanager
 def locked(path: Path) -> Generator[None]:
-    """Be the only process that changes this budget.
+    """Locks a budget, so that no other process changes it.
 
     Raises:
-        FedprivError: another one has it for minutes, or it cannot be locked.
+        FedprivError: another process has held the lock for minutes, or the file system has no locks.
     """
     name = path.with_name(f".{path.name}.lock")
     lock = FileLock(name, mode=0o600, thread_local=False, fallback_to_soft=False, timeout=_PATIENCE)
@@ -240,28 +249,28 @@ def locked(path: Path) -> Generator[None]:
 
 
 def to_plain(charges: Mapping[PrivacyCost, int]) -> Charges:
-    """Charges as they are written; infinite noise is null."""
-    return [(_clients(charge), [_written(event) for event in charge.events], n) for charge, n in charges.items()]
+    """Returns charges as they are written to the file; infinite noise is null."""
+    return [(_clients(charge), [_plain_event(event) for event in charge.events], n) for charge, n in charges.items()]
 
 
-def from_plain(told: Charges) -> Counter[PrivacyCost]:
-    """Charges that `to_plain` wrote.
+def from_plain(charges: Charges) -> Counter[PrivacyCost]:
+    """Reads charges that `to_plain` wrote.
 
     Raises:
-        ValueError: a packed list is none.
+        ValueError: a packed list of clients is damaged.
     """
-    found: Counter[PrivacyCost] = Counter()
-    for clients, events, count in told:
+    counts: Counter[PrivacyCost] = Counter()
+    for clients, events, count in charges:
         if isinstance(clients, str):
-            known = packing.unpacked_clients(clients)
+            members = packing.unpacked_clients(clients)
         else:
-            known = clients
-        read = tuple(
+            members = clients
+        priced = tuple(
             Event(law, math.inf if noise is None else noise, selection, rate, group)
             for law, noise, selection, rate, group in events
         )
-        found[PrivacyCost(None if known is None else tuple(known), read)] += count
-    return found
+        counts[PrivacyCost(None if members is None else tuple(members), priced)] += count
+    return counts
 
 
 def _clients(charge: PrivacyCost) -> str | list[int] | None:
@@ -271,7 +280,7 @@ def _clients(charge: PrivacyCost) -> str | list[int] | None:
     return packed
 
 
-def _written(event: Event) -> _Event:
+def _plain_event(event: Event) -> _Event:
     if math.isinf(event.noise):
         noise = None
     else:
@@ -283,25 +292,25 @@ def _canonical(value: Any) -> str:  # noqa: ANN401 - any of the lines
     return json.dumps(asdict(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def _head_of(path: Path) -> Path:
+def _head_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.head")
 
 
-def _mark(count: int, chain: str) -> bytes:
+def _head_line(count: int, chain: str) -> bytes:
     return json.dumps({"lines": count, "chain": chain}).encode() + b"\n"
 
 
-def _seen(path: Path) -> tuple[int, str] | None:
-    """How many lines the budget had, and the hash of the last one; None if nothing says so."""
-    head = _head_of(path)
+def _read_head(path: Path) -> tuple[int, str] | None:
+    """Returns the number of lines and the hash of the last one, as the `.head` file has them; None without a file."""
+    head = _head_path(path)
     try:
-        told = json.loads(files.read(head))
-        return int(told["lines"]), str(told["chain"])
+        content = json.loads(files.read(head))
+        return int(content["lines"]), str(content["chain"])
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise LedgerError(f"{head} is damaged; restore it, or delete it if {path} is the newest copy") from error
 
 
-def _not_written(path: Path, error: OSError) -> LedgerError:
+def _write_error(path: Path, error: OSError) -> LedgerError:
     return LedgerError(f"{path} could not be written ({error.strerror}); free some space and start again")

@@ -1,4 +1,4 @@
-"""What runs are charged in a budget, and what a budget of these terms can charge at all."""
+"""The charges of runs in a budget, and their price by the budget's terms."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.budget_file import BudgetLines, BudgetTerms, Reserved, from_plain
 from fedpriv.privacy.composition import Guarantee, RunCost, charges_of, together
 
-_STEPS = 8  # of the search for what is left: to less than a hundredth of the limit
+_STEPS = 8  # halvings in the search for the remaining epsilon: to less than a hundredth of the limit
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one run is charged.
+    """The charges of one run.
 
     Attributes:
-        name: What the run is called.
-        charges: What it releases, priced for the budget's unit and relation.
+        name: Name of the run.
+        charges: The costs of its releases, for the budget's unit and relation.
         n_clients: Number of clients.
         data: Text that is the same for runs whose clients hold the same examples; None if that is not known.
-        trust: Who is trusted, as printed.
+        trust: The trust assumption, as printed.
     """
 
     name: str
@@ -36,34 +36,36 @@ class Share:
 
 
 def shares_of(lines: BudgetLines) -> dict[str, Share]:
-    """What each run is charged, by the name of its noise."""
-    found = dict[str, Share]()
+    """Returns what each run is charged, by the name of its noise."""
+    shares = dict[str, Share]()
     for change in lines.changes:
         if isinstance(change, Reserved):
             charges = from_plain(change.charges)
-            found[change.reserve] = Share(change.run, charges, change.n_clients, change.data, change.trust)
+            shares[change.reserve] = Share(change.run, charges, change.n_clients, change.data, change.trust)
         elif change.charges is not None:
-            found[change.close] = replace(found[change.close], charges=from_plain(change.charges))
-    return found
+            shares[change.close] = replace(shares[change.close], charges=from_plain(change.charges))
+    return shares
 
 
 def share_of(run: RunCost, terms: BudgetTerms) -> Share:
-    """A run's plan, priced for what a budget promises.
+    """Returns what a run's plan is charged for the unit and the relation of a budget.
 
     Raises:
-        PrivacyError: the run protects something else, or reveals what no epsilon covers.
+        PrivacyError: the run protects another unit or relation, or reveals facts that no epsilon covers.
     """
     for unit, relation, shared in run.kinds:
         if unit != terms.unit and (unit, terms.relation) != ("client", "replace_one"):
             raise PrivacyError(f"{run.name} protects one {unit}, and the budget one {terms.unit}")
         if (relation, terms.relation) == ("replace_one", "add_remove"):
             raise PrivacyError(f"{run.name} has relation replace_one, and the budget add_remove")
-        more = _parts(shared) - _parts(terms.shared)
+        undeclared = _facts(shared) - _facts(terms.shared)
         # one example of another value changes no size
-        more -= {"sizes public"} if (terms.unit, terms.relation) == ("sample", "replace_one") else set()
-        if more:
-            said, fix = ", ".join(sorted(more)), "take a budget that says so (--shared), or other settings"
-            raise PrivacyError(f"{run.name} promises {relation}({said}), which is less than the budget: {fix}")
+        if (terms.unit, terms.relation) == ("sample", "replace_one"):
+            undeclared.discard("sizes public")
+        if undeclared:
+            names = ", ".join(sorted(undeclared))
+            fix = "take a budget that says so (--shared), or other settings"
+            raise PrivacyError(f"{run.name} promises {relation}({names}), which is less than the budget: {fix}")
     if run.not_covered:
         raise PrivacyError(f"{run.name} reveals what no epsilon covers ({', '.join(run.not_covered)}): leave it out")
     promise = Guarantee(terms.unit, terms.relation, terms.shared, aligned=False)
@@ -72,48 +74,52 @@ def share_of(run: RunCost, terms: BudgetTerms) -> Share:
 
 
 def check_clients(shares: Sequence[Share], terms: BudgetTerms) -> None:
-    """Refuse runs whose whole clients are not the same.
+    """Refuses runs with different clients, if the budget protects whole clients.
 
     Raises:
-        PrivacyError: there are other numbers of them, so that one client's data may be several clients' elsewhere.
+        PrivacyError: the numbers of clients differ, so that one client's data may be several clients' in another run.
     """
-    if terms.unit == "client" and len({one.n_clients for one in shares}) > 1:
-        said = ", ".join(f"{one.name} {one.n_clients}" for one in shares)
-        raise PrivacyError(f"the budget protects whole clients, and runs have other ones ({said}): take one for each")
+    if terms.unit == "client" and len({share.n_clients for share in shares}) > 1:
+        counts = ", ".join(f"{share.name} {share.n_clients}" for share in shares)
+        raise PrivacyError(f"the budget protects whole clients, and runs have other ones ({counts}): take one for each")
 
 
 def epsilon_of(shares: Sequence[Share], terms: BudgetTerms, enough: float = 0.0) -> tuple[float, str]:
-    """The price of runs together, and the bound that won; up to `enough` without tight bounds."""
+    """Returns the epsilon of runs together, and the name of its bound; see `bounds.worst` for `enough`."""
     return bounds.worst(_histories(shares), terms.delta, enough, _only(terms))
 
 
 def spent_by(shares: Sequence[Share], terms: BudgetTerms) -> PrivacySpent:
-    """The price of runs together, with its conditions."""
+    """Returns the epsilon of runs together, with its conditions."""
     epsilon, name = epsilon_of(shares, terms)
     relation = terms.relation + (f"({terms.shared})" if terms.shared else "")
-    trust = "+".join(dict.fromkeys(part for one in shares for part in one.trust.split("+"))) or "local"
-    n_clients = max((one.n_clients for one in shares), default=1)
+    trusts = dict.fromkeys(trust for share in shares for trust in share.trust.split("+"))
+    trust = "+".join(trusts) or "local"
+    n_clients = max((share.n_clients for share in shares), default=1)
     return PrivacySpent(epsilon, terms.delta, terms.unit, relation, trust, name, (epsilon,) * n_clients, ())
 
 
-def left_of(shares: Sequence[Share], terms: BudgetTerms) -> float:
-    """Epsilon of one more run that fits, rounded down: of Gaussian noise, or of Laplace where only that has a price."""
+def remaining_epsilon(shares: Sequence[Share], terms: BudgetTerms) -> float:
+    """Returns the epsilon of one more run that fits, rounded down.
+
+    That run has unsampled Gaussian noise, or Laplace noise where only that has a price.
+    """
     histories = _histories(shares) or [{}]
     pure = _only(terms) == "pure"
 
     def fits(epsilon: float) -> bool:
         if pure:
-            one = Event("laplace", 1 / epsilon)
+            answer = Event("laplace", 1 / epsilon)
         else:
-            one = Event("gaussian", 1 / gaussian.ratio_of(epsilon, terms.delta))
-        more = [{**history, one: history.get(one, 0) + 1} for history in histories]
-        return bounds.worst(more, terms.delta, terms.epsilon, _only(terms))[0] <= terms.epsilon
+            answer = Event("gaussian", 1 / gaussian.ratio_of(epsilon, terms.delta))
+        extended = [{**history, answer: history.get(answer, 0) + 1} for history in histories]
+        return bounds.worst(extended, terms.delta, terms.epsilon, _only(terms))[0] <= terms.epsilon
 
     return _largest(fits, terms.epsilon)
 
 
 def _only(terms: BudgetTerms) -> str | None:
-    """The one bound to look at: at delta 0 no other one is as small."""
+    """Returns the only bound by which runs are priced, None for the smallest; at delta 0 it is the pure one."""
     if terms.delta == 0:
         return "pure"
     return terms.accountant
@@ -122,25 +128,26 @@ def _only(terms: BudgetTerms) -> str | None:
 def _histories(shares: Sequence[Share]) -> list[History]:
     if not shares:
         return []
-    known = len(shares) == 1 or shares[0].data is not None
-    aligned = known and len({(one.data, one.n_clients) for one in shares}) == 1
-    found = together([one.charges for one in shares], [one.n_clients for one in shares], aligned=aligned)
-    return [history for _, history in found]
+    # client i is the same client in all runs only if they are known to hold the same examples
+    data_are_known = len(shares) == 1 or shares[0].data is not None
+    aligned = data_are_known and len({(share.data, share.n_clients) for share in shares}) == 1
+    groups = together([share.charges for share in shares], [share.n_clients for share in shares], aligned=aligned)
+    return [history for _, history in groups]
 
 
 def _largest(fits: Callable[[float], bool], limit: float) -> float:
-    """The largest number up to the limit that fits, from below; 0 where hardly any does."""
+    """Returns the largest number up to the limit that fits, rounded down; 0 where hardly any does."""
     if fits(limit):
         return limit
     low, high = 0.0, limit
     for _ in range(_STEPS):
         middle = (low + high) / 2
         if fits(middle):
-            low, high = (middle, high)
+            low = middle
         else:
-            low, high = (low, middle)
+            high = middle
     return low
 
 
-def _parts(shared: str) -> set[str]:
-    return {part for part in shared.split(", ") if part}
+def _facts(shared: str) -> set[str]:
+    return {fact for fact in shared.split(", ") if fact}

@@ -1,4 +1,4 @@
-"""Lines that cannot be changed unseen: each holds a hash of itself and of all lines before it.
+"""Chained lines, in which every change is detected: each holds a hash of itself and of all lines before it.
 
 A linked line is a JSON object whose last two fields are
 
@@ -34,7 +34,7 @@ class Link(NamedTuple):
 
 
 def link(text: str, before: str, key: bytes) -> tuple[str, str]:
-    """Link a JSON object to what comes before it.
+    """Links a JSON object to the line before it.
 
     Args:
         text: The object, with at least one field.
@@ -49,36 +49,36 @@ def link(text: str, before: str, key: bytes) -> tuple[str, str]:
 
 
 def unlink(line: bytes, before: str) -> tuple[bytes, Link] | None:
-    """Take a line apart and check its `chain`.
+    """Splits a line into its object and its link, and checks the `chain`.
 
     Returns:
         The object without the two fields, and the fields; None if they are missing, or `chain` is wrong.
     """
-    found = _FIELDS.search(line)
-    if found is None:
+    match = _FIELDS.search(line)
+    if match is None:
         return None
-    one = Link(found[1].decode(), found[2].decode())
-    if one.chain == _hash(before, line[: found.start()]):
-        return (line[: found.start()] + b"}", one)
+    fields = Link(match[1].decode(), match[2].decode())
+    if fields.chain == _hash(before, line[: match.start()]):
+        return (line[: match.start()] + b"}", fields)
     return None
 
 
 def chained(text: str, before: str) -> tuple[str, str]:
-    """As `link`, without a seal: for files whose writers share no secret."""
+    """Links a JSON object like `link`, without a seal: for files whose writers share no secret."""
     chain = _hash(before, text[:-1].encode())
     return f'{text[:-1]},"chain":"{chain}"}}', chain
 
 
 def unchained(line: bytes, before: str) -> tuple[bytes, str] | None:
-    """The object in a line of `chained`, and its `chain`; None if that is missing or wrong."""
-    found = _BARE.search(line)
-    if found is None or found[1].decode() != _hash(before, line[: found.start()]):
+    """Returns the object in a line of `chained`, and its `chain`; None if that is missing or wrong."""
+    match = _BARE.search(line)
+    if match is None or match[1].decode() != _hash(before, line[: match.start()]):
         return None
-    return line[: found.start()] + b"}", found[1].decode()
+    return line[: match.start()] + b"}", match[1].decode()
 
 
 def linked(facts: Mapping[str, Any], before: str, key: bytes) -> dict[str, Any]:
-    """Add the two fields to facts that a file may hold in any order and layout; `seconds` is not hashed.
+    """Returns facts with the two fields added. Their order and layout do not matter, and `seconds` is not hashed.
 
     Args:
         facts: Numbers, texts, lists and dicts of them.
@@ -90,8 +90,9 @@ def linked(facts: Mapping[str, Any], before: str, key: bytes) -> dict[str, Any]:
 
 
 def link_of(facts: Mapping[str, Any], before: str) -> Link | None:
-    """The two fields of facts made by `linked`; None if they are missing, or the facts were changed."""
-    chain, seal = _hash(before, _plain(facts)), facts.get("seal")
+    """Returns the two fields of facts made by `linked`; None if they are missing, or the facts were changed."""
+    chain = _hash(before, _plain(facts))
+    seal = facts.get("seal")
     if isinstance(seal, str) and facts.get("chain") == chain:
         return Link(chain, seal)
     return None
@@ -106,5 +107,6 @@ def _seal(chain: str, key: bytes) -> str:
 
 
 def _plain(facts: Mapping[str, Any]) -> bytes:
-    kept = {name: value for name, value in facts.items() if name not in ("chain", "seal", _CLOCK)}
-    return json.dumps(kept, sort_keys=True, separators=(",", ":")).encode()
+    """Returns the bytes that are hashed, the same for every order and layout of the facts."""
+    hashed = {name: value for name, value in facts.items() if name not in ("chain", "seal", _CLOCK)}
+    return json.dumps(hashed, sort_keys=True, separators=(",", ":")).encode()

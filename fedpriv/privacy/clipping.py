@@ -1,4 +1,4 @@
-"""Clipping: scale down a contribution so that its norm, and with it the sensitivity of a sum, is bounded.
+"""Clipping scales a contribution down so that its norm, and with it the sensitivity of a sum, is bounded.
 
 A row that holds NaN or infinity becomes zero, so one broken example or client can neither destroy the model nor pass
 the bound. Norms, clipped rows and sums are float64. What rounding can still add is at most `ROUNDING` times the bound;
@@ -25,7 +25,7 @@ _LEAST = 2.0**-1050  # a smaller factor is a number of so few bits that the prod
 @checked("privacy.clip")
 @dataclass(frozen=True)
 class Clip:
-    """Scale a vector down until its `norm` is at most `bound`.
+    """Scales vectors down so that their `norm` is at most `bound`.
 
     Args:
         bound: Largest norm of one unit's contribution, in the units of the clipped quantity; positive and finite.
@@ -39,12 +39,12 @@ class Clip:
     norm: NormName = "l2"
 
     def norms(self, rows: Tensor) -> Tensor:
-        """Norm of each row in float64, `[..., dim] -> [...]`; too small by at most 2**-12 of itself.
+        """Returns the norm of each row in float64, `[..., dim] -> [...]`; too small by at most 2**-12 of itself.
 
         Long float32 rows are cut into pieces, and the norm of the pieces' norms is taken in float64: as fast as
-        float32, without an error that grows with `dim`. Squares that underflow float32 are made up for; rows whose
-        squares overflow are computed again in float64. Away from the processor, where a question costs more than a pass
-        over the rows, all are computed in float64 and none again.
+        float32, without an error that grows with `dim`. What squares that underflow float32 may lose is added; rows
+        whose squares overflow are computed again in float64. On other devices than the CPU, where it costs more to look
+        for such rows than to pass over all of them, everything is computed in float64.
         """
         if rows.device.type != "cpu":
             return self._wide_norms(rows)
@@ -58,23 +58,26 @@ class Clip:
         else:
             norms = self._norm(torch.stack(pieces, -1))
         norms = norms + rows.shape[-1] * torch.finfo(rows.dtype).tiny ** 0.5
-        again = ~torch.isfinite(norms)
-        if again.any():
-            long = rows[again].double()
-            largest = long.abs().amax(-1)
-            norms[again] = self._norm(long / largest.unsqueeze(-1)) * largest
+        overflowed = ~torch.isfinite(norms)
+        if overflowed.any():
+            wide_rows = rows[overflowed].double()
+            largest = wide_rows.abs().amax(-1)
+            norms[overflowed] = self._norm(wide_rows / largest.unsqueeze(-1)) * largest
         return norms
 
     def _wide_norms(self, rows: Tensor) -> Tensor:
-        """Norms in float64, whose squares hold those of float32; float64 rows are brought to 1 at most."""
+        """Returns norms computed in float64, where squares of float32 numbers cannot overflow.
+
+        float64 rows are divided by their largest number first.
+        """
         if rows.dtype != torch.float64:
             return self._norm(rows.double())
         if rows.shape[-1]:
             largest = rows.abs().amax(-1, keepdim=True)
         else:
             largest = rows.new_zeros(*rows.shape[:-1], 1)
-        by = largest.clamp_min(torch.finfo(torch.float64).tiny)
-        return self._norm(rows / by) * largest.squeeze(-1)
+        divisor = largest.clamp_min(torch.finfo(torch.float64).tiny)
+        return self._norm(rows / divisor) * largest.squeeze(-1)
 
     def _norm(self, rows: Tensor) -> Tensor:
         # torch's own l1 norm takes several times as long
@@ -83,12 +86,12 @@ class Clip:
         return torch.linalg.vector_norm(rows, dim=-1)
 
     def factors(self, norms: Tensor) -> Tensor:
-        """Factor in [0, 1] by which a row of each norm is scaled, `[...] -> [...]`; 0 for a norm that is not finite."""
+        """Returns the factor in [0, 1] for a row of each norm, `[...] -> [...]`; 0 for a norm that is not finite."""
         factors = (self.bound / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp_max(1.0)
         return factors.where(torch.isfinite(norms) & (factors >= _LEAST), 0.0)
 
     def rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Clip each row.
+        """Clips each row.
 
         Returns:
             The clipped rows `[..., dim]` in float64 and a boolean `[...]` that marks the rows that were not finite.

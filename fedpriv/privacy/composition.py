@@ -1,8 +1,8 @@
 """The epsilon of several runs together, for any delta, bound and group, from their ledgers alone.
 
-Runs compose as their answers do: the histories of a unit are added up, and the whole has one price, which is smaller
-than the sum of prices. That holds if the number of runs and their noise do not depend on the answers of earlier runs
-(they may be fixed beforehand, or follow from public data); otherwise the sum of epsilons and deltas holds.
+Runs compose like the answers of one run: the histories of a unit are added up, and the sum of histories has one price,
+which is smaller than the sum of prices. That holds if the number of runs and their noise do not depend on the answers
+of earlier runs (they may be fixed beforehand, or follow from public data); otherwise epsilons and deltas add up.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from fedpriv.privacy.accounting.groups import of_group
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.record import PerClient, Record, Relation, Unit
 
-_MOST_SIZES = 1000  # clients whose groups are counted by their own sizes; of more, by the largest
+_MOST_SIZES = 1000  # up to so many clients, each gets a group of its own size; beyond, all get the largest
 
 
 @dataclass(frozen=True)
 class RunCost:
-    """What one run released.
+    """The releases of one run, and what is needed to compose them with those of others.
 
     Attributes:
-        name: For messages, e.g. its folder.
+        name: Name of the run for messages, e.g. its folder.
         records: Its ledger and, if it is charged for more, the rest of its plan.
         n_clients: Number of clients.
         data: Text that is the same for runs whose clients hold the same examples; None if that is not known.
         sizes: Public number of examples of each client; None if it is not known.
-        not_covered: What the run revealed besides.
+        not_covered: Further facts that the run revealed and that epsilon does not count.
         noise: Text that is the same for runs that drew the same noise; None if that is not known.
     """
 
@@ -48,19 +48,19 @@ class RunCost:
 
     @property
     def kinds(self) -> set[tuple[Unit, Relation, str]]:
-        """Unit, relation and what else is shared, of all records."""
+        """The distinct (unit, relation, shared facts) of all records."""
         return {(record.unit, record.relation, record.shared) for record in self.records}
 
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What several runs protect together.
+    """The guarantee that several runs have in common.
 
     Attributes:
-        unit: The smallest unit of any of them: who protects whole clients protects their examples.
-        relation: `"replace_one"` if any of them has it: to replace a unit is to remove one and to add another.
-        shared: All that neighbours of any of them share.
-        aligned: Whether client i is the same in all of them, with the same examples.
+        unit: The smallest unit of any run: a run that protects whole clients also protects their examples.
+        relation: `"replace_one"` if any run has it: to replace a unit is to remove one and to add another.
+        shared: All facts that neighbouring data sets share in any run.
+        aligned: Whether client i is the same in all runs, with the same examples.
     """
 
     unit: Unit
@@ -70,7 +70,7 @@ class Guarantee:
 
 
 def promise_of(runs: Sequence[RunCost]) -> Guarantee:
-    """What runs protect together.
+    """Returns the guarantee that runs have in common.
 
     Raises:
         ConfigError: there are no runs.
@@ -84,8 +84,9 @@ def promise_of(runs: Sequence[RunCost]) -> Guarantee:
         if len(run.kinds) > 1:
             raise PrivacyError(f"{run.name} protects different units or relations: {sorted(run.kinds)}")
         kinds |= run.kinds
-    units, relations = {unit for unit, _, _ in kinds}, {relation for _, relation, _ in kinds}
-    shared = dict.fromkeys(part for _, _, text in sorted(kinds) for part in text.split(", ") if part)
+    units = {unit for unit, _, _ in kinds}
+    relations = {relation for _, relation, _ in kinds}
+    shared = dict.fromkeys(fact for _, _, text in sorted(kinds) for fact in text.split(", ") if fact)
     if "replace_one" in relations or len(units) > 1:
         relation: Relation = "replace_one"
     else:
@@ -116,20 +117,20 @@ def _check_noise(runs: Sequence[RunCost]) -> None:
 
 
 def compose(runs: Sequence[RunCost], delta: float, accountant: str | None = None) -> PrivacySpent:
-    """Epsilon of all runs together, each against whoever sees what its own `trust` allows.
+    """Returns the epsilon of all runs together, each against an observer of what the run's `trust` allows to see.
 
-    Guarantee: an upper bound for every unit of their common promise, if the number of runs and their noise do not
-    depend on the answers of earlier ones. Where clients may be others in each run, it is for a unit that is at the
-    worst client of each.
+    Guarantee: an upper bound for every unit of the runs' common guarantee, if the number of runs and their noise do not
+    depend on the answers of earlier ones. Where runs may have different clients, it is the bound for a unit at the
+    worst client of each run.
 
     Args:
-        runs: What they released.
-        delta: Failure probability in [0, 1) of all together.
+        runs: The releases of each run.
+        delta: Failure probability in [0, 1) of all runs together.
         accountant: The one bound to use, `"gaussian"`, `"pld"`, `"rdp"` or `"pure"`; None takes the smallest.
 
     Raises:
         ConfigError: an argument or a record is out of range.
-        PrivacyError: they protect nothing in common.
+        PrivacyError: the runs have no guarantee in common.
     """
     check_target(1, delta, 1.0)
     check_accountant(accountant)
@@ -139,10 +140,11 @@ def compose(runs: Sequence[RunCost], delta: float, accountant: str | None = None
     groups = together(charges, [run.n_clients for run in runs], aligned=promise.aligned)
     epsilon, name = bounds.worst([history for _, history in groups], delta, only=accountant)
     per_client = [epsilon] * n_clients
-    for members, history in groups if len(groups) > 1 else ():
-        own = min(epsilon, bounds.worst([history], delta, only=accountant)[0])
-        for member in members:
-            per_client[member] = own
+    if len(groups) > 1:
+        for members, history in groups:
+            member_epsilon = min(epsilon, bounds.worst([history], delta, only=accountant)[0])
+            for member in members:
+                per_client[member] = member_epsilon
     reasons = (
         record.non_private or "an answer without noise"
         for run in runs
@@ -158,15 +160,15 @@ def compose(runs: Sequence[RunCost], delta: float, accountant: str | None = None
         name,
         tuple(per_client),
         tuple(dict.fromkeys(reasons)),
-        tuple(dict.fromkeys(said for run in runs for said in run.not_covered)),
+        tuple(dict.fromkeys(fact for run in runs for fact in run.not_covered)),
     )
 
 
 def check_accountant(name: str | None) -> None:
-    """Refuse a bound that nobody knows.
+    """Refuses an unknown name of a bound.
 
     Raises:
-        ConfigError: it is none of `BOUNDS`.
+        ConfigError: the name is none of `BOUNDS`.
     """
     if name is not None and name not in bounds.BOUNDS:
         raise ConfigError("accountant", name, f"choose {', '.join(bounds.BOUNDS)}, or leave it out for the smallest")
@@ -175,40 +177,49 @@ def check_accountant(name: str | None) -> None:
 def charges_of(
     run: RunCost, records: Iterable[Record], promise: Guarantee, group: int | Sequence[int] = 1
 ) -> Counter[PrivacyCost]:
-    """What records of a run cost a unit of the promise, or a group of several.
+    """Returns what records of a run cost a unit of a guarantee, or a group of units.
 
     Args:
         run: The run.
-        records: Its records, or as an adversary prices them.
-        promise: What is protected.
-        group: Number of the run's own units that change together, or one number for each client.
+        records: Its records, or those with which it is priced against an adversary.
+        promise: The guarantee.
+        group: Number of units (of the run, not of the guarantee) that change together, or one number for each client.
     """
     counted: Counter[PrivacyCost] = Counter()
     promised = list[Record]()
     for record in records:
-        told = record if group == 1 else in_any_slot(record)
-        promised.append(as_promised(told, promise))
+        if group != 1:
+            record = in_any_slot(record)
+        promised.append(as_promised(record, promise))
     counted.update(costs_of(promised, run.n_clients))
     if group == 1:
         return counted
-    alone = {(record.unit, record.trust.partition("+")[0]) for record in run.records} == {("client", "local")}
-    if alone and isinstance(group, int):  # each client has noise of its own: as many answers as there are clients
+    kinds = {(record.unit, record.trust.partition("+")[0]) for record in run.records}
+    # each client adds independent noise: a group of k clients costs what k answers of one client do
+    if kinds == {("client", "local")} and isinstance(group, int):
         return Counter({charge: count * group for charge, count in counted.items()})
     grouped: Counter[PrivacyCost] = Counter()
     for charge, count in counted.items():
-        grouped[_of_group(charge, group, run.n_clients)] += count
+        grouped[_group_cost(charge, group, run.n_clients)] += count
     return grouped
 
 
 def as_promised(record: Record, promise: Guarantee) -> Record:
-    """A record, priced for the promise's relation: half the noise over twice the sensitivity."""
+    """Returns a record that is priced for a guarantee's relation.
+
+    A run under add_remove has half the noise over sensitivity under replace_one, whose sensitivity is twice as large.
+    """
     if record.relation == promise.relation or record.mechanism == "none":
         return record
     return replace(record, relation=promise.relation, noise_multiplier=_halved(record.noise_multiplier))
 
 
 def in_any_slot(record: Record) -> Record:
-    """A record, priced for groups: members of several slots overlap in noise over time, so no draw amplifies."""
+    """Returns a record that is priced for groups.
+
+    With noise that is correlated between rounds, members of a group may be in several slots, and their answers overlap:
+    then sampling does not lower the price.
+    """
     if record.time is None or record.sampling == "full":
         return record
     return replace(record, sampling="full", rate=1.0)
@@ -220,11 +231,12 @@ def _halved(noise: PerClient) -> PerClient:
     return noise / 2
 
 
-def _of_group(charge: PrivacyCost, group: int | Sequence[int], n_clients: int) -> PrivacyCost:
+def _group_cost(charge: PrivacyCost, group: int | Sequence[int], n_clients: int) -> PrivacyCost:
+    """Returns what an answer costs groups of units: of one size, or of a size for each client."""
     if isinstance(group, int):
         return PrivacyCost(charge.clients, tuple(of_group(event, group) for event in charge.events))
     if len(set(group)) == 1 or n_clients > _MOST_SIZES:
-        return _of_group(charge, max(group), n_clients)
+        return _group_cost(charge, max(group), n_clients)
     if charge.clients is None:
         clients = range(n_clients)
     else:
@@ -239,25 +251,28 @@ def _of_group(charge: PrivacyCost, group: int | Sequence[int], n_clients: int) -
 def together(
     charges: Sequence[Counter[PrivacyCost]], n_clients: Sequence[int], *, aligned: bool
 ) -> list[tuple[list[int], History]]:
-    """The distinct histories of units over all runs, each with its clients.
+    """Returns the distinct histories of units over all runs, each with its clients.
 
     Args:
-        charges: Of each run.
-        n_clients: Of each run.
-        aligned: Whether client i is the same in all runs. If not, a unit is at the worst client of each.
+        charges: The charges of each run.
+        n_clients: The number of clients of each run.
+        aligned: Whether client i is the same in all runs. If not, a unit is at the worst client of each run.
     """
     if aligned:
-        whole: Counter[PrivacyCost] = Counter()
-        for each in charges:
-            whole.update(each)
-        return [*histories(whole, n_clients[0])]
+        total: Counter[PrivacyCost] = Counter()
+        for run_charges in charges:
+            total.update(run_charges)
+        return [*histories(total, n_clients[0])]
     worst: Counter[PrivacyCost] = Counter()
-    for each, n in zip(charges, n_clients, strict=True):
-        history = bounds.ceiling([found for _, found in histories(each, n)])
+    for run_charges, n in zip(charges, n_clients, strict=True):
+        history = bounds.ceiling([unit_history for _, unit_history in histories(run_charges, n)])
         worst.update({PrivacyCost(None, (event,)): count for event, count in history.items()})
     return [*histories(worst, max(n_clients))]
 
 
 def basic(spents: Sequence[PrivacySpent]) -> tuple[float, float]:
-    """Epsilon and delta of several runs by basic composition: both add up, also where later runs depend on earlier."""
+    """Returns epsilon and delta of several runs by basic composition.
+
+    Both add up, also where later runs depend on the answers of earlier ones.
+    """
     return math.fsum(spent.epsilon for spent in spents), math.fsum(spent.delta for spent in spents)

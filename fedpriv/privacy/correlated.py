@@ -56,18 +56,18 @@ class Factor:
 
     @property
     def name(self) -> str:
-        """A digest, by which records refer to it."""
+        """A digest of the matrix, by which records refer to it."""
         return hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()[:16]
 
     @property
     def reach(self) -> float:
-        """Rounds from one in which a unit takes part to the last one that it shows in, both included."""
+        """Number of rounds of C Z that a unit shows in after it takes part in one round, that round included."""
         if self.scales:
             return math.inf
         return 1 + len(self.band)
 
     def column(self, rounds: int) -> Array:
-        """First column of C, `[rounds]`."""
+        """Returns the first column of C, `[rounds]`."""
         column = np.zeros(max(rounds, 1))
         column[0] = 1.0
         column[1 : 1 + len(self.band)] = self.band[: max(rounds - 1, 0)]
@@ -82,12 +82,12 @@ INDEPENDENT = Factor()
 
 @dataclass(frozen=True)
 class CorrelatedNoise:
-    """How the noise of a run's rounds belongs together.
+    """How the noise of a run's rounds is correlated.
 
     Attributes:
         factor: The matrix C.
         separation: Number of fixed blocks of units that take turns, one a round; 1: all take part in every round.
-        slot: Which block takes part in the round of a record: the round modulo `separation`.
+        slot: The block that takes part in the round of a record: the round modulo `separation`.
     """
 
     factor: Factor
@@ -98,38 +98,40 @@ class CorrelatedNoise:
         if not 0 <= self.slot < self.separation:
             raise ValueError("no block takes part")
 
-    def at(self, round_index: int) -> CorrelatedNoise:
-        """The same for the record of a round."""
+    def for_round(self, round_index: int) -> CorrelatedNoise:
+        """Returns a copy for the record of a round."""
         return replace(self, slot=round_index % self.separation)
 
     def share(self, round_index: int) -> float:
-        """What this round adds to the squared sensitivity of the rounds before it, for a clipped sum of sensitivity 1.
+        """Returns what this round adds to the squared sensitivity, for a clipped sum of sensitivity 1.
 
-        Without gaps: the numbers of rounds 0 to t, added up, hold for these rounds together, and for nothing less.
+        The numbers of rounds 0 to t add up to the squared sensitivity of these rounds together. They mean nothing for a
+        set of rounds with gaps.
         """
         if round_index >= _MOST_ROUNDS:
             raise ConfigError("record.round", round_index, f"correlated noise has a price for {_MOST_ROUNDS} rounds")
         return float(_shares(self.factor, 1 << max(round_index.bit_length(), 8), self.separation)[round_index])
 
-    def drawn_share(self, round_index: int) -> float:
-        """What this round adds where a unit joins only the rounds of its own slot, each with a secret probability.
+    def sampled_share(self, round_index: int) -> float:
+        """Returns `share` where a unit joins the rounds of its slot, each with a secret probability.
 
-        It is that of one draw, squared, and zero in the rounds of all slots but the first, whose units join most.
+        It is the squared norm of one column of C in the rounds of the first slot, whose units join most often, and zero
+        in the rounds of all other slots.
 
         Raises:
-            ConfigError: what one unit adds in two rounds would overlap, for which no price is known.
+            ConfigError: the contributions of one unit in two rounds would overlap, for which no price is known.
         """
         if self.factor.reach > self.separation:
             fix = f"secret draws in slots need a band of at most as many rounds as there are slots ({self.separation})"
             raise ConfigError("privacy.noise.time", f"reaches over {self.factor.reach:g} rounds", fix)
-        at_first = round_index % self.separation == 0
-        if at_first:
+        is_first_slot = round_index % self.separation == 0
+        if is_first_slot:
             return float(np.square(self.factor.column(1 + len(self.factor.band))).sum())
         return 0.0
 
 
 def sensitivity(factor: Factor, rounds: int, separation: int) -> float:
-    """Largest Frobenius norm of `C G - C G'`, where one unit changes rows at least `separation` apart, each by 1.
+    """Returns the largest Frobenius norm of `C G - C G'`, if one unit changes rows at least `separation` apart by 1.
 
     Exact if the band fits into the separation, and for decreasing non-negative coefficients (Kalinin and Lampert 2024,
     theorem 2); else an upper bound.
@@ -143,25 +145,27 @@ def _shares(factor: Factor, rounds: int, separation: int) -> Array:
 
 
 def shares(factor: Factor, rounds: int, separation: int) -> Array:
-    """What each round adds to the squared sensitivity, `[rounds]`: the first t add up to that of C's leading t rows.
+    """Returns what each round adds to the squared sensitivity, `[rounds]`.
+
+    The first t numbers add up to the squared sensitivity of the leading t rows of C.
 
     The worst unit takes part in rounds 0, B, 2B and so on, whatever the number of rounds.
     """
     column = np.abs(factor.column(max(rounds, 1 + len(factor.band))))
     if factor.reach > separation:  # answers about one unit overlap: no later coefficient may be larger
         column = np.maximum.accumulate(column[::-1])[::-1]
-    whole = np.zeros(-(-rounds // separation) * separation)
-    whole[:rounds] = column[:rounds]
-    return whole.reshape(-1, separation).cumsum(0).reshape(-1)[:rounds] ** 2
+    padded = np.zeros(-(-rounds // separation) * separation)
+    padded[:rounds] = column[:rounds]
+    return padded.reshape(-1, separation).cumsum(0).reshape(-1)[:rounds] ** 2
 
 
 def spread(factor: Factor, rounds: int) -> Array:
-    """Variance of each row of ``C^-1 Z``, `[rounds]`."""
+    """Returns the variance of each row of ``C^-1 Z``, `[rounds]`."""
     return np.cumsum(inverse(factor.column(rounds)) ** 2)
 
 
 def inverse(column: Array) -> Array:
-    """First column of the inverse of a lower-triangular Toeplitz matrix with ones on the diagonal, `[rounds]`."""
+    """Returns the first column of the inverse of a lower-triangular Toeplitz matrix with unit diagonal, `[rounds]`."""
     from scipy.signal import lfilter
 
     impulse = np.zeros(len(column))

@@ -1,4 +1,4 @@
-"""The ledger: one record for every release, written before the value is handed out.
+"""The ledger: one record for every release, written before the value is returned.
 
 `Ledger.open` is the only way to get at the tensor inside a `Release`. The file is append-only JSON lines, so a crash
 can make the ledger count too much, never too little. After a power cut the same holds for what was written before
@@ -22,24 +22,28 @@ from fedpriv.privacy.ledger_file import FORMAT, LedgerFile
 from fedpriv.privacy.record import Record
 from fedpriv.storage import files
 
-Noise = tuple[int, int, int]
+NoiseLabel = tuple[int, int, int]
 
 
-def _noise_of(record: Record) -> set[Noise]:
-    """The (round, index, attempt) that noise is drawn for, whoever answered; none where there is no noise.
+def _noise_labels(record: Record) -> set[NoiseLabel]:
+    """Returns the (round, index, attempt) that name a record's noise; the empty set for an answer without noise.
 
-    A sum has the same noise for every cohort, and a secret cohort serves one answer a round.
+    The clients do not matter: a sum has the same noise for every cohort. A secret cohort serves one answer a round, so
+    that the index does not matter either.
     """
-    cohort_is_secret = record.unit == "client" and record.sampling in ("poisson", "allocation")
-    index = -1 if cohort_is_secret else record.index
     if record.mechanism == "none":
         return set()
+    cohort_is_secret = record.unit == "client" and record.sampling in ("poisson", "allocation")
+    if cohort_is_secret:
+        index = -1
+    else:
+        index = record.index
     return {(record.round, index, record.attempt)}
 
 
 @dataclass(frozen=True)
 class Release:
-    """A noised value and its record, made together. Only a ledger opens it."""
+    """A noised value and its record, made together. Only a ledger opens it: see `Ledger.open`."""
 
     record: Record
     _value: Tensor
@@ -53,44 +57,47 @@ class LedgerPosition(NamedTuple):
 
 
 class PrivacyFilter(Protocol):
-    """What may refuse a release: it knows the plan, and counts what is released."""
+    """Counts releases, and may refuse one before it is made."""
 
     def admit(self, record: Record) -> None:
-        """Count a release that is about to be made, or raise a `PrivacyError` and count nothing."""
+        """Counts a release that is about to be made, or raises a `PrivacyError` and counts nothing."""
         ...
 
     def count(self, record: Record) -> None:
-        """Count a release that is on record: it was made, whether or not it should have been."""
+        """Counts a release that was made before and is on record, and never refuses it."""
         ...
 
 
 class LedgerSync(Protocol):
-    """The processes that open every release at the same time, each with rows of its own: one of them writes."""
+    """Synchronises the processes of a run, which open every release together, each with its own rows.
+
+    One process alone writes the record.
+    """
 
     def enter(self, record: Record, write: Callable[[Record], None]) -> None:
-        """Have the record written, by the one process that does; return when it is, in all of them.
+        """Has one process write the record, and returns in all processes once it is written.
 
         Args:
-            record: The record, with the checksum of the rows that are here.
-            write: Writes it; called in one process alone, with a checksum of all rows.
+            record: The record, with the checksum of this process's rows.
+            write: Writes a record; called in one process alone, with a checksum of all rows.
 
         Raises:
             BudgetExhausted: the release would overspend.
-            PrivacyError: it is refused, or not the same release in all processes.
+            PrivacyError: the release is refused, or not the same in all processes.
         """
         ...
 
 
 class SingleWriter:
-    """One process opens all releases."""
+    """The `LedgerSync` of a run with a single process, which writes every record itself."""
 
     def enter(self, record: Record, write: Callable[[Record], None]) -> None:
         """See `LedgerSync`."""
         write(record)
 
 
-def _anybody() -> None:
-    """A ledger that nobody else writes."""
+def _any_writer_may() -> None:
+    """Default of `Ledger.may_write`: no other run can take over the file."""
 
 
 class Ledger:
@@ -102,13 +109,13 @@ class Ledger:
     Args:
         guard: Counts every record, and refuses a release that may not be made.
         path: File to append to; None keeps the ledger in memory.
-        header: Public facts of the run, the first line of the file.
+        header: Public facts of the run, written as the first line of the file.
         digest_key: Secret key of the checksums of released values; without the key a checksum reveals nothing.
-        seal_key: Secret key of the lines' seals; its holder can tell lines that were written without it.
+        seal_key: Secret key of the lines' seals; its holder can recognise lines that were written without it.
 
     Attributes:
         may_write: Called before a record is written; raises if another run has taken over the file.
-        together: The processes that open releases with this one.
+        together: Synchronises the processes that open releases with this one.
 
     Raises:
         LedgerError: the file exists (use `Ledger.resume`) or cannot be written.
@@ -122,25 +129,28 @@ class Ledger:
         digest_key: bytes = b"",
         seal_key: bytes = b"",
     ) -> None:
-        self._guard, self.may_write = guard, _anybody
+        self._guard = guard
+        self.may_write = _any_writer_may
         self.together: LedgerSync = SingleWriter()
-        self._digest_key, self._seal_key = digest_key, seal_key
-        self._path, self._file = path, None
-        self._head: str | None = None
+        self._digest_key = digest_key
+        self._seal_key = seal_key
+        self._path = path
+        self._file = None
+        self._head: str | None = None  # the `chain` of the last line
         self._records: list[Record] = []
+        # records past the checkpoint of a resumed run, which must be repeated, each with the `chain` of its line
         self._replay: list[tuple[Record, str | None]] = []
-        self._noises: set[Noise] = set()
+        self._noises: set[NoiseLabel] = set()
         if path is not None:
             if path.exists():
                 raise LedgerError(f"{path} holds the ledger of another run; choose a new folder or resume that run")
-            first, self._head = link(
-                json.dumps({"fedpriv_ledger": FORMAT, **(header or {})}, allow_nan=False), START, seal_key
-            )
+            header_text = json.dumps({"fedpriv_ledger": FORMAT, **(header or {})}, allow_nan=False)
+            line, self._head = link(header_text, START, seal_key)
             try:
-                files.write_whole(path, first.encode() + b"\n")
+                files.write_whole(path, line.encode() + b"\n")
                 self._file = files.Appender(path)
             except OSError as error:
-                raise _not_written(path, error) from error
+                raise _write_error(path, error) from error
 
     @property
     def records(self) -> Sequence[Record]:
@@ -149,30 +159,30 @@ class Ledger:
 
     @property
     def mark(self) -> LedgerPosition:
-        """The present position, as checkpoints keep it."""
+        """The current position, as checkpoints store it."""
         return LedgerPosition(len(self._records), self._head)
 
     @property
     def replays(self) -> bool:
-        """Whether the next release must repeat one on record: after a crash, rounds past the checkpoint run again."""
+        """Whether the next release must repeat one on record: after a stop, rounds past the checkpoint run again."""
         return bool(self._replay)
 
     def open(self, release: Release) -> Tensor:
-        """Write the record, then hand out the value.
+        """Writes the record, then returns the value.
 
         Raises:
-            BudgetExhausted: the release would overspend; nothing was written or handed out.
+            BudgetExhausted: the release would overspend; nothing is written or returned.
             PrivacyError: the same noise was used for an earlier answer.
             LedgerError: the record could not be written, or a repeated answer differs from the one on record.
         """
         record, value = release.record, release._value
         if self._path is not None:
             record = replace(record, digest=_digest(value, self._digest_key))
-        self.together.enter(record, self._enter)
+        self.together.enter(record, self._write_record)
         return value
 
     def begin_with(self, records: Sequence[Record]) -> None:
-        """Count and write down what an earlier run has released, which this run extends. For a new ledger only.
+        """Counts and writes the records of an earlier run, which this run extends. For a new ledger only.
 
         Raises:
             LedgerError: this ledger has records, or one could not be written.
@@ -180,11 +190,11 @@ class Ledger:
         if self._records:
             raise LedgerError("the releases of an earlier run come first, and this ledger has begun")
         for record in records:
-            self._enter(record, self._guard.count)
+            self._write_record(record, self._guard.count)
         self.sync()
 
-    def _enter(self, record: Record, allow: Callable[[Record], None] | None = None) -> None:
-        """Write a record, once `allow` has counted it: by default the guard, which may refuse it."""
+    def _write_record(self, record: Record, allow: Callable[[Record], None] | None = None) -> None:
+        """Writes a record, after `allow` has counted it: by default the guard's `admit`, which may refuse it."""
         if self._replay:
             self._check_replay(record)
             _, self._head = self._replay.pop(0)
@@ -194,10 +204,10 @@ class Ledger:
             if self._path is not None:
                 self._append(record)
         self._records.append(record)
-        self._noises |= _noise_of(record)
+        self._noises |= _noise_labels(record)
 
     def _refuse_old_noise(self, record: Record) -> None:
-        if _noise_of(record) & self._noises:
+        if _noise_labels(record) & self._noises:
             raise PrivacyError(
                 f"round {record.round} was answered already, and its noise may not serve another answer: their "
                 "difference would have none. Go on with the next round, resume with fresh noise (--fresh-noise), or "
@@ -205,16 +215,16 @@ class Ledger:
             )
 
     def sync(self) -> None:
-        """Wait until the records so far are on the physical disk (fsync), where they survive a power cut.
+        """Waits until the records so far are on the physical disk (fsync), where they survive a power cut.
 
         Raises:
-            LedgerError: they may not be there; nothing computed from their values may leave the process.
+            LedgerError: they may not be on the disk; nothing computed from their values may leave the process.
         """
         if self._file is not None:
             try:
                 self._file.sync()
             except OSError as error:
-                raise _not_written(self._path, error) from error
+                raise _write_error(self._path, error) from error
 
     def _check_replay(self, record: Record) -> None:
         on_record, _ = self._replay[0]
@@ -234,7 +244,7 @@ class Ledger:
         try:
             self._file.append(line.encode() + b"\n")
         except OSError as error:
-            raise _not_written(self._path, error) from error
+            raise _write_error(self._path, error) from error
         self._head = head
 
     @staticmethod
@@ -247,52 +257,62 @@ class Ledger:
         digest_key: bytes = b"",
         seal_key: bytes = b"",
     ) -> Ledger:
-        """Open the ledger of a stopped run.
+        """Opens the ledger of a stopped run.
 
         Args:
             path: The ledger file.
-            guard: A fresh accountant; it counts every record of the file.
+            guard: A new filter; it counts every record of the file.
             keep: Number of records at the checkpoint.
-            fresh_noise: What becomes of the records past the checkpoint. False: their rounds run again with the same
+            fresh_noise: How records past the checkpoint are treated. False: their rounds run again with the same
                 noise, and must give the same answers. True: they stay charged and the rounds run with new noise.
-            digest_key: As when the run began.
-            seal_key: As when the run began.
+            digest_key: The key with which the run started.
+            seal_key: The key with which the run started.
 
         Raises:
             LedgerError: the file is missing, damaged or altered, cannot be written, or holds fewer records than the
                 checkpoint has seen.
         """
-        found = LedgerFile.read(path)
-        records = found.records
+        file = LedgerFile.read(path)
+        records = file.records
         if len(records) < keep:
             raise LedgerError(
                 f"{path} holds {len(records)} records but the checkpoint has seen {keep}: part of the ledger is lost, "
                 "so what was spent is unknown. Restore the file; without it the run has no epsilon"
             )
         ledger = Ledger.__new__(Ledger)
-        ledger._guard, ledger._path, ledger.may_write, ledger.together = guard, path, _anybody, SingleWriter()
-        ledger._digest_key, ledger._seal_key = digest_key, seal_key
+        ledger._guard = guard
+        ledger._path = path
+        ledger.may_write = _any_writer_may
+        ledger.together = SingleWriter()
+        ledger._digest_key = digest_key
+        ledger._seal_key = seal_key
         try:
+            # without a last line that is cut off
             ledger._file = files.Appender(path, keep=files.read(path).rfind(b"\n") + 1)
-            ledger._file.sync()  # what a killed process left may not be on the disk itself
+            ledger._file.sync()  # lines that a killed process wrote may not be on the disk itself
         except OSError as error:
-            raise _not_written(path, error) from error
-        counted = len(records) if fresh_noise else keep
-        ledger._records, ledger._head = list(records[:counted]), found.head(counted)
-        heads = [found.head(number) for number in range(counted + 1, len(records) + 1)]
+            raise _write_error(path, error) from error
+        # the records that are not repeated
+        if fresh_noise:
+            counted = len(records)
+        else:
+            counted = keep
+        ledger._records = list(records[:counted])
+        ledger._head = file.head(counted)
+        heads = [file.head(number) for number in range(counted + 1, len(records) + 1)]
         ledger._replay = list(zip(records[counted:], heads, strict=True))
-        ledger._noises = {noise for record in records for noise in _noise_of(record)}
+        ledger._noises = {noise for record in records for noise in _noise_labels(record)}
         for record in records:
             guard.count(record)
         return ledger
 
 
 class FollowerLedger:
-    """What opens releases in a process beside the one that writes the ledger. It keeps no records.
+    """Opens releases in a process that does not write the ledger. It keeps no records.
 
     Args:
-        together: The processes.
-        digest_key: Of the ledger; None where that is kept in memory, without checksums.
+        together: Synchronises the processes of the run.
+        digest_key: Key of the ledger's checksums; None for a ledger in memory, which has none.
     """
 
     mark, replays = LedgerPosition(0, None), False
@@ -302,26 +322,26 @@ class FollowerLedger:
 
     @property
     def records(self) -> Sequence[Record]:
-        """Are elsewhere.
+        """Not available: only the process that writes the ledger has records.
 
         Raises:
-            LedgerError: always: an epsilon that was counted here would be too small.
+            LedgerError: always; an epsilon that was computed here would be too small.
         """
         raise LedgerError("the ledger is in process 0 of this run: ask it there for records and epsilon")
 
     def open(self, release: Release) -> Tensor:
-        """Hand out the value once its record is written; errors are those of `Ledger.open`."""
+        """Returns the value once its record is written; errors are those of `Ledger.open`."""
         record, value = release.record, release._value
         if self._digest_key is not None:
             record = replace(record, digest=_digest(value, self._digest_key))
-        self._together.enter(record, _elsewhere)
+        self._together.enter(record, _refuse_to_write)
         return value
 
     def sync(self) -> None:
-        """Nothing is written here."""
+        """Does nothing: this process writes no records."""
 
 
-def _elsewhere(_: Record) -> None:
+def _refuse_to_write(_: Record) -> None:
     raise LedgerError("only process 0 of a run writes its ledger")
 
 
@@ -330,7 +350,7 @@ def _digest(value: Tensor, key: bytes) -> str:
     return hashlib.blake2b(data, digest_size=8, key=key).hexdigest()
 
 
-def _not_written(path: Path | None, error: OSError) -> LedgerError:
+def _write_error(path: Path | None, error: OSError) -> LedgerError:
     return LedgerError(
         f"{path} could not be written ({error.strerror}); the answer was not released. "
         "Free some space and resume the run"

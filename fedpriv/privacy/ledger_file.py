@@ -1,7 +1,7 @@
-"""Read a ledger file: its header, its records, and whether it was altered.
+"""Reads a ledger file: its header, its records, and whether it was altered.
 
 Each line holds a hash of all lines before it (`fedpriv.privacy.chain`), and long lists in few bytes
-(`fedpriv.privacy.packing`). A last line that is cut off is left out: its value was never handed out, since the line is
+(`fedpriv.privacy.packing`). A last line that is cut off is ignored: its value was never returned, since the line is
 written first.
 """
 
@@ -27,7 +27,7 @@ _RESTORE = "restore the file from a copy"
 
 @dataclass(frozen=True)
 class Extended:
-    """What a ledger holds of an earlier run, which its own run extends.
+    """The part of a ledger that belongs to an earlier run, which the ledger's run extends.
 
     Attributes:
         rounds: Number of rounds of the earlier run.
@@ -46,12 +46,12 @@ class Header:
         fedpriv_ledger: Number of the file format.
         n_clients: Number of clients of the run.
         delta: Delta of the run's privacy settings.
-        config: Digest of the run's `config.yaml`, where it had one (`fedpriv.storage.identity.of_config`).
-        planned: Number of releases that were planned.
-        secrets: The pairs of clients that share a secret, where there is noise of pairs, and not of all of them.
-        factor: The matrix of noise that is correlated between rounds, where there is any.
-        budget: The `id` of the lifetime budget that the run draws on, where it has one.
-        extended: What is of an earlier run, where the run extends one.
+        config: Digest of the run's `config.yaml` (`fedpriv.storage.identity.of_config`); None without that file.
+        planned: Number of planned releases.
+        secrets: The pairs of clients that share a secret; None without pairwise noise, or if all pairs do.
+        factor: The matrix of noise that is correlated between rounds; None if the noise is independent.
+        budget: The `id` of the lifetime budget from which the run is paid; None without one.
+        extended: The part that belongs to an earlier run; None if the run extends none.
     """
 
     fedpriv_ledger: int
@@ -69,14 +69,14 @@ _HEADER = TypeAdapter(Header)
 
 
 def facts_of_pairs(pairs: Pairs | None) -> dict[str, Any]:
-    """What a header says besides, where pairs of clients add noise."""
+    """Returns the header's further fields for pairwise noise."""
     if pairs is None or pairs.edges is None:
         return {}
     return {"secrets": pairs.edges}
 
 
 def facts_of_time(over_time: CorrelatedNoise | None) -> dict[str, Any]:
-    """What a header says besides, where noise is correlated between rounds."""
+    """Returns the header's further fields for noise that is correlated between rounds."""
     if over_time is None:
         return {}
     return {"factor": asdict(over_time.factor)}
@@ -100,7 +100,7 @@ class LedgerFile:
 
     @staticmethod
     def read(path: Path) -> LedgerFile:
-        """Read a ledger.
+        """Reads a ledger file.
 
         Raises:
             LedgerError: the file is missing, begins with no header, or is of another format.
@@ -109,25 +109,31 @@ class LedgerFile:
             *lines, _ = files.read(path).split(b"\n")
         except FileNotFoundError as error:
             raise LedgerError(f"{path} does not exist: a run without its ledger has no epsilon") from error
-        header = _header_of(lines[0] if lines else b"", path)
-        texts, links = list[bytes](), list[Link]()
+        header = _parse_header(lines[0] if lines else b"", path)
+        texts = list[bytes]()
+        links = list[Link]()
+        chain = START
         for line in lines:
-            found = unlink(line, links[-1].chain if links else START)
-            if found is None:
+            unlinked = unlink(line, chain)
+            if unlinked is None:
                 break
-            texts.append(found[0])
-            links.append(found[1])
-        return LedgerFile(path, header, (*texts[1:], *lines[max(len(texts), 1) :]), tuple(links))
+            text, fields = unlinked
+            texts.append(text)
+            links.append(fields)
+            chain = fields.chain
+        # lines from the first wrong one on stay as they are
+        unchecked = lines[max(len(texts), 1) :]
+        return LedgerFile(path, header, (*texts[1:], *unchecked), tuple(links))
 
     @property
     def altered(self) -> str | None:
-        """Which line was altered, as a sentence; None if none was."""
+        """A sentence that names the first altered line; None if none was altered."""
         if len(self.links) == 1 + len(self.texts):
             return None
         return f"{self.path}, line {len(self.links) + 1} does not follow from what comes before it: it was altered"
 
     def head(self, releases: int) -> str | None:
-        """The `chain` of the line after `releases` records; None where the chain is broken before it."""
+        """Returns the `chain` of the line of the last of `releases` records; None if the chain is broken before it."""
         if releases < len(self.links):
             return self.links[releases].chain
         return None
@@ -151,7 +157,7 @@ class LedgerFile:
 
 
 def read_ledger(path: Path) -> list[Record]:
-    """The records of a ledger file.
+    """Returns the records of a ledger file.
 
     Raises:
         LedgerError: the file is missing, damaged or altered.
@@ -159,7 +165,7 @@ def read_ledger(path: Path) -> list[Record]:
     return LedgerFile.read(path).records
 
 
-def _header_of(line: bytes, path: Path) -> Header:
+def _parse_header(line: bytes, path: Path) -> Header:
     try:
         header = _HEADER.validate_json(line, strict=True)
     except ValueError as error:

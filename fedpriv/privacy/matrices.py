@@ -1,9 +1,9 @@
 """Matrices for noise that is correlated between rounds: the banded square root, an optimised band, and buffers.
 
-Steps with a constant rate add answers up, so what matters is the noise of their sums. With A the matrix of these sums
+Steps of constant size add answers up, so what matters is the noise of their sums. With A the matrix of these sums
 (lower-triangular Toeplitz, with momentum and weight decay where the steps have them), the noise of the iterates is
-``s A C^-1 Z``. A good C makes it small beside its own sensitivity, which sets s. The optimised band takes A from the
-run's own strategy.
+``s A C^-1 Z``. A good C makes A C^-1 Z small without a large sensitivity, which sets s. The optimised band takes A from
+the strategy of the run.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ _STEPS = 300
 
 
 Follow = Callable[[], Array | None]
-"""What the model after each round has of the noise of each round, `[rounds, rounds]`; None where nobody can say."""
+"""Returns the weight of the noise of each round in the model after each round, `[rounds, rounds]`; None if unknown."""
 
 
 def unknown() -> None:
-    """Nobody can say."""
+    """The `Follow` of a strategy whose response to noise is unknown."""
 
 
 class Matrix(Protocol):
-    """A family of matrices, from which a run's own follows."""
+    """A family of matrices, of which a run uses one member."""
 
     def factor(self, rounds: int, separation: int, follow: Follow = unknown) -> Factor:
-        """The matrix for so many rounds, in which a unit takes part at most every `separation`-th round.
+        """Returns the matrix for so many rounds, in which a unit takes part at most every `separation`-th round.
 
         Args:
             rounds: Number of rounds.
-            separation: As above.
-            follow: What the strategy's models have of the noise of each round, for a matrix that suits it.
+            separation: See above.
+            follow: Returns the response of the strategy's models to the noise of each round, to optimise the matrix
+                for it.
         """
         ...
 
@@ -57,8 +58,8 @@ class BSR:
 
     Args:
         band: Rounds over which noise cancels, the round itself included; 1 is independent noise. The noise of the last
-            `band - 1` rounds is kept.
-        momentum: That of the steps.
+            `band - 1` rounds is kept in memory.
+        momentum: Momentum of the steps.
         decay: Factor on the model between two steps, 1 minus learning rate times weight decay.
     """
 
@@ -81,11 +82,12 @@ class Banded:
 
     Args:
         band: As for `BSR`.
-        iterate: Which error is made small: the mean squared one of all iterates (`"average"`) or that of the `"last"`.
-            In YAML it is `for`.
-        momentum: That of the steps, for the square root to begin with; and for a strategy that cannot be followed: it
-            is not linear in the answers, or has more than 2000 rounds. Its step size then counts as constant.
-        decay: As for `BSR`, with the same use.
+        iterate: The error that is made small: the mean squared error of all iterates (`"average"`) or that of the
+            `"last"` one. In YAML this option is `for`.
+        momentum: Momentum of the steps. It gives the square root from which the search starts. It also replaces a
+            strategy that cannot be followed, because it is not linear in the answers or has more than 2000 rounds; the
+            step size then counts as constant.
+        decay: As for `BSR`, with the same two uses.
     """
 
     band: Count
@@ -95,11 +97,13 @@ class Banded:
 
     def factor(self, rounds: int, separation: int, follow: Follow = unknown) -> Factor:
         """See `Matrix`."""
-        if min(self.band, rounds) > 1:
-            response = follow()
-        else:
-            response = None
-        return _banded(self, rounds, separation, None if response is None else _form(response, self.iterate))
+        # a band of 1 is independent noise: there is nothing to optimise
+        if min(self.band, rounds) <= 1:
+            return _banded(self, rounds, separation, None)
+        response = follow()
+        if response is None:
+            return _banded(self, rounds, separation, None)
+        return _banded(self, rounds, separation, _form(response, self.iterate))
 
 
 @checked("privacy.noise.time.blt")
@@ -110,7 +114,7 @@ class BLT:
     Args:
         buffers: Number of buffers; 4 are about as good as a full matrix for thousands of rounds.
         iterate: As for `Banded`.
-        momentum: That of the steps.
+        momentum: Momentum of the steps.
         decay: As for `BSR`.
     """
 
@@ -126,7 +130,7 @@ class BLT:
 
 @dataclass(frozen=True)
 class _Form:
-    """A quadratic form; equal if its numbers are."""
+    """A quadratic form. It compares and hashes by a digest of its numbers, so that it can be the key of a cache."""
 
     digest: bytes
     numbers: Tensor = field(compare=False, repr=False)
@@ -136,97 +140,108 @@ class _Form:
 
 
 def _form(response: Array, iterate: Iterate) -> _Form:
-    """The squared error of the iterates as a form of the first column d of C^-1.
+    """Returns the squared error of the iterates as a quadratic form of the first column d of C^-1.
 
-    With A what iterates have of the noise of each round, column p of A C^-1 is `sum_u d_u A[:, p + u]`. So the sum of
-    all squares is a form whose entry u, v is `sum_p (A'A)[p + u, p + v]`: sums along diagonals, from their ends.
+    With A the response of iterates to the noise of each round, column p of A C^-1 is `sum_u d_u A[:, p + u]`. So the
+    sum of all squares is a form whose entry u, v is `sum_p (A'A)[p + u, p + v]`: sums along diagonals, from their ends.
     """
     rows = torch.from_numpy(response if iterate == "average" else response[-1:])
     numbers = rows.T @ rows
-    for place in range(len(numbers) - 2, -1, -1):
-        numbers[place, :-1] += numbers[place + 1, 1:]
+    for index in range(len(numbers) - 2, -1, -1):
+        numbers[index, :-1] += numbers[index + 1, 1:]
     return _Form(hashlib.sha256(numbers.numpy().tobytes()).digest(), numbers)
 
 
 @lru_cache(maxsize=4)  # each may hold a form of 32 MB
-def _banded(wanted: Banded, rounds: int, separation: int, form: _Form | None) -> Factor:
-    band = min(wanted.band, rounds)
+def _banded(settings: Banded, rounds: int, separation: int, form: _Form | None) -> Factor:
+    """Returns the optimised band; without a form, for steps of constant size."""
+    band = min(settings.band, rounds)
     if band == 1:
         return Factor()
-    start = _root(band, wanted.momentum, wanted.decay)[1:]
+    start = _root(band, settings.momentum, settings.decay)[1:]
 
     def column(numbers: Tensor) -> Tensor:
-        rest = numbers.new_zeros(rounds - band)
-        return torch.cat([numbers.new_ones(1), numbers, rest])
+        zeros = numbers.new_zeros(rounds - band)
+        return torch.cat([numbers.new_ones(1), numbers, zeros])
 
-    left = form or _constant(wanted, rounds)
-    found = _least(lambda x: _error(column(x), left, band, separation), start)
-    return Factor(_rounded(found))
+    iterate_error = form or _constant(settings, rounds)
+    coefficients = _minimise(lambda x: _error(column(x), iterate_error, band, separation), start)
+    return Factor(_rounded(coefficients))
 
 
 @lru_cache(maxsize=64)
-def _buffered(wanted: BLT, rounds: int, separation: int) -> Factor:
+def _buffered(settings: BLT, rounds: int, separation: int) -> Factor:
+    """Returns the optimised buffers, for steps of constant size."""
     if rounds == 1:
         return Factor()
     powers = torch.arange(rounds - 1).double()
 
-    def parts(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    def to_buffers(numbers: Tensor) -> tuple[Tensor, Tensor]:
         scales, rates = numbers.chunk(2)
-        return scales.exp(), torch.exp(-rates.exp())  # decay exp(-rate) a round
+        # logarithms keep scales positive; a buffer decays by exp(-rate) a round
+        return scales.exp(), torch.exp(-rates.exp())
 
     def column(numbers: Tensor) -> Tensor:
-        scales, decays = parts(numbers)
+        scales, decays = to_buffers(numbers)
         return torch.cat([numbers.new_ones(1), (scales.unsqueeze(1) * decays.unsqueeze(1) ** powers).sum(0)])
 
-    # nearly 1 / (a round) to nearly 1 / (the run), in equal ratios: c_j falls as 1 / sqrt(pi j)
-    rates = np.geomspace(1.0, 0.5 / rounds, wanted.buffers)
+    # start with rates from about 1 / (a round) to about 1 / (the run), in equal ratios: c_j falls as 1 / sqrt(pi j)
+    rates = np.geomspace(1.0, 0.5 / rounds, settings.buffers)
     scales = np.sqrt(rates) * 0.5 / np.sqrt(rates).sum()
     start = np.log(np.concatenate([scales, rates]))
-    left = _constant(wanted, rounds)
-    found = _least(lambda x: _error(column(x), left, rounds, separation), start)
-    scales_found, decays_found = (part.numpy() for part in parts(torch.from_numpy(found)))
-    return Factor((), _rounded(scales_found), tuple(min(d, 1 - 10.0**-_DIGITS) for d in _rounded(decays_found)))
+    iterate_error = _constant(settings, rounds)
+    solution = _minimise(lambda x: _error(column(x), iterate_error, rounds, separation), start)
+    best_scales, best_decays = (array.numpy() for array in to_buffers(torch.from_numpy(solution)))
+    return Factor((), _rounded(best_scales), tuple(min(d, 1 - 10.0**-_DIGITS) for d in _rounded(best_decays)))
 
 
-def _constant(wanted: Banded | BLT, rounds: int) -> Callable[[Tensor], Tensor]:
-    """The squared error of the iterates by the first column of C^-1, for steps of constant size."""
-    workload = _workload(rounds, wanted.momentum, wanted.decay)
-    if wanted.iterate == "average":
-        left = torch.arange(rounds, 0, -1).double() / rounds
+def _constant(settings: Banded | BLT, rounds: int) -> Callable[[Tensor], Tensor]:
+    """Returns the squared error of the iterates by the first column of C^-1, for steps of constant size."""
+    workload = _workload(rounds, settings.momentum, settings.decay)
+    if settings.iterate == "average":
+        weights = torch.arange(rounds, 0, -1).double() / rounds
     else:
-        left = 1.0
-    return lambda inverse: (_product(workload, inverse).square() * left).sum()
+        weights = 1.0
+    return lambda inverse: (_product(workload, inverse).square() * weights).sum()
 
 
-def _error(column: Tensor, left: Callable[[Tensor], Tensor], reach: int, separation: int) -> Tensor:
-    """Logarithm of the squared error of the iterates, times the squared sensitivity; see `correlated.shares`."""
+def _error(column: Tensor, iterate_error: Callable[[Tensor], Tensor], reach: int, separation: int) -> Tensor:
+    """Returns the logarithm of the squared error of the iterates times the squared sensitivity.
+
+    The sensitivity is that of `correlated.shares`, in differentiable operations.
+    """
     rounds = len(column)
-    costly = column.abs()
+    coefficients = column.abs()
     if reach > separation:
-        costly = costly.flip(0).cummax(0).values.flip(0)
-    costly = torch.nn.functional.pad(costly, (0, -rounds % separation))
-    paid = costly.view(-1, separation).cumsum(0).flatten()[:rounds].square().sum()
-    return left(_inverse(column)).log() + paid.log()
+        coefficients = coefficients.flip(0).cummax(0).values.flip(0)
+    coefficients = torch.nn.functional.pad(coefficients, (0, -rounds % separation))
+    squared_sensitivity = coefficients.view(-1, separation).cumsum(0).flatten()[:rounds].square().sum()
+    return iterate_error(_inverse(column)).log() + squared_sensitivity.log()
 
 
-def _least(error: Callable[[Tensor], Tensor], start: Array) -> Array:
-    """Numbers with the least error, as far as L-BFGS comes."""
+def _minimise(error: Callable[[Tensor], Tensor], start: Array) -> Array:
+    """Returns numbers with a small error, found by L-BFGS; `start` if the search makes nothing better."""
     from scipy.optimize import minimize
 
     def value(numbers: Array) -> tuple[float, Array]:
-        at = torch.from_numpy(numbers.copy()).requires_grad_()
-        found = error(at)
-        (slope,) = torch.autograd.grad(found, at)
-        if not (torch.isfinite(found) and torch.isfinite(slope).all()):
+        point = torch.from_numpy(numbers.copy()).requires_grad_()
+        loss = error(point)
+        (slope,) = torch.autograd.grad(loss, point)
+        # outside the range of numbers: a large error without a slope turns the line search back
+        if not (torch.isfinite(loss) and torch.isfinite(slope).all()):
             return 1e6, np.zeros_like(numbers)
-        return float(found.detach()), slope.numpy()
+        return float(loss.detach()), slope.numpy()
 
-    found = minimize(value, start, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS})
-    return np.asarray(found.x if found.fun < value(start)[0] else start, dtype=np.float64)
+    result = minimize(value, start, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS})
+    if result.fun < value(start)[0]:
+        best = result.x
+    else:
+        best = start
+    return np.asarray(best, dtype=np.float64)
 
 
 def _root(length: int, momentum: float, decay: float) -> Array:
-    """First coefficients of ``((1 - decay x) (1 - momentum x))^(-1/2)``."""
+    """Returns the first coefficients of ``((1 - decay x) (1 - momentum x))^(-1/2)``."""
     ratios = np.concatenate([[1.0], (2 * np.arange(1, length) - 1) / (2 * np.arange(1, length))]).cumprod()
     powers = np.arange(length)
     product = np.convolve(ratios * decay**powers, ratios * momentum**powers)
@@ -234,25 +249,25 @@ def _root(length: int, momentum: float, decay: float) -> Array:
 
 
 def _workload(rounds: int, momentum: float, decay: float) -> Tensor:
-    """First column of A: coefficients of ``1 / ((1 - decay x) (1 - momentum x))``."""
+    """Returns the first column of A: coefficients of ``1 / ((1 - decay x) (1 - momentum x))``."""
     powers = torch.arange(rounds).double()
     return _product(decay**powers, momentum**powers)
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """First coefficients of the product of two power series, as many as each has."""
+    """Returns the first coefficients of the product of two power series, as many as each has."""
     length = len(a)
     return torch.fft.irfft(torch.fft.rfft(a, 2 * length) * torch.fft.rfft(b, 2 * length), 2 * length)[:length]
 
 
 def _inverse(column: Tensor) -> Tensor:
-    """First coefficients of the inverse of a power series that begins with 1, by Newton's iteration."""
-    found = column[:1]
-    while len(found) < len(column):
-        length = min(2 * len(found), len(column))
-        known = torch.nn.functional.pad(found, (0, length - len(found)))
-        found = 2 * known - _product(known, _product(known, column[:length]))
-    return found
+    """Returns the first coefficients of the inverse of a power series that begins with 1, by Newton's iteration."""
+    series = column[:1]
+    while len(series) < len(column):
+        length = min(2 * len(series), len(column))
+        padded = torch.nn.functional.pad(series, (0, length - len(series)))
+        series = 2 * padded - _product(padded, _product(padded, column[:length]))
+    return series
 
 
 def _rounded(numbers: Array) -> tuple[float, ...]:

@@ -16,23 +16,23 @@ from fedpriv.privacy.composition import Guarantee, RunCost, charges_of, in_any_s
 
 _Key = frozenset[frozenset[tuple[Event, int]]]
 Price = Callable[[Sequence[History]], tuple[float, str]]
-"""Epsilon of what several units went through, for the worst of them, and the bound that won."""
+"""Returns the epsilon of several units' histories, for the worst of them, and the name of its bound."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What holds for one unit against one adversary.
+    """The guarantee for one unit against one adversary.
 
     Attributes:
-        adversary: Who looks.
+        adversary: The adversary.
         unit: What is protected: `"sample"`, `"client"`, or a group.
         epsilon: An upper bound; infinite where none is known.
-        accountant: The bound that won; `"none"` where there is none.
+        accountant: Name of the bound that gave it; `"none"` where there is none.
         relation: Which data sets are neighbours.
-        bound_of: What this is the bound of, where no smaller one is known for the cell itself; empty otherwise.
-        amplification: What lowers it by secret sampling.
-        assumes: What must hold, in words.
-        simulated: Whether a protocol that it rests on was only simulated.
+        bound_of: The stronger case whose bound this is, where no smaller bound is known for the cell; empty otherwise.
+        amplification: The secret sampling that lowers epsilon, in words.
+        assumes: The assumptions of the bound, in words.
+        simulated: Whether a protocol that the bound relies on was only simulated.
     """
 
     adversary: str
@@ -48,7 +48,17 @@ class Cell:
 
 @dataclass(frozen=True)
 class _Column:
-    """A unit, and how many units of each run it stands for; None where that is not known."""
+    """One unit of protection, and the number of units of each run that it consists of.
+
+    Attributes:
+        unit: Name of the unit, as printed.
+        promise: The guarantee of all runs together.
+        groups: For each run, the number of its units that change together, or one number for each client; None where
+            that is not known.
+        bound_of: The stronger case whose bound the column has; empty if it is the unit's own bound.
+        several: Whether the unit is a group of several, which may be at different clients.
+        missing: Why the number of units is not known; empty if it is.
+    """
 
     unit: str
     promise: Guarantee
@@ -67,19 +77,19 @@ def matrix(
     group: int = 10,
     price: Price | None = None,
 ) -> tuple[Cell, ...]:
-    """The bounds for every adversary of `ADVERSARIES` and every unit, of all runs together.
+    """Returns the bounds for every adversary of `ADVERSARIES` and every unit, of all runs together.
 
     Args:
-        runs: What they released.
-        delta: Failure probability of all together.
+        runs: The releases of each run.
+        delta: Failure probability of all runs together.
         accountant: As for `composition.compose`.
         colluders: Number of clients that collude.
         group: Number of units in a group.
-        price: Prices histories otherwise than by the smallest bound, as of a search whose trials stay hidden.
+        price: Prices histories by another rule than the smallest bound, e.g. that of a search with hidden trials.
 
     Raises:
         ConfigError: an argument or a record is out of range.
-        PrivacyError: the runs protect nothing in common, or their trust is not known.
+        PrivacyError: the runs have no guarantee in common, or their trust is not known.
     """
     check_count("colluders", colluders, "give the number of clients that tell each other what they know, e.g. 3")
     check_count("group", group, "give the number of units that change together, e.g. 10")
@@ -88,70 +98,89 @@ def matrix(
     def smallest(histories: Sequence[History]) -> tuple[float, str]:
         return _worst(frozenset(frozenset(history.items()) for history in histories), delta, accountant)
 
-    found = list[Cell]()
+    cells = list[Cell]()
     for adversary in ADVERSARIES:
         views = [view(run.records, run.n_clients, adversary, colluders) for run in runs]
         if adversary == COLLUDERS:
-            said = f"{colluders} {COLLUDERS}"
+            name = f"{colluders} {COLLUDERS}"
         else:
-            said = adversary
-        found += [_cell(said, column, runs, views, price or smallest) for column in columns]
-    return tuple(found)
+            name = adversary
+        cells += [_cell(name, column, runs, views, price or smallest) for column in columns]
+    return tuple(cells)
 
 
 def _columns(runs: Sequence[RunCost], promise: Guarantee, group: int) -> list[_Column]:
+    """Returns the columns of the matrix: one example, one client, and a group of units."""
     units = [next(iter(run.kinds))[0] if run.kinds else promise.unit for run in runs]
+
+    # an example: of a run that protects whole clients, one client stands for it, which changes to another value
     if "client" in units:
-        whole = replace(promise, relation="replace_one")
+        sample = _Column(
+            "sample", replace(promise, relation="replace_one"), (1,) * len(runs), bound_of="the whole client"
+        )
     else:
-        whole = promise
-    alike = len({run.n_clients for run in runs}) == 1 or promise.unit == "client"
+        sample = _Column("sample", promise, (1,) * len(runs))
+
+    # a client: one unit, or all its examples as a group
     sizes = tuple(1 if unit == "client" else run.sizes for unit, run in zip(units, runs, strict=True))
-    if None in sizes:
+    if len({run.n_clients for run in runs}) > 1 and promise.unit != "client":
+        missing = "the runs have other clients"
+    elif None in sizes:
         missing = "how many examples a client has is not on record"
     else:
         missing = ""
-    if alike:
-        missing = missing
-    else:
-        missing = "the runs have other clients"
     if None in sizes or promise.unit == "client":
-        of_clients = ""
+        bound_of = ""
     else:
-        of_clients = "all examples of a client"
-    return [
-        _Column("sample", whole, (1,) * len(runs), "the whole client" if "client" in units else ""),
-        _Column("client", promise, (None,) * len(runs) if missing else sizes, of_clients, missing=missing),
-        _Column(f"group of {group} {promise.unit}s", promise, (group,) * len(runs), several=group > 1),
-    ]
+        bound_of = "all examples of a client"
+    groups = (None,) * len(runs) if missing else sizes
+    client = _Column("client", promise, groups, bound_of=bound_of, missing=missing)
+
+    several = _Column(f"group of {group} {promise.unit}s", promise, (group,) * len(runs), several=group > 1)
+    return [sample, client, several]
 
 
 def _cell(
     adversary: str, column: _Column, runs: Sequence[RunCost], views: Sequence[AdversaryView], price: Price
 ) -> Cell:
-    promise, stronger = column.promise, [column.bound_of, *(one.bound_of for one in views)]
-    assumes = [column.missing, *(one.assumes for one in views)]
+    """Returns the bound for one unit against one adversary."""
+    promise = column.promise
+
+    # there is a bound only if there is one for every run
     charges = list[Counter[PrivacyCost]]()
-    for run, group, one in zip(runs, column.groups, views, strict=True):
-        if group is not None and one.records is not None:
-            charges.append(charges_of(run, one.records, promise, group))
-    epsilon, name = math.inf, "none"
+    for run, group, adversary_view in zip(runs, column.groups, views, strict=True):
+        if group is not None and adversary_view.records is not None:
+            charges.append(charges_of(run, adversary_view.records, promise, group))
     if len(charges) == len(runs):
-        epsilon, name = price(_histories(charges, runs, column))
-    records = [record for run in runs for record in run.records]
-    alone = all(group == 1 for group in column.groups)
-    amplified = [run.records if alone else [in_any_slot(one) for one in run.records] for run in runs]
+        epsilon, accountant = price(_histories(charges, runs, column))
+    else:
+        epsilon, accountant = math.inf, "none"
+
+    if math.isfinite(epsilon):
+        bound_of = _joined([column.bound_of, *(adversary_view.bound_of for adversary_view in views)])
+    else:
+        bound_of = ""
+    is_single_unit = all(group == 1 for group in column.groups)
+    amplifications = list[str]()
+    for run in runs:
+        records = run.records if is_single_unit else [in_any_slot(record) for record in run.records]
+        amplifications.append(amplification(records, run.n_clients))
     return Cell(
-        adversary,
-        column.unit,
-        epsilon,
-        name,
-        promise.relation + (f"({promise.shared})" if promise.shared else ""),
-        "; ".join(dict.fromkeys(said for said in stronger if said)) if math.isfinite(epsilon) else "",
-        "; ".join(dict.fromkeys(amplification(told, run.n_clients) for run, told in zip(runs, amplified, strict=True))),
-        "; ".join(dict.fromkeys(said for said in assumes if said)),
-        simulated(records),
+        adversary=adversary,
+        unit=column.unit,
+        epsilon=epsilon,
+        accountant=accountant,
+        relation=promise.relation + (f"({promise.shared})" if promise.shared else ""),
+        bound_of=bound_of,
+        amplification=_joined(amplifications),
+        assumes=_joined([column.missing, *(adversary_view.assumes for adversary_view in views)]),
+        simulated=simulated([record for run in runs for record in run.records]),
     )
+
+
+def _joined(texts: Sequence[str]) -> str:
+    """Returns the distinct texts that are not empty, in order."""
+    return "; ".join(dict.fromkeys(text for text in texts if text))
 
 
 def _histories(charges: Sequence[Counter[PrivacyCost]], runs: Sequence[RunCost], column: _Column) -> list[History]:
@@ -159,8 +188,8 @@ def _histories(charges: Sequence[Counter[PrivacyCost]], runs: Sequence[RunCost],
     # squares of shifts are convex, and at one that costs at least what each client costs for all others
     exact = all(event.composes_exactly for each in charges for charge in each for event in charge.events)
     aligned = column.promise.aligned and (exact or not column.several)
-    found = together(charges, [run.n_clients for run in runs], aligned=aligned)
-    return [history for _, history in found]
+    groups = together(charges, [run.n_clients for run in runs], aligned=aligned)
+    return [history for _, history in groups]
 
 
 @lru_cache(maxsize=64)

@@ -27,7 +27,7 @@ class Mechanism(Protocol):
 
     @property
     def name(self) -> NoiseDistributionName:
-        """The name that records carry."""
+        """The name in ledger records."""
         ...
 
     @property
@@ -36,12 +36,12 @@ class Mechanism(Protocol):
         ...
 
     def draw(self, keys: Tensor, dim: int, amount: float = 1.0) -> Tensor:
-        """Unit noise, a row for each key and where the keys lie: `[k, dim]` in float64.
+        """Returns unit noise, one row for each key: `[k, dim]` in float64, on the device of the keys.
 
         Args:
-            keys: What opens the rows' random streams, `[k, 8]`, as `Randomness.keys` gives them; on the processor for
-                an amount other than 1.
-            dim: How many draws.
+            keys: Keys of the rows' random streams, `[k, 8]`, from `Randomness.keys`; on the CPU for an amount other
+                than 1.
+            dim: Number of draws in a row.
             amount: Draw the sum of this many independent copies, at least 1, also fractional. With secure aggregation
                 it is participants over `min_honest`: extra participants add extra noise.
         """
@@ -49,9 +49,9 @@ class Mechanism(Protocol):
 
 
 EVERYBODY = -1
-"""Whose noise it is where a sum over clients has noise of its own."""
+"""Stands for a client's index where noise is added to a sum over clients, not to the row of one client."""
 
-_IN_CACHE, _ELSEWHERE = 2**15, 2**23  # numbers that get noise at once, on a processor and on other devices
+_IN_CACHE, _ON_DEVICE = 2**15, 2**23  # numbers that get noise at once, on the CPU and on other devices
 
 
 @checked("privacy.mechanism")
@@ -70,7 +70,7 @@ class Gaussian:
         return 1.0
 
     def draw(self, keys: Tensor, dim: int, amount: float = 1.0) -> Tensor:
-        """Normal draws of variance `amount`."""
+        """Returns normal draws of variance `amount`."""
         return normal_rows(keys, dim).mul_(math.sqrt(amount))
 
 
@@ -90,7 +90,7 @@ class Laplace:
         return math.sqrt(2)
 
     def draw(self, keys: Tensor, dim: int, amount: float = 1.0) -> Tensor:
-        """Differences of two Gamma(amount) draws, which are Laplace draws for amount 1."""
+        """Returns differences of two Gamma(amount) draws, which are Laplace draws for amount 1."""
         if amount == 1:
             return laplace_rows(keys, dim)
         return laplace_sum_rows(keys, dim, amount)
@@ -98,13 +98,13 @@ class Laplace:
 
 @dataclass(frozen=True)
 class NoiseDistribution:
-    """What follows from the name of a mechanism, which says how its noise is priced, whoever draws it.
+    """The properties of a named noise distribution. The name alone decides how noise is priced, not who draws it.
 
     Attributes:
         mechanism: Draws the noise.
-        norm: Norm of the clip that suits it.
-        pure: Whether it has a finite epsilon at delta 0, under that norm.
-        within_95: 95 % of draws are within so many standard deviations, those of a mean of several draws too.
+        norm: Norm of the clip that suits the noise.
+        pure: Whether the noise has a finite epsilon at delta 0, under that norm.
+        within_95: Number of standard deviations within which 95 % of draws are, also those of a mean of several draws.
     """
 
     mechanism: Mechanism
@@ -121,7 +121,7 @@ MECHANISMS: dict[str, Mechanism] = {name: law.mechanism for name, law in NOISE_D
 
 
 def _check_rows(count: int, scales: Sequence[float], clients: Sequence[int]) -> None:
-    """Refuse rows that have no noise scale, or share a client and so its noise.
+    """Refuses rows that have no noise scale, or that share a client and therefore its noise.
 
     Raises:
         ConfigError: a scale is not positive and finite.
@@ -146,7 +146,7 @@ def add_noise(
     past: NoiseHistory | None = None,
     shared: Callable[[int], Tensor] | None = None,
 ) -> Release:
-    """Add noise to sums of bounded sensitivity.
+    """Adds noise to sums of bounded sensitivity.
 
     Args:
         bounded: Sums of clipped contributions, `[k, dim]`.
@@ -156,9 +156,11 @@ def add_noise(
         randomness: The run's random streams.
         clients: Index of each row's client in the run, or `EVERYBODY` for a sum over clients.
         amount: Sum of this many copies of the noise; see `Mechanism.draw`.
-        past: Makes noise of the unit noise of this round and those before it, where rounds have no noise of their own.
-        shared: With `past`: unit noise of a round beside each row's own, by the round, `[k, dim]` in float64 and where
-            the rows are. One filter is for both: noise that cancels in a round's sum has the same one at all its ends.
+        past: Makes correlated noise from the unit noise of this round and of those before it; None if the noise of
+            rounds is independent.
+        shared: With `past`: returns the unit noise of a round that is added to each row's individual noise before both
+            are filtered, `[k, dim]` in float64 on the device of the rows. Noise that cancels in a round's sum gets the
+            same filter at all clients.
 
     Returns:
         The noised rows, in float64, as a `Release` that only a ledger opens.
@@ -174,17 +176,20 @@ def add_noise(
     count, dim = bounded.shape
     _check_rows(count, scales, clients)
     grids = [2.0 ** (math.ceil(math.log2(scale)) - 20) for scale in scales]
-    facts = torch.tensor([scales, grids], dtype=torch.float64).T
+    scales_and_grids = torch.tensor([scales, grids], dtype=torch.float64).T
     keys = randomness.keys("noise", record.round, record.index, clients)
-    there = amount == 1 and may_draw(bounded.device)
-    if there:
-        keys, facts = moved(bounded.device, keys, facts)
+    draws_on_device = amount == 1 and may_draw(bounded.device)
+    if draws_on_device:
+        keys, scales_and_grids = moved(bounded.device, keys, scales_and_grids)
     else:
-        (facts,) = moved(bounded.device, facts)
+        (scales_and_grids,) = moved(bounded.device, scales_and_grids)
     noised = torch.empty_like(bounded, dtype=torch.float64)
-    height = max((_IN_CACHE if bounded.device.type == "cpu" else _ELSEWHERE) // max(dim, 1), 1)
 
-    def drawn(keys: Tensor, rows: slice) -> Tensor:
+    # noise is drawn and added for some rows at a time
+    height = max((_IN_CACHE if bounded.device.type == "cpu" else _ON_DEVICE) // max(dim, 1), 1)
+    blocks = [slice(top, top + height) for top in range(0, count, height)]
+
+    def draw_unit(keys: Tensor, rows: slice) -> Tensor:
         unit = mechanism.draw(keys[rows], dim, amount)
         if unit.shape != noised[rows].shape:
             raise PrivacyError(f"{mechanism.name} noise of shape {tuple(unit.shape)}: draw one row for each key")
@@ -192,41 +197,36 @@ def add_noise(
             return unit
         return moved(bounded.device, unit)[0]
 
-    def filtered(keys: Tensor, rows: slice, round_index: int, beside: Tensor | None) -> Tensor:
-        if beside is None:
-            unit = drawn(keys, rows)
-        else:
-            unit = drawn(keys, rows).add_(beside[rows])
+    def filtered(keys: Tensor, rows: slice, round_index: int, shared_noise: Tensor | None) -> Tensor:
+        unit = draw_unit(keys, rows)
+        if shared_noise is not None:
+            unit.add_(shared_noise[rows])
         if past is None:
             return unit
         return past.filtered(unit, rows, round_index)
 
     def add(rows: slice) -> None:
-        unit = filtered(keys, rows, record.round, now)
-        scale, grid = facts[rows].split(1, 1)
+        unit = filtered(keys, rows, record.round, current_shared_noise)
+        scale, grid = scales_and_grids[rows].split(1, 1)
         exact = (unit * scale).add_(bounded[rows])
         noised[rows] = exact.div_(grid).round_().mul_(grid)
 
-    pieces = [slice(top, top + height) for top in range(0, count, height)]
+    # correlated noise needs that of all earlier rounds, which a stopped run draws again
     if past is not None:
-        for earlier in past.missing(record.round, count, dim, bounded.device):
-            before = randomness.keys("noise", earlier, record.index, clients)
-            if there:
-                (before,) = moved(bounded.device, before)
-            else:
-                (before,) = (before,)
-            beside = None if shared is None else shared(earlier)
-            for rows in pieces:
-                filtered(before, rows, earlier, beside)
-            past.finish(earlier)
-    if shared is None:
-        now = None
-    else:
-        now = shared(record.round)
+        for earlier_round in past.missing(record.round, count, dim, bounded.device):
+            earlier_keys = randomness.keys("noise", earlier_round, record.index, clients)
+            if draws_on_device:
+                (earlier_keys,) = moved(bounded.device, earlier_keys)
+            earlier_shared_noise = None if shared is None else shared(earlier_round)
+            for rows in blocks:
+                filtered(earlier_keys, rows, earlier_round, earlier_shared_noise)
+            past.finish(earlier_round)
+
+    current_shared_noise = None if shared is None else shared(record.round)
     if bounded.device.type == "cpu":
-        threads.each(lambda _, rows: add(rows), pieces)
+        threads.each(lambda _, rows: add(rows), blocks)
     else:
-        for rows in pieces:
+        for rows in blocks:
             add(rows)
     if past is not None:
         past.finish(record.round)

@@ -1,7 +1,8 @@
-"""Long lists of a ledger line in few bytes: who answered, and numbers of which each stands for many clients.
+"""Packs the long lists of a ledger line into few bytes: cohorts, and numbers that many clients share.
 
-A list of whole numbers is written as their differences, four bytes each, first all lowest bytes, then all next ones;
-that is compressed (zlib, RFC 1950) and written in base64: a random cohort takes hardly more than its entropy.
+A list of whole numbers is written as their differences, four bytes each, first all lowest bytes, then all second ones
+and so on. The bytes are compressed (zlib, RFC 1950) and written in base64: a random cohort takes hardly more than its
+entropy.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _MOST = 10**6  # clients, as many as a ledger's header may name
 
 
 def packed_clients(clients: Sequence[int] | None) -> object:
-    """A cohort: a text where it is long and in ascending order, else as it is."""
+    """Returns a cohort as a text if it is long and in ascending order, else as it is."""
     if clients is None or len(clients) < _FEWEST:
         return clients
     gaps = np.diff(np.asarray(clients, dtype=np.int64), prepend=-1) - 1
@@ -29,44 +30,45 @@ def packed_clients(clients: Sequence[int] | None) -> object:
 
 
 def packed_numbers(numbers: float | Sequence[float]) -> object:
-    """Numbers of several clients: the different ones, and a text that says whose is which, where that is shorter."""
+    """Returns the distinct numbers and a text of each client's index into them; `numbers` where that is no shorter."""
     if not isinstance(numbers, Sequence) or len(numbers) < _FEWEST:
         return numbers
     levels = list(dict.fromkeys(numbers))
-    place = {level: index for index, level in enumerate(levels)}
     if len(levels) > len(numbers) // 4:
         return numbers
-    return {"levels": levels, "of": _text(np.array([place[number] for number in numbers]))}
+    index_of = {level: index for index, level in enumerate(levels)}
+    return {"levels": levels, "of": _text(np.array([index_of[number] for number in numbers]))}
 
 
-def unpacked_clients(told: object) -> list[int]:
-    """What `packed_clients` was given.
+def unpacked_clients(packed: object) -> list[int]:
+    """Returns the cohort that `packed_clients` packed.
 
     Raises:
-        ValueError: the text is none that it gives.
+        ValueError: the argument is no text that `packed_clients` returns.
     """
-    if not isinstance(told, str):
+    if not isinstance(packed, str):
         raise ValueError("not a packed cohort")
-    return ((_numbers(told) + 1).cumsum() - 1).tolist()
+    return ((_numbers(packed) + 1).cumsum() - 1).tolist()
 
 
-def unpacked_numbers(told: object) -> list[float]:
-    """What `packed_numbers` was given.
+def unpacked_numbers(packed: object) -> list[float]:
+    """Returns the numbers that `packed_numbers` packed.
 
     Raises:
-        ValueError: levels or text are none that it gives.
+        ValueError: the argument is nothing that `packed_numbers` returns.
     """
-    match told:
+    match packed:
         case {"levels": list() as levels, "of": str() as text, **rest} if not rest:
-            places = _numbers(text)
-            if places.max(initial=-1) >= len(levels):
+            indices = _numbers(text)
+            if indices.max(initial=-1) >= len(levels):
                 raise ValueError("not packed numbers")
-            return [levels[place] for place in places.tolist()]
+            return [levels[index] for index in indices.tolist()]
         case _:
             raise ValueError("not packed numbers")
 
 
 def _text(numbers: np.ndarray[Any, Any]) -> str:
+    """Returns whole numbers in [0, 2**32) as compressed text."""
     planes = numbers.astype("<u4").view(np.uint8).reshape(-1, 4).T
     # gaps of random cohorts repeat nothing but zeros: longer matches would only disturb the code
     writer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, zlib.Z_RLE)
@@ -74,6 +76,7 @@ def _text(numbers: np.ndarray[Any, Any]) -> str:
 
 
 def _numbers(text: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Returns the whole numbers of a compressed text."""
     try:
         reader = zlib.decompressobj()
         planes = reader.decompress(base64.b64decode(text, validate=True), 4 * _MOST + 4)

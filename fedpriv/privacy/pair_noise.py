@@ -1,4 +1,4 @@
-"""Draws of the noise that cancels between pairs of clients."""
+"""Draws the noise that cancels between pairs of clients."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import PairSecrets, Randomness, normal
 
 _ZERO = 1e-10  # eigenvalues of Laplacians below it
-_COLUMNS = 1024  # that fit into the cache
-_EVEN = 300  # clients times a draw cost what a draw does: each of `spread`'s numbers is a sum over all of them
+_COLUMNS = 1024  # columns at a time, which fit into the cache
+_EVEN = 300  # with so many clients, a number of `spread`, a sum over all of them, takes twice the time of one draw
 
 
 def with_pair_noise(
@@ -26,24 +26,26 @@ def with_pair_noise(
     randomness: Randomness,
     clients: Sequence[int],
 ) -> Tensor:
-    """Bounded rows and the noise of the pairs among these clients, in float64; each client's own is still to be added.
+    """Returns bounded rows plus the noise of the pairs among these clients, in float64.
+
+    Each client's individual noise is not added here.
 
     Args:
-        rows: `[k, dim]`.
-        scales: Standard deviation of each client's own noise: the same for all, in the units of `rows`.
-        pairs: Who shares secrets, and how much noise a pair adds.
-        record: Names the answer.
-        randomness: The run's streams.
+        rows: The rows, `[k, dim]`.
+        scales: Standard deviation of each client's individual noise: the same for all, in the units of `rows`.
+        pairs: The pairs that share secrets, and how much noise a pair adds.
+        record: The record of the answer, which names its noise.
+        randomness: The run's random streams.
         clients: Population index of each row.
     """
     if pairs.ratio == 0 or len(clients) < 2:
         return rows
-    (scale,) = set(scales)  # both ends of a pair add the same
-    noise = of_answer(pairs, randomness, record.round, record.index, clients, rows.shape[1], scale)
+    (scale,) = set(scales)  # both clients of a pair add the same noise, so that there is only one scale
+    noise = noise_of_answer(pairs, randomness, record.round, record.index, clients, rows.shape[1], scale)
     return noise.to(rows.device).add_(rows)
 
 
-def of_answer(
+def noise_of_answer(
     pairs: Pairs,
     randomness: Randomness,
     round_index: int,
@@ -52,17 +54,23 @@ def of_answer(
     dim: int,
     scale: float = 1.0,
 ) -> Tensor:
-    """Noise of all pairs among these clients, `[k, dim]` in float64, where each client's own has deviation `scale`."""
-    at, deviation = (round_index, index), pairs.ratio * scale
+    """Returns the noise of all pairs among these clients, `[k, dim]` in float64.
+
+    `scale` is the standard deviation of a client's individual noise.
+    """
+    deviation = pairs.ratio * scale
+    # one draw for each pair, or one for each client, whichever is faster
     if pairs.edges is None or len(within(pairs.edges, tuple(clients))) > len(clients) * (1 + len(clients) / _EVEN):
-        return spread(randomness, *at, clients, pairs.edges, dim, deviation)
-    return of_pairs(randomness, *at, clients, pairs.edges, dim).mul_(deviation)
+        return spread(randomness, round_index, index, clients, pairs.edges, dim, deviation)
+    return of_pairs(randomness, round_index, index, clients, pairs.edges, dim).mul_(deviation)
 
 
 def of_pairs(
     randomness: Randomness, round_index: int, index: int, clients: Sequence[int], edges: Edges, dim: int
 ) -> Tensor:
-    """Unit noise of every pair whose ends both take part, added at its smaller number and subtracted at the other.
+    """Draws unit noise for every pair of participants that shares a secret.
+
+    It is added to the row of the client with the smaller number and subtracted from the other.
 
     Returns:
         `[k, dim]` in float64: covariance between rows is the Laplacian of the pairs. Columns sum to zero.
@@ -77,7 +85,7 @@ def of_pairs(
 
 @lru_cache(maxsize=64)
 def within(edges: Edges, clients: tuple[int, ...]) -> Edges:
-    """The pairs whose ends are both among these clients, as rows: the plus stands first."""
+    """Returns the pairs of two of these clients, as pairs of rows; noise is added to the first one's row."""
     row_of = {client: row for row, client in enumerate(clients)}
     return tuple((row_of[i], row_of[j]) for i, j in edges if i in row_of and j in row_of)
 
@@ -91,21 +99,24 @@ def of_one_client(
     dim: int,
     secrets: PairSecrets,
 ) -> Tensor:
-    """A client's row of `of_pairs`, made where its owner is: from the secrets that it shares with its partners.
+    """Draws one client's row of `of_pairs`, from the secrets that it shares with its partners.
 
     Args:
-        randomness: Names the run and its attempt.
+        randomness: The run's random streams, which name the run and its attempt.
         round_index: The round.
-        index: Which answer of the round.
-        client: Who it is.
-        partners: With whom it shares secrets and who take part.
-        dim: How many draws.
-        secrets: Its own, with each of them.
+        index: Number of the answer within the round.
+        client: Number of the client.
+        partners: Numbers of the participants with which it shares a secret.
+        dim: Length of the row.
+        secrets: The client's secrets with each partner.
     """
     total = torch.zeros(dim).double()
     for other in sorted(partners):
         draw = normal(randomness.pair_stream(client, other, round_index, index, secrets), dim)
-        total += draw if client < other else -draw
+        if client < other:
+            total += draw
+        else:
+            total -= draw
     return total
 
 
@@ -119,29 +130,32 @@ def with_noise_of_own_pairs(
     own: Sequence[int],
     secrets: PairSecrets,
 ) -> Tensor:
-    """`with_pair_noise` where a client is alone: its row `[1, dim]` and the noise of its pairs.
+    """Returns `with_pair_noise` for the row of the one client in this process.
 
-    Both ends draw alike, whatever attempt either of them is at.
+    Both clients of a pair draw the same noise, whatever attempt either of them is at.
 
     Args:
-        rows: Its bounded row; `[0, dim]` where it takes no part.
-        scales: As there, of all participants.
-        pairs: As there.
-        record: As there.
-        randomness: As there.
+        rows: The client's bounded row, `[1, dim]`; `[0, dim]` if it does not take part.
+        scales: Standard deviations of the individual noise of all participants, which are the same.
+        pairs: The pairs that share secrets, and how much noise a pair adds.
+        record: The record of the answer, which names its noise.
+        randomness: The run's random streams.
         clients: Population index of each participant.
-        own: Its own, where it takes part.
-        secrets: What it has agreed with the others.
+        own: Population index of the client of this process; empty if it does not take part.
+        secrets: The secrets that it has agreed with the others.
     """
-    (scale,), found = set(scales) if pairs.ratio else {0.0}, rows.double()
-    for client in own if pairs.ratio else ():
+    noised = rows.double()
+    if not pairs.ratio:
+        return noised
+    (scale,) = set(scales)
+    for client in own:
         others = {*clients} - {client}
         if pairs.edges is not None:
             others &= {a + b - client for a, b in pairs.edges if client in (a, b)}
-        named = replace(randomness, attempt=0)
-        noise = of_one_client(named, record.round, record.index, client, sorted(others), rows.shape[1], secrets)
-        found = found + noise.mul_(pairs.ratio * scale).to(rows.device)
-    return found
+        first_attempt = replace(randomness, attempt=0)
+        noise = of_one_client(first_attempt, record.round, record.index, client, sorted(others), rows.shape[1], secrets)
+        noised = noised + noise.mul_(pairs.ratio * scale).to(rows.device)
+    return noised
 
 
 def spread(
@@ -153,18 +167,20 @@ def spread(
     dim: int,
     deviation: float = 1.0,
 ) -> Tensor:
-    """What `of_pairs` draws times `deviation`, in law, with one draw for each client instead of one for each pair.
+    """Draws noise with the distribution of `of_pairs` times `deviation`, with one draw for each client, not each pair.
 
     With w independent normal rows and L the Laplacian of the pairs of k clients, `L^(1/2) w` has covariance L between
     rows and is Gaussian. Where all pairs share secrets, `L^(1/2) = sqrt(k) (I - 11' / k)`.
     """
-    rows, total = torch.empty(len(clients), dim).double(), torch.zeros(dim).double()
+    rows = torch.empty(len(clients), dim).double()
+    total = torch.zeros(dim).double()
     for row, client in zip(rows, clients, strict=True):
         draw = normal(randomness.stream("spread", round_index, index, client), dim)
         row.copy_(draw)
         total += draw
     if edges is None:
-        mean, factor = total / len(clients), len(clients) ** 0.5 * deviation
+        mean = total / len(clients)
+        factor = len(clients) ** 0.5 * deviation
         for row in rows:  # one at a time: it stays in the cache
             row.sub_(mean).mul_(factor)
         return rows
@@ -176,7 +192,10 @@ def spread(
 
 @lru_cache(maxsize=64)
 def root(edges: Edges, clients: tuple[int, ...]) -> Tensor:
-    """The symmetric square root of the pairs' Laplacian, `[k, k]`. (It alone is the same on every machine.)"""
+    """Returns the symmetric square root of the pairs' Laplacian, `[k, k]`.
+
+    Of all square roots, it is the only one that is the same on every machine: eigenvectors may differ.
+    """
     laplacian = torch.zeros(len(clients), len(clients)).double()
     for a, b in within(edges, clients):
         ends = torch.tensor([a, b])

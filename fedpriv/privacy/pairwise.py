@@ -1,7 +1,8 @@
-"""Noise that cancels between pairs of clients: who shares a secret with whom, and what a record says of it.
+"""Settings of noise that cancels between pairs of clients, and what records hold of it.
 
-Each pair of clients that share a secret adds the same noise, one of them with a plus and the other with a minus. Every
-row is hidden in its own noise and in that of its pairs; in a sum over the clients only their own noise is left.
+Two clients that share a secret add the same noise, one of them with a plus and the other with a minus. Every row is
+hidden by the client's individual noise and by that of its pairs; in a sum over the clients only individual noise
+remains.
 
 Sources: Dwork et al. (2006); Sabater, Bellet and Ramon (2022); Allouah et al. (2024).
 """
@@ -29,7 +30,7 @@ class Complete:
     """Every two clients share a secret."""
 
     def edges(self, n_clients: int) -> Edges | None:
-        """None: all pairs, which nobody needs to list."""
+        """Returns None, which stands for all pairs."""
         return None
 
     def __str__(self) -> str:
@@ -43,14 +44,14 @@ class RandomRegular:
 
     Args:
         degree: Number of secrets of a client; below the number of clients, and their product is even.
-        seed: Public.
+        seed: Public seed of the graph.
     """
 
     degree: Count
     seed: Whole = 0
 
     def edges(self, n_clients: int) -> Edges | None:
-        """The pairs among `n_clients` clients.
+        """Returns the pairs among `n_clients` clients.
 
         Raises:
             ConfigError: there is no such graph.
@@ -66,10 +67,10 @@ class RandomRegular:
 
 @dataclass(frozen=True)
 class Topology:
-    """Those share a secret who are neighbours in the run's network, which must be a graph."""
+    """Neighbours in the run's network share a secret. The network must be a graph."""
 
     def edges(self, n_clients: int) -> Edges | None:
-        """Refused: a run looks them up in its network and makes `Links` of them."""
+        """Always raises ConfigError: a run takes the pairs from its network and replaces this setting by `Links`."""
         raise ConfigError(_FIELD, "topology", "the run has no network to take the pairs from")
 
     def __str__(self) -> str:
@@ -78,18 +79,18 @@ class Topology:
 
 @dataclass(frozen=True)
 class Links:
-    """Pairs of one's own.
+    """The pairs of a list share a secret.
 
     Args:
-        pairs: Two clients each; the order, and which comes first, do not matter.
-        name: As printed.
+        pairs: Pairs of client numbers; their order, and the order within a pair, do not matter.
+        name: Name of the list, as printed.
     """
 
     pairs: Edges
     name: str = "links"
 
     def edges(self, n_clients: int) -> Edges | None:
-        """The pairs, in order.
+        """Returns the pairs, sorted.
 
         Raises:
             ConfigError: a pair of one client, or a client that does not exist.
@@ -109,17 +110,17 @@ Secrets = Complete | RandomRegular | Topology | Links
 @checked("privacy.trust.pairwise")
 @dataclass(frozen=True)
 class Pairwise:
-    """Nobody is trusted, and every message is seen; but each two clients that share a secret add noise that cancels.
+    """Nobody is trusted, and an observer sees every message; but clients that share a secret add noise that cancels.
 
-    Every answer is a function of rows noised jointly, so that any strategy works unchanged, on a star and on a graph.
+    Every answer is a function of jointly noised rows, so that any strategy works unchanged, on a star and on a graph.
     Simulated: one process draws the noise of all pairs. Gaussian noise only.
 
     Args:
-        colluders: So many clients may tell each other, and whoever sees the messages, all that they know: their data,
-            their noise and that of their pairs. The noise is priced for the worst choice of them.
-        ratio: Standard deviation of a pair's noise over that of a client's own. 1 to 10 is usual: more hides a row
-            better in its pairs, so that less noise of its own is needed, and is more to be averaged out on a graph.
-        secrets: Who shares a secret with whom: `Complete()`, `RandomRegular(degree)`, `Topology()` or `Links(pairs)`.
+        colluders: Number of clients that may reveal all that they know, to each other and to the observer: their data,
+            their noise and that of their pairs. The noise is priced for the worst choice of colluders.
+        ratio: Standard deviation of a pair's noise over that of a client's individual noise; usually 1 to 10. With more
+            pairwise noise a row needs less individual noise, but more noise must be averaged out on a graph.
+        secrets: The pairs that share a secret: `Complete()`, `RandomRegular(degree)`, `Topology()` or `Links(pairs)`.
 
     Source: Sabater, Bellet and Ramon (2022), Allouah et al. (2024); docs/threat_model.md has the price.
     """
@@ -131,11 +132,11 @@ class Pairwise:
     secrets: Secrets = Complete()
 
     def shares(self, n_clients: int) -> int:
-        """Each row has noise of its own."""
+        """Returns 1: each row has individual noise."""
         return 1
 
     def pairs(self, n_clients: int) -> Pairs:
-        """What records say of it.
+        """Returns the pairwise noise as records hold it.
 
         Raises:
             ConfigError: there is no such graph of secrets.
@@ -151,7 +152,7 @@ class Pairwise:
 class KeyAgreedPairwise(Pairwise):
     """`Pairwise` between organisations: each pair has a secret that nobody else can compute.
 
-    No setting of a configuration: a site makes it of `Pairwise` where it draws noise of pairs from agreed keys.
+    It is no setting of a configuration: a site replaces `Pairwise` by it if it draws pairwise noise from agreed keys.
     """
 
     def __str__(self) -> str:
@@ -160,13 +161,13 @@ class KeyAgreedPairwise(Pairwise):
 
 @dataclass(frozen=True)
 class Pairs:
-    """What a record says of noise that cancels between pairs: all that its price follows from.
+    """The pairwise noise of a record: everything that its price depends on.
 
     Attributes:
-        ratio: Standard deviation of a pair's noise over that of a client's own; 0 where pairs added none.
-        colluders: How many clients may tell all that they know.
+        ratio: Standard deviation of a pair's noise over that of a client's individual noise; 0 without pairwise noise.
+        colluders: Number of clients that may reveal all that they know.
         secrets: `"complete"`, or a digest of the pairs that share a secret.
-        edges: Those pairs; None when they are all. A ledger file has them once, in its header.
+        edges: The pairs that share a secret; None if all do. A ledger file holds them once, in its header.
     """
 
     ratio: float
@@ -182,22 +183,23 @@ class Pairs:
 
 
 def variance_inflation(pairs: Pairs | None, n_clients: int) -> list[float]:
-    """Standard deviation of each client's noise, its own and that of all its pairs, over that of its own alone."""
+    """Returns, for each client, the standard deviation of all noise in its row over that of its individual noise."""
     if pairs is None:
         return [1.0] * n_clients
-    shared = [n_clients - 1] * n_clients
-    if pairs.edges is not None:
-        shared = [sum(client in pair for pair in pairs.edges) for client in range(n_clients)]
-    return [math.sqrt(1 + pairs.ratio**2 * many) for many in shared]
+    if pairs.edges is None:
+        degrees = [n_clients - 1] * n_clients
+    else:
+        degrees = [sum(client in pair for pair in pairs.edges) for client in range(n_clients)]
+    return [math.sqrt(1 + pairs.ratio**2 * degree) for degree in degrees]
 
 
 def in_order(pairs: object) -> Edges:
-    """Pairs, each once, the smaller number first."""
+    """Returns sorted pairs, each once, the smaller number first."""
     return tuple(sorted({(min(a, b), max(a, b)) for a, b in pairs}))  # pyright: ignore
 
 
 def name_of(edges: Edges | None) -> str:
-    """`"complete"`, or 32 hexadecimal digits that stand for these pairs."""
+    """Returns `"complete"`, or 32 hexadecimal digits that stand for these pairs."""
     if edges is None:
         return "complete"
     return hashlib.blake2b(repr(edges).encode(), digest_size=16).hexdigest()

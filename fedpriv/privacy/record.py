@@ -1,4 +1,4 @@
-"""One line of the ledger: what was asked and how the answer was noised, never the answer."""
+"""One line of the ledger: the query and how its answer was noised, never the answer itself."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _WORDS = {
 
 _PAIRS = {"ratio", "colluders", "secrets"}
 _TIME = {"factor", "separation", "slot"}
-_BRIEF = ("pairs", "time", "batches")  # written only where there is something to say
+_OPTIONAL = ("pairs", "time", "batches")  # fields that are written only if they are not None
 Packing = Callable[[Any], object]
 _PACKED: dict[str, Packing] = {
     "clients": packing.packed_clients,
@@ -53,30 +53,30 @@ def _plain(value: object) -> object:
 
 @dataclass(frozen=True)
 class Record:
-    """One release, without its value: all that its price in epsilon depends on.
+    """One release without its value: everything that its price in epsilon depends on.
 
     Attributes:
         round: Round of the run, from 0.
         query: `"gradient"`, `"client_gradient"`, `"gradient_difference"`, `"statistic:<name>"` or `"message"`.
-        index: Which release of this round, from 0.
+        index: Number of this release within its round, from 0.
         clients: The clients that answered; None means all of them.
         mechanism: Law of the noise. `"none"` is an exact answer and has `non_private` set.
         norm: Norm in which a unit's contribution was clipped.
         bound: Bound C on that norm, rounding included.
         noise_multiplier: Noise scale (standard deviation of a Gaussian, b of a Laplace) over sensitivity, where the
             sensitivity is C (add_remove) or 2C (replace_one). One number, or one for each of `clients`. With `pairs`
-            this is the noise of a client's own alone: its price also follows from `pairs` and who took part.
+            this is a client's individual noise alone, and the price also depends on `pairs` and on the participants.
         sampling: How the units behind the answer were drawn.
         rate: Probability (poisson, allocation) or fraction (without_replacement) with which a unit is drawn; 1 when
             full.
         unit: What is protected: one example (`"sample"`) or one client's data (`"client"`).
         relation: Which data sets count as neighbours.
-        shared: Further exact numbers about the data that count as known, as printed.
-        trust: Who is trusted, as printed, e.g. `"local"`.
+        shared: Further exact numbers about the data that count as public, as printed.
+        trust: The trust assumption, as printed, e.g. `"local"`.
         non_private: Why epsilon is infinite; None when it is finite.
-        digest: Keyed checksum of the released value: after a crash, the repeated answer must have the same.
+        digest: Keyed checksum of the released value: after a crash, the repeated answer must have the same one.
         attempt: Number of resumes with fresh noise so far: each draws other noise for the same round.
-        pairs: Noise that cancels between pairs of those who answered; None without any.
+        pairs: The noise that cancels between pairs of these clients; None if there is none.
         time: How the noise is correlated with that of the rounds before; None if it is not. The price then holds for
             all rounds so far together, and `noise_multiplier` is s over sensitivity (`fedpriv.privacy.correlated`).
         batches: Batches of an epoch of random allocation; round r belongs to epoch `r // batches`. None for every other
@@ -105,7 +105,7 @@ class Record:
     batches: int | None = None
 
     def __post_init__(self) -> None:
-        # a word that nobody knows would be priced as if it were some other one
+        # an unknown word would be priced as if it were some other one
         for name, words in _WORDS.items():
             check_choice(f"record.{name}", getattr(self, name), *words)
         if (self.sampling == "allocation") != (self.batches is not None) or (self.batches or 2) < 2:
@@ -113,56 +113,64 @@ class Record:
             raise ConfigError("record.batches", self.batches, fix)
 
     def to_json(self) -> str:
-        """One line of JSON, in which a digest stands for the pairs that share a secret, and one for the matrix."""
-        told = {name: _PACKED.get(name, _plain)(value) for name, value in vars(self).items() if name not in _BRIEF}
+        """Returns one line of JSON, with digests in place of the pairs that share a secret and of the noise matrix."""
+        values = {name: _PACKED.get(name, _plain)(value) for name, value in vars(self).items() if name not in _OPTIONAL}
         if self.pairs is not None:
-            told["pairs"] = {name: getattr(self.pairs, name) for name in sorted(_PAIRS)}
+            values["pairs"] = {name: getattr(self.pairs, name) for name in sorted(_PAIRS)}
         if self.time is not None:
-            told["time"] = {**vars(self.time), "factor": self.time.factor.name}
+            values["time"] = {**vars(self.time), "factor": self.time.factor.name}
         if self.batches is not None:
-            told["batches"] = self.batches
-        return json.dumps(told, separators=(",", ":"), allow_nan=False)
+            values["batches"] = self.batches
+        return json.dumps(values, separators=(",", ":"), allow_nan=False)
 
     @staticmethod
     def from_json(line: str, edges: Edges | None = None, factor: Factor | None = None) -> Record:
-        """Read one line back.
+        """Reads a record from a line that `to_json` wrote.
 
         Args:
-            line: As `to_json` wrote it.
-            edges: The pairs that share a secret, where they are not all.
-            factor: The matrix of noise that is correlated between rounds, where there is one.
+            line: The line.
+            edges: The pairs that share a secret; None if all do.
+            factor: The matrix of noise that is correlated between rounds; None if there is none.
 
         Raises:
-            ValueError: the line is not a record, or other pairs share its secrets, or its matrix is another.
+            ValueError: the line is not a record, or its digest of the pairs or of the matrix does not belong to these.
         """
         raw: Any = from_json(line, allow_inf_nan=False)
-        if not isinstance(raw, dict) or {*_BRIEF, *raw} != {f.name for f in fields(Record)}:
+        if not isinstance(raw, dict) or {*_OPTIONAL, *raw} != {f.name for f in fields(Record)}:
             raise ValueError("not a ledger record")
         if "pairs" in raw and (not isinstance(raw["pairs"], dict) or {*raw["pairs"]} != _PAIRS):
             raise ValueError("not a ledger record")
-        packed = {
+        unpacked = {
             name: unpack(raw[name]) for name, unpack in _UNPACKED.items() if isinstance(raw.get(name), str | dict)
         }
         if "time" in raw:
-            time = _over_time(raw.pop("time"), factor)
+            time = _read_correlation(raw.pop("time"), factor)
         else:
             time = None
-        told = _RECORD.validate_json(to_json({**raw, **packed}) if packed or time else line, strict=True)
-        told = replace(told, time=time)
-        if told.pairs is None or told.pairs.secrets == name_of(None):
-            return told
-        if edges is None or told.pairs.secrets != name_of(edges):
+        # most lines are validated as they are, without writing JSON again
+        if unpacked or time:
+            line = to_json({**raw, **unpacked}).decode()
+        record = replace(_RECORD.validate_json(line, strict=True), time=time)
+
+        # in the line, a digest stands for the pairs that share a secret
+        if record.pairs is None or record.pairs.secrets == name_of(None):
+            return record
+        if edges is None or record.pairs.secrets != name_of(edges):
             raise ValueError("the pairs that share its secrets are not on record")
-        return replace(told, pairs=replace(told.pairs, edges=edges))
+        return replace(record, pairs=replace(record.pairs, edges=edges))
 
 
-def _over_time(told: Any, factor: Factor | None) -> CorrelatedNoise:  # noqa: ANN401 - whatever a line says
-    if not isinstance(told, dict) or {*told} != _TIME:
+def _read_correlation(raw: Any, factor: Factor | None) -> CorrelatedNoise:  # noqa: ANN401 - any JSON value
+    """Reads a record's `time` field, in which a digest stands for the matrix."""
+    if not isinstance(raw, dict) or {*raw} != _TIME:
         raise ValueError("not a ledger record")
-    numbers = told["separation"], told["slot"]
-    if factor is None or told["factor"] != factor.name or any(type(number) is not int for number in numbers):
+    separation = raw["separation"]
+    slot = raw["slot"]
+    # `type`, not `isinstance`: true and false are no numbers here
+    if factor is None or raw["factor"] != factor.name or type(separation) is not int or type(slot) is not int:
         raise ValueError("the matrix of its noise is not on record")
-    return CorrelatedNoise(factor, *numbers)
+    return CorrelatedNoise(factor, separation, slot)
 
 
-_RECORD = TypeAdapter(Record)  # a number is a number: "3", true and null would be priced as something else
+# strict validation: "3", true or null in place of a number would be priced as something else
+_RECORD = TypeAdapter(Record)

@@ -19,20 +19,20 @@ LEAST_SHARE = 1e-100  # only ratios matter, and the square of a smaller one is 0
 
 
 class Schedule(Protocol):
-    """Relative budget share of a round."""
+    """Gives each round its relative share of the privacy budget."""
 
     def share(self, round_index: int) -> float:
-        """Positive share of round `round_index` (from 0)."""
+        """Returns the positive share of round `round_index` (from 0)."""
         ...
 
 
 @checked("privacy.schedule")
 @dataclass(frozen=True)
 class Uniform:
-    """Every round costs the same."""
+    """Every round has the same share."""
 
     def share(self, round_index: int) -> float:
-        """Return 1."""
+        """Returns 1."""
         return 1.0
 
 
@@ -47,11 +47,11 @@ class Geometric:
     ratio: Positive
 
     def share(self, round_index: int) -> float:
-        """Return `ratio**round_index`."""
+        """Returns `ratio**round_index`."""
         return self.ratio**round_index
 
     def noise_multiplier(self, epsilon: float, rounds: float = math.inf) -> float:
-        """The multiplier with which Laplace noise spends exactly `epsilon` (delta 0) over `rounds` rounds.
+        """Returns the multiplier with which Laplace noise spends exactly `epsilon` (delta 0) over `rounds` rounds.
 
         Args:
             epsilon: Total of all rounds.
@@ -77,7 +77,7 @@ class Custom:
     function: Callable[[int], float]
 
     def share(self, round_index: int) -> float:
-        """Return the function's share.
+        """Returns the function's share.
 
         Raises:
             ConfigError: the function fails, or gives no positive number.
@@ -93,7 +93,7 @@ class Custom:
         return share
 
 
-def _number(given: object) -> float:
-    if isinstance(given, bool) or not isinstance(given, Real):
-        raise TypeError(f"{cut(repr(given))} is no number")
-    return float(given)
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{cut(repr(value))} is no number")
+    return float(value)

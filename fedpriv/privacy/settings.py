@@ -97,7 +97,7 @@ Sampling = FullBatch | Poisson | FixedSize | Cyclic | Allocation
 @checked("privacy.noise")
 @dataclass(frozen=True)
 class Independent:
-    """Each round has noise of its own."""
+    """The noise of each round is independent of that of all others."""
 
 
 Noise = Independent | BSR | Banded | BLT | CorrelatedNoise
@@ -111,7 +111,7 @@ class Local:
     sums_only: ClassVar[bool] = False
 
     def shares(self, n_clients: int) -> int:
-        """Number of clients that make the noise of one release: 1, each its own."""
+        """Returns 1: each client adds all noise of its release itself."""
         return 1
 
     def __str__(self) -> str:
@@ -136,7 +136,7 @@ class SecureAggregation:
     cohort_rounds: Batches | None = None
 
     def shares(self, n_clients: int) -> int:
-        """Number of clients whose noise together is enough: `min_honest`."""
+        """Returns `min_honest`, the number of clients whose noise together is enough."""
         return self.min_honest
 
     def __str__(self) -> str:
@@ -170,7 +170,7 @@ class Central:
             raise ConfigError("privacy.trust.cohort_rounds", self.cohort_rounds, fix)
 
     def shares(self, n_clients: int) -> int:
-        """All clients, drawn or not: the noise on a sum does not depend on the cohort."""
+        """Returns the number of all clients, drawn or not: the noise on a sum does not depend on the cohort."""
         return n_clients
 
     def __str__(self) -> str:
@@ -187,15 +187,15 @@ Trust = Local | SecureAggregation | Central | Pairwise
 @checked("privacy.statistics")
 @dataclass(frozen=True)
 class Statistics:
-    """How constraint values, which are averages of losses, are clipped and paid for.
+    """How constraint values, which are averages of losses, are clipped, and their part of the privacy budget.
 
     Args:
         bound: Each example's loss is clipped to `[0, bound]`.
         share: Part of a round's privacy budget that goes to constraint values, in (0, 1); the gradient gets the rest.
         public_counts: Whether the sizes of groups and classes are public. If not, constraints must state public
             fractions.
-        ratio: As `Pairwise.ratio`, for values. A client uses its own values by themselves, where noise of pairs does
-            not cancel; so 0, noise of its own alone, is best for every strategy that is shipped.
+        ratio: As `Pairwise.ratio`, for constraint values. A client also uses its values by themselves, where pairwise
+            noise does not cancel; so 0, individual noise alone, is best for every strategy that is shipped.
     """
 
     bound: Positive = 4.0
@@ -204,7 +204,7 @@ class Statistics:
     ratio: PairRatio = 0.0
 
     def relative_share(self, norm: str) -> float:
-        """Noise multiplier of a gradient over that of a statistic, at which they split a round's budget by `share`.
+        """Returns the noise multiplier of a gradient over that of a statistic at which they split a budget by `share`.
 
         `(sensitivity / noise)**2` adds up for l2 clips (Gaussian noise), `sensitivity / noise` for l1 (Laplace).
         """
@@ -247,11 +247,11 @@ class Privacy:
         durable: Wait until a round's ledger lines are on the physical disk before anything computed from its answers
             leaves the process. Without it a power cut can lose lines, and the printed `trust` says `no_power_cut`.
         noise: Whether noise is `Independent()` between rounds, or partly cancels over them: `BSR(band)`,
-            `Banded(band)`, `BLT(buffers)`. Gaussian noise, one question a round, no batches or cohorts but all or
-            cyclic ones.
-        budget: Path of the lifetime budget of these data (`fedpriv budget`), from which the run reserves its whole plan
-            before it releases anything, or is refused.
-        shared: What else neighbouring data sets have in common, printed beside `relation`; a run fills it in.
+            `Banded(band)`, `BLT(buffers)`. These need Gaussian noise, one query a round, full or cyclic batches, and
+            no cohorts.
+        budget: Path of the lifetime budget of these data (`fedpriv budget`). The run reserves its whole plan there
+            before it releases anything, and does not start if the budget is too small.
+        shared: Further facts that neighbouring data sets have in common, printed beside `relation`; a run fills it in.
 
     Raises:
         ConfigError: a setting is out of range, or two contradict each other.
@@ -276,7 +276,7 @@ class Privacy:
     budget: str | Path | None = field(default=None, metadata=ASIDE)
 
     def __post_init__(self) -> None:
-        # a mechanism may be the user's own; its name says which law prices it
+        # a mechanism may be a class of the user; its name says which law prices it
         if getattr(self.mechanism, "name", None) not in tuple(NOISE_DISTRIBUTIONS):
             raise ConfigError("privacy.mechanism", self.mechanism, "make it with Gaussian() or Laplace()")
         if self.private:
@@ -334,14 +334,14 @@ class Privacy:
 
     @property
     def over_time(self) -> CorrelatedNoise | None:
-        """How the noise of rounds belongs together, once the run is known; None if each round has noise of its own."""
+        """How the noise of rounds is correlated, once the run is known; None if rounds have independent noise."""
         if isinstance(self.noise, CorrelatedNoise):
             return self.noise
         return None
 
     @property
     def trusted(self) -> str:
-        """What is trusted, as printed: `trust`, and `no_power_cut` where the run is not durable."""
+        """The trust assumption, as printed: `trust`, and `no_power_cut` where the run is not durable."""
         if self.durable:
             return str(self.trust)
         return f"{self.trust}+no_power_cut"
@@ -387,10 +387,10 @@ class Privacy:
     def hides_round_size(self) -> bool:
         """Whether the number of examples or clients in a round is secret, so that the time it takes must be too."""
         if isinstance(self.sampling, Allocation):
-            drawn = True
+            samples_examples = True
         else:
-            drawn = isinstance(self.sampling, Poisson | Cyclic) and self.sampling.rate < 1
-        return self.private and (drawn or self.cohort_rate < 1)
+            samples_examples = isinstance(self.sampling, Poisson | Cyclic) and self.sampling.rate < 1
+        return self.private and (samples_examples or self.cohort_rate < 1)
 
     @property
     def sensitivity(self) -> float:
@@ -400,5 +400,9 @@ class Privacy:
         return self.sensitivity_of(self.clip)
 
     def sensitivity_of(self, clip: Clip) -> float:
-        """`sensitivity` for another clip."""
-        return clip.bound * (1 + ROUNDING) * (1.0 if self.relation == "add_remove" else 2.0)
+        """Returns the `sensitivity` for another clip."""
+        if self.relation == "add_remove":
+            factor = 1.0
+        else:
+            factor = 2.0
+        return clip.bound * (1 + ROUNDING) * factor

@@ -1,8 +1,8 @@
-"""Secrets of pairs that no third party has: X25519 key agreement (RFC 7748) and HKDF-SHA256 (RFC 5869).
+"""Secrets of pairs of clients that no third party has: X25519 key agreement (RFC 7748), HKDF-SHA256 (RFC 5869).
 
-Each client makes a key at home and shows the public half. From its own private half and the other's public half two
-clients compute the same secret; whoever sees all public halves computes none. Whoever can put a public half of its own
-between two clients shares a secret with each of them and counts as a colluder: check the fingerprints out of band.
+Each client makes a private key locally and publishes the public key. Two clients compute the same secret, each from its
+private key and the other's public key; from public keys alone nobody can compute it. An attacker who replaces public
+keys by his own shares a secret with each client and counts as a colluder: compare the fingerprints out of band.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _BYTES = 32
 
 
 def new_key() -> bytes:
-    """A client's private key, 32 bytes from the operating system. It stays with its owner."""
+    """Returns a new private key, 32 bytes from the operating system. It must not leave its owner."""
     return X25519PrivateKey.generate().private_bytes_raw()
 
 
 def public_key(private: bytes) -> bytes:
-    """The public half of a private key, 32 bytes, for all other clients."""
+    """Returns the public key of a private key, 32 bytes, for all other clients."""
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
 def fingerprint_of(public: bytes) -> str:
-    """What two owners compare by another way, e.g. on the telephone: 128 bits of a digest, in groups of four."""
+    """Returns a digest of a public key for comparison out of band, e.g. by telephone: 128 bits, in groups of four."""
     digest = hashlib.sha256(b"fedpriv public key" + public).hexdigest()[:32]
-    return " ".join(digest[at : at + 4] for at in range(0, 32, 4))
+    return " ".join(digest[start : start + 4] for start in range(0, 32, 4))
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class AgreedSecrets:
     """The secrets that one client shares with the others; see `fedpriv.randomness.streams.PairSecrets`.
 
     Args:
-        client: Whose they are.
-        private: Its private key.
-        public: Every client's public key, its own among them, as checked by their owners.
-        session: Names the run, the same for all its clients and for no other run: with the same keys and session two
-            runs would have the same noise of pairs, and the difference of their messages would be without it.
+        client: Number of the client.
+        private: The client's private key.
+        public: Public keys of all clients, this one included, as checked by their owners.
+        session: Name of the run, the same for all its clients and for no other run. With the same keys and session,
+            two runs would have the same pairwise noise, and the difference of their messages would not have any.
 
     Raises:
         ConfigError: there is no session; a key has another length or stands twice, or the client's own is not that of
@@ -70,10 +70,10 @@ class AgreedSecrets:
             raise ConfigError(f"public keys: client {self.client}", "(its own)", fix)
 
     def pair_secret(self, i: int, j: int, purpose: str) -> bytes:
-        """32 bytes, the same at both ends, and others for every other pair and purpose.
+        """Returns 32 bytes, the same for both clients of a pair, and different for every other pair and purpose.
 
         Raises:
-            PrivacyError: neither end is this client, the other has no key here, or its key allows no secret.
+            PrivacyError: this client is not in the pair, the other one has no key here, or its key allows no secret.
         """
         low, high = sorted((i, j))
         if self.client not in (low, high) or low == high or not {low, high} <= {*self.public}:
@@ -85,6 +85,6 @@ class AgreedSecrets:
             )
         except ValueError:
             raise PrivacyError(f"the public key of client {low + high - self.client} allows no secret") from None
-        # both public keys are named: who answers for another's key gets another secret
+        # the name includes both public keys, so that a client with another's key gets a different secret
         name = f"fedpriv/{purpose}/{low}/{high}/".encode() + self.public[low] + self.public[high] + self.session
         return HKDF(SHA256(), _BYTES, salt=None, info=name).derive(shared)

@@ -1,4 +1,4 @@
-"""The global generators of torch, NumPy and Python, seeded for functions of a user's own that draw from them."""
+"""Lends the global generators of torch, NumPy and Python, seeded, to functions of a user that draw from them."""
 
 from __future__ import annotations
 
@@ -13,55 +13,65 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_LOCK = threading.RLock()  # they are one for all threads
+_LOCK = threading.RLock()  # all threads share the global generators
 Seed = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class States:
-    """Where the global generators stand, on the processor."""
+class GeneratorStates:
+    """The states of the global generators on the CPU.
 
-    of_torch: Tensor
-    of_numpy: dict[str, Any]
-    of_python: tuple[Any, ...]
+    Attributes:
+        torch_state: The state of torch's default generator.
+        numpy_state: The state of NumPy's legacy generator.
+        python_state: The state of Python's `random`.
+    """
+
+    torch_state: Tensor
+    numpy_state: dict[str, Any]
+    python_state: tuple[Any, ...]
 
     @classmethod
-    def now(cls) -> Self:
-        """Where they stand."""
-        legacy = np.random.get_state(legacy=False)  # noqa: NPY002 - what functions of users draw from
+    def current(cls) -> Self:
+        """Returns the current states."""
+        legacy = np.random.get_state(legacy=False)  # noqa: NPY002 - functions of users draw from it
         return cls(torch.default_generator.get_state(), dict(legacy), random.getstate())
 
     def restore(self) -> None:
-        """Put them back."""
-        torch.default_generator.set_state(self.of_torch)
-        np.random.set_state(self.of_numpy)  # noqa: NPY002
-        random.setstate(self.of_python)
+        """Sets the generators to these states."""
+        torch.default_generator.set_state(self.torch_state)
+        np.random.set_state(self.numpy_state)  # noqa: NPY002
+        random.setstate(self.python_state)
 
     @property
-    def left(self) -> bool:
-        """Whether somebody has drawn since."""
-        now, rest = States.now(), ("has_gauss", "gauss")
-        mine, others = self.of_numpy["state"], now.of_numpy["state"]
-        numpy = mine["pos"] == others["pos"] and np.array_equal(mine["key"], others["key"])
-        same = numpy and all(self.of_numpy[name] == now.of_numpy[name] for name in rest)
-        return not same or self.of_python != now.of_python or not torch.equal(self.of_torch, now.of_torch)
+    def has_changed(self) -> bool:
+        """True if anything was drawn from a generator since these states were read."""
+        current = GeneratorStates.current()
+        if self.python_state != current.python_state or not torch.equal(self.torch_state, current.torch_state):
+            return True
+        if any(self.numpy_state[name] != current.numpy_state[name] for name in ("has_gauss", "gauss")):
+            return True
+        mine = self.numpy_state["state"]
+        current_state = current.numpy_state["state"]
+        return mine["pos"] != current_state["pos"] or not np.array_equal(mine["key"], current_state["key"])
 
 
 @contextmanager
 def global_generators() -> Generator[Seed]:
-    """A context that lends the global generators and puts them back where they were.
+    """Returns a context that lends the global generators, and restores their states when it ends.
 
-    It gives a function that seeds all of them. Other threads that ask for them wait.
+    Its value is a function that seeds all of them. Other threads that need the generators wait.
     """
     with _LOCK:
-        before = States.now()
+        saved = GeneratorStates.current()
         try:
             yield _seed
         finally:
-            before.restore()
+            saved.restore()
 
 
 def _seed(number: int) -> None:
+    """Seeds all global generators."""
     torch.default_generator.manual_seed(number)
     np.random.seed(number % 2**32)  # noqa: NPY002
     random.seed(number)

@@ -32,23 +32,23 @@ class Keystream:
         self._cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
 
     def words(self, size: int) -> NDArray[np.int64]:
-        """The next `size` words, as signed integers."""
+        """Returns the next `size` words, as signed integers."""
         return np.frombuffer(self._cipher.update(bytes(8 * size)), "<i8")
 
     def fill(self, words: NDArray[np.int64]) -> None:
-        """Write the next words into an array of them."""
+        """Writes the next words into an array."""
         self._cipher.update_into(bytes(words.nbytes), words.data.cast("B"))
 
     def random(self, size: int) -> Floats:
-        """Uniform on [0, 1): the upper 53 bits of a word."""
+        """Returns uniform draws on [0, 1): the upper 53 bits of each word."""
         return _upper(self.words(size)).astype(np.float64) * 2.0**-53
 
     def below(self, rate: float, size: int) -> NDArray[np.bool_]:
-        """`random(size) < rate`, by comparing integers: faster."""
+        """Returns `random(size) < rate`, by comparing integers, which is faster."""
         return below(self.words(size), rate)
 
     def standard_normal(self, size: int) -> Floats:
-        """Normal draws N(0, 1), by Box and Muller: sqrt(-2 ln u) cos(a) and sqrt(-2 ln u) sin(a).
+        """Returns normal draws N(0, 1), by Box and Muller: sqrt(-2 ln u) cos(a) and sqrt(-2 ln u) sin(a).
 
         In each block of 65536 words (the last may be shorter) the first half gives the radii, the second half the
         angles; cosines come before sines. u has 63 bits and is at least `2**-63`, so draws are at most 9.34 in absolute
@@ -61,11 +61,11 @@ class Keystream:
         return draws[:size]
 
     def standard_exponential(self, size: int) -> Floats:
-        """Exponential(1) draws, at most 43.7: -ln u for u with 63 bits."""
+        """Returns Exponential(1) draws, at most 43.7: -ln u for u with 63 bits."""
         return -np.log(self._above_zero(size))
 
     def standard_gamma(self, shape: float, size: int) -> Floats:
-        """Gamma(shape, 1) draws for a shape of at least 1 (Marsaglia and Tsang, 2000).
+        """Returns Gamma(shape, 1) draws for a shape of at least 1 (Marsaglia and Tsang, 2000).
 
         Each draw has two candidates. Where neither is accepted (at most 1 draw in 400) the inverse survival function
         of a further word is used.
@@ -78,8 +78,9 @@ class Keystream:
             with np.errstate(divide="ignore"):  # ln 0: refused
                 accepted = ln_u < x * x / 2 + d * (1 - v + np.log(v))
             draws = np.where(np.isnan(draws) & accepted, d * v, draws)
-        left, last = np.isnan(draws), self._above_zero(size)
-        draws[left] = special.gammainccinv(shape, last[left])
+        missing = np.isnan(draws)
+        uniform = self._above_zero(size)
+        draws[missing] = special.gammainccinv(shape, uniform[missing])
         return draws
 
     def permutation(self, x: int) -> NDArray[np.int64]:
@@ -92,7 +93,7 @@ class Keystream:
 
 
 def below(words: NDArray[np.int64], rate: float) -> NDArray[np.bool_]:
-    """For each word, whether the uniform number on [0, 1) that it gives is smaller than `rate`."""
+    """Returns, for each word, whether its uniform number on [0, 1) is smaller than `rate`."""
     return _upper(words) < np.uint64(math.ceil(rate * 2**53))
 
 
@@ -103,7 +104,7 @@ def uniform_below(words: NDArray[np.int64], n: int) -> NDArray[np.int64]:
 
 
 def order_of(words: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The random order of `0..x-1` that x words give."""
+    """Returns the random order of `0..x-1` that x words give."""
     return words.argsort(kind="stable")
 
 
@@ -112,7 +113,7 @@ def _upper(words: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 def _normal_pairs(words: NDArray[np.int64], draws: Floats) -> None:
-    """Fill `draws` from as many words."""
+    """Fills `draws` from as many words."""
     half = len(words) // 2
     radius = _odd(words[:half])
     radius *= radius  # -2 ln |u| = -ln u^2

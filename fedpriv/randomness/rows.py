@@ -1,7 +1,7 @@
-"""Draws for many clients at once, a row each, where their keys lie.
+"""Draws for many clients at once, one row for each, on the device of their keys.
 
-On the processor each row is drawn by its `Keystream`. Elsewhere all rows are drawn together from the same bits by
-tensor operations, whose logarithms and cosines may differ from the processor's in the last place.
+On the CPU each row is drawn by its `Keystream`. On other devices all rows are drawn together from the same bits by
+tensor operations, whose logarithms and cosines may differ from the CPU's in the last place.
 """
 
 from __future__ import annotations
@@ -18,32 +18,33 @@ from fedpriv.randomness.streams import laplace, laplace_sum, normal
 
 
 def may_draw(device: torch.device) -> bool:
-    """Whether rows can be drawn there, and faster than on the processor: it needs float64."""
+    """Whether rows can be drawn on a device, and faster than on the CPU: it needs float64."""
     return device.type not in ("cpu", "mps")
 
 
 def normal_rows(keys: Tensor, dim: int) -> Tensor:
-    """Standard normal draws, `[k, dim]` in float64, from keys `[k, 8]`; see `Keystream.standard_normal`."""
+    """Returns standard normal draws, `[k, dim]` in float64, from keys `[k, 8]`; see `Keystream.standard_normal`."""
     if keys.device.type == "cpu":
-        return _one_by_one(keys, dim, lambda stream: normal(stream, dim))
+        return _draw_rows(keys, dim, lambda stream: normal(stream, dim))
     words = chacha.words(keys, dim + dim % 2)
     return torch.cat([_normal_pairs(block) for block in words.split(BLOCK, 1)], 1)[:, :dim]
 
 
 def laplace_rows(keys: Tensor, dim: int) -> Tensor:
-    """Draws of Laplace(1), `[k, dim]` in float64, from keys `[k, 8]`."""
+    """Returns draws of Laplace(1), `[k, dim]` in float64, from keys `[k, 8]`."""
     if keys.device.type == "cpu":
-        return _one_by_one(keys, dim, lambda stream: laplace(stream, dim))
-    first, second = (-_odd(part).abs_().log_() for part in chacha.words(keys, 2 * dim).split(dim, 1))
+        return _draw_rows(keys, dim, lambda stream: laplace(stream, dim))
+    first, second = (-_odd(half).abs_().log_() for half in chacha.words(keys, 2 * dim).split(dim, 1))
     return first - second
 
 
 def laplace_sum_rows(keys: Tensor, dim: int, amount: float) -> Tensor:
-    """Sums of `amount` draws of Laplace(1), `[k, dim]` in float64, from keys `[k, 8]` on the processor."""
-    return _one_by_one(keys, dim, lambda stream: laplace_sum(stream, dim, amount))
+    """Returns sums of `amount` draws of Laplace(1), `[k, dim]` in float64, from keys `[k, 8]` on the CPU."""
+    return _draw_rows(keys, dim, lambda stream: laplace_sum(stream, dim, amount))
 
 
-def _one_by_one(keys: Tensor, dim: int, draw: Callable[[Keystream], Tensor]) -> Tensor:
+def _draw_rows(keys: Tensor, dim: int, draw: Callable[[Keystream], Tensor]) -> Tensor:
+    """Draws one row after another, each from its own stream."""
     if len(keys) == 1:
         return draw(Keystream(keys.numpy().tobytes())).unsqueeze(0)
     rows = torch.empty(len(keys), dim, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Random streams by name: each (purpose, round, index, client) of a run has a stream of its own.
+"""Random streams by name: each (purpose, round, index, client) of a run has a separate stream.
 
 There are two seeds. Initial values, cohorts and links follow from the public seed; batches, noise and everything else
 that must stay hidden follow from the secret seed.
@@ -27,15 +27,15 @@ _PUBLIC = ("init", "cohort", "topology")
 
 
 class PairSecrets(Protocol):
-    """Where the secrets come from that two clients share and nobody else has."""
+    """A source of the secrets that two clients share and nobody else has."""
 
     def pair_secret(self, i: int, j: int, purpose: str) -> bytes:
-        """32 bytes, the same for (i, j) and (j, i), and others for every other pair and purpose."""
+        """Returns 32 bytes, the same for (i, j) and (j, i), and different for every other pair and purpose."""
         ...
 
 
 def new_secret() -> int:
-    """128 bits of the operating system's cryptographic randomness."""
+    """Returns 128 bits of the operating system's cryptographic randomness."""
     return secrets.randbits(128)
 
 
@@ -45,7 +45,7 @@ class Randomness:
 
     Args:
         seed: Public seed, of initial values, cohorts and links.
-        secret_seed: Secret seed, of noise and batches: who knows it can subtract the noise. Give 128 random bits or
+        secret_seed: Secret seed, of noise and batches: with it the noise can be subtracted. Give 128 random bits or
             more, since small numbers can be guessed. By default it comes from the operating system.
         attempt: A label that differs after every resume with fresh noise.
         run: Digest of the run's settings: runs with the same secret seed but other settings share no noise.
@@ -63,14 +63,15 @@ class Randomness:
     def stream(
         self, purpose: PublicPurpose | SecretPurpose, round_index: int = 0, index: int = 0, client: int = 0
     ) -> Keystream:
-        """The stream with this name, from its start: the same name gives the same numbers."""
+        """Returns the stream with this name, from its start: the same name gives the same numbers."""
         return Keystream(self._key(purpose, round_index, index, client))
 
     def first_words(
         self, purpose: SecretPurpose, round_index: int, index: int, clients: Sequence[int], sizes: Sequence[int]
     ) -> NDArray[np.int64]:
-        """The first `sizes[i]` words of each client's stream, one client after another."""
-        words, start = np.empty(sum(sizes), "<i8"), 0
+        """Returns the first `sizes[i]` words of each client's stream, one client after another."""
+        words = np.empty(sum(sizes), "<i8")
+        start = 0
         for key, size in zip(self._keys(purpose, round_index, index, clients), sizes, strict=True):
             if size:
                 Keystream(key).fill(words[start : start + size])
@@ -78,86 +79,87 @@ class Randomness:
         return words
 
     def keys(self, purpose: SecretPurpose, round_index: int, index: int, clients: Sequence[int]) -> Tensor:
-        """What opens each client's stream, as little-endian numbers: `[k, 8]` in int32."""
-        whole = bytearray().join(self._keys(purpose, round_index, index, clients))
-        return torch.from_numpy(np.frombuffer(whole, "<i4")).view(-1, 8)
+        """Returns the key of each client's stream, as little-endian numbers: `[k, 8]` in int32."""
+        joined = bytearray().join(self._keys(purpose, round_index, index, clients))
+        return torch.from_numpy(np.frombuffer(joined, "<i4")).view(-1, 8)
 
     def _keys(self, purpose: SecretPurpose, round_index: int, index: int, clients: Sequence[int]) -> Iterator[bytes]:
-        named = self._name(purpose, round_index, index)
+        prefix = self._name(purpose, round_index, index)
         for client in clients:
-            name = named.copy()
-            name.update(b"%d" % client)
-            yield name.digest()
+            hasher = prefix.copy()
+            hasher.update(b"%d" % client)
+            yield hasher.digest()
 
     def of_examples(
         self, purpose: SecretPurpose, round_index: int, index: int, examples: Iterable[tuple[int, int]], size: int
     ) -> NDArray[np.float64]:
-        """Uniform numbers in [0, 1) of examples, which have a stream each, `[n, size]`.
+        """Returns uniform numbers in [0, 1) for examples, each from the example's stream, `[n, size]`.
 
         Args:
-            purpose: What for.
+            purpose: The purpose of the numbers.
             round_index: The round.
-            index: Which answer of the round.
-            examples: Each one's client, and its place in that client's data.
-            size: How many numbers.
+            index: Number of the answer within the round.
+            examples: The client of each example, and its position in that client's data.
+            size: Number of draws for each example.
         """
-        named, rows = self._name(purpose, round_index, index), list[NDArray[np.float64]]()
-        for client, place in examples:
-            name = named.copy()
-            name.update(b"%d/%d" % (client, place))
-            rows.append(Keystream(name.digest()).random(size))
+        prefix = self._name(purpose, round_index, index)
+        rows = list[NDArray[np.float64]]()
+        for client, position in examples:
+            hasher = prefix.copy()
+            hasher.update(b"%d/%d" % (client, position))
+            rows.append(Keystream(hasher.digest()).random(size))
         if rows:
             return np.stack(rows)
         return np.empty((0, size))
 
     def pair_secret(self, i: int, j: int, purpose: str) -> bytes:
-        """See `PairSecrets`. Simulated: one process makes the secrets of all pairs from its own."""
+        """See `PairSecrets`. Simulated: one process derives the secrets of all pairs from the secret seed."""
         name = f"{self.run}/{purpose}/{min(i, j)}/{max(i, j)}".encode()
         return hashlib.blake2b(name, digest_size=32, key=self._secret, person=b"fedpriv pair").digest()
 
     def pair_stream(
         self, i: int, j: int, round_index: int, index: int, secrets: PairSecrets | None = None
     ) -> Keystream:
-        """What two clients draw alike for one answer of one round.
+        """Returns the stream that two clients share for one answer of one round.
 
         Args:
-            i: The one client.
-            j: The other one.
+            i: One client.
+            j: The other client.
             round_index: The round.
-            index: Which answer of the round.
-            secrets: Where their secret comes from; simulated unless given.
+            index: Number of the answer within the round.
+            secrets: Source of their secret; by default simulated from the secret seed.
         """
         name = f"{self.run}/{self.attempt}/{round_index}/{index}".encode()
         key = (secrets or self).pair_secret(i, j, "noise")
         return Keystream(hashlib.blake2b(name, digest_size=32, key=key, person=b"fedpriv pairs").digest())
 
     def digest_key(self) -> bytes:
-        """Key of the ledger's checksums of values: without the secret seed they reveal nothing."""
+        """Returns the key of the ledger's checksums of values, which reveal nothing without it."""
         return self._key("digest", 0, 0, 0)
 
     def seal_key(self) -> bytes:
-        """Key of the ledger's seals, the same after every resume. It reveals no other key and no seed."""
+        """Returns the key of the ledger's seals, the same after every resume. It reveals no other key and no seed."""
         name = f"{self.run}/seals".encode()
         return hashlib.blake2b(name, digest_size=32, key=self._secret, person=b"fedpriv seals").digest()
 
     def data_key(self) -> bytes:
-        """Key of the digests of clients' examples, the same after every resume. It reveals no other key and no seed."""
+        """Returns the key of the digests of clients' examples, the same after every resume. It reveals no other key."""
         return hashlib.blake2b(
             f"{self.run}/data".encode(), digest_size=32, key=self._secret, person=b"fedpriv data"
         ).digest()
 
     def streams_name(self) -> str:
-        """A public name of the noise of all attempts: runs that share it may have answers with equal noise."""
+        """Returns a public name of the noise of all attempts: runs that share it may have answers with equal noise."""
         name = f"{self.run}/all attempts".encode()
         return hashlib.blake2b(name, digest_size=16, key=self._secret, person=b"fedpriv names").hexdigest()
 
     def noise_name(self) -> str:
-        """A public name of this noise, 32 hexadecimal digits: runs with another one draw other noise."""
+        """Returns a public name of this noise, 32 hexadecimal digits: runs with another name draw other noise."""
         name = f"{self.run}/{self.attempt}/noise".encode()
         return hashlib.blake2b(name, digest_size=16, key=self._secret, person=b"fedpriv names").hexdigest()
 
     def torch_seed(self, purpose: PublicPurpose | SecretPurpose, round_index: int = 0, client: int = 0) -> int:
-        """A 63-bit seed for torch's generators (initial weights, dropout). Not for noise."""
+        """Returns a 63-bit seed for torch's generators (initial weights, dropout). Not for noise."""
         return int.from_bytes(self._key(purpose, round_index, 0, client)[:8], "little") >> 1
 
     def _key(self, purpose: PublicPurpose | SecretPurpose, round_index: int, index: int, client: int) -> bytes:
@@ -166,12 +168,12 @@ class Randomness:
         return name.digest()
 
     def _name(self, purpose: PublicPurpose | SecretPurpose, round_index: int, index: int) -> hashlib.blake2b:
-        """The hash of a stream's name, which the client's number completes."""
+        """Returns the hash of a stream's name without the client's number."""
         name = f"{purpose}/{round_index}/{index}/"
         if purpose in _PUBLIC:  # public draws outlive a restart with fresh noise
             return hashlib.blake2b(f"{self.seed}/{name}".encode(), digest_size=32, person=b"fedpriv public")
-        whole = f"{self.run}/{self.attempt}/{name}".encode()
-        return hashlib.blake2b(whole, digest_size=32, key=self._secret, person=b"fedpriv stream")
+        label = f"{self.run}/{self.attempt}/{name}".encode()
+        return hashlib.blake2b(label, digest_size=32, key=self._secret, person=b"fedpriv stream")
 
     @cached_property
     def _secret(self) -> bytes:
@@ -179,17 +181,17 @@ class Randomness:
 
 
 def normal(stream: Keystream, dim: int) -> Tensor:
-    """`dim` standard normal draws in float64."""
+    """Returns `dim` standard normal draws in float64."""
     return torch.from_numpy(stream.standard_normal(dim))
 
 
 def laplace(stream: Keystream, dim: int) -> Tensor:
-    """`dim` draws of Laplace(1) in float64: the difference of two exponentials."""
+    """Returns `dim` draws of Laplace(1) in float64: the difference of two exponentials."""
     return torch.from_numpy(stream.standard_exponential(dim) - stream.standard_exponential(dim))
 
 
 def laplace_sum(stream: Keystream, dim: int, amount: float) -> Tensor:
-    """`dim` draws, each the sum of `amount` draws of Laplace(1); `amount` may be fractional.
+    """Returns `dim` draws, each the sum of `amount` draws of Laplace(1); `amount` may be fractional.
 
     Laplace(1) is the difference of two Gamma(1) draws, and the shapes of Gamma draws add up.
     """
@@ -197,7 +199,7 @@ def laplace_sum(stream: Keystream, dim: int, amount: float) -> Tensor:
 
 
 def torch_generators(device: torch.device) -> list[torch.Generator]:
-    """Torch's own generators, which a model may draw from: the CPU's, and the device's."""
+    """Returns torch's global generators, from which a model may draw: the CPU's and the device's."""
     if device.type == "cuda":
         on_device = [torch.cuda.default_generators[device.index or 0]]
     else:

@@ -49,7 +49,7 @@ class Bound:
     ends: Literal["()", "[)", "(]", "[]"] = "()"
 
     def complaint(self, kind: object, value: object) -> str | None:
-        """`words` unless `value` is a number of this kind (`int` or `float`) in the interval; else None."""
+        """Returns `words` unless `value` is a number of this kind (`int` or `float`) in the interval; else None."""
         if complaint(kind, value) or not isinstance(value, Real):
             return self.words
         try:
@@ -109,35 +109,35 @@ PLAIN: dict[object, tuple[type, str]] = {
 
 
 def complaint(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any annotation
-    """What an error says of a value that does not fit its annotation; None if it fits or cannot be checked."""
-    origin, parts = get_origin(kind), get_args(kind)
+    """Returns what is wrong with a value by its annotation; None if the value fits or cannot be checked."""
+    origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        bound = next((part for part in parts[1:] if isinstance(part, Bound)), None)
+        bound = next((argument for argument in arguments[1:] if isinstance(argument, Bound)), None)
         if bound is None:
-            return complaint(parts[0], value)
-        return bound.complaint(parts[0], value)
+            return complaint(arguments[0], value)
+        return bound.complaint(arguments[0], value)
     if origin in (Union, UnionType):
-        return _of_none(parts, value)
+        return _complaint_of_union(arguments, value)
     if origin is Literal:
-        if any(type(value) is type(part) and value == part for part in parts):
+        if any(type(value) is type(argument) and value == argument for argument in arguments):
             return None
-        return f"choose {either(parts)}{similar(value, map(str, parts))}"
+        return f"choose {either(arguments)}{similar(value, map(str, arguments))}"
     if kind in PLAIN:
-        of, words = PLAIN[kind]
+        type_, words = PLAIN[kind]
         if kind is str and isinstance(value, torch.device | torch.dtype):
             return f"write {str(value).removeprefix('torch.')!r}"
-        if isinstance(value, of) and isinstance(value, bool) == (kind is bool):
+        if isinstance(value, type_) and isinstance(value, bool) == (kind is bool):
             return None
         return words
     if getattr(origin, "_is_protocol", False):
-        return _of_class(origin, value)
+        return _complaint_of_class(origin, value)
     if inspect.isclass(kind) and origin is None:
-        return _of_class(kind, value)
+        return _complaint_of_class(kind, value)
     return None
 
 
 def similar(value: object, names: Iterable[str]) -> str:
-    """`; did you mean 'x'?` where the value is a name that is close to one of these; else nothing."""
+    """Returns `; did you mean 'x'?` if the value is a name that is close to one of these; else an empty string."""
     if isinstance(value, str):
         close = nearest(value, names)
     else:
@@ -148,7 +148,7 @@ def similar(value: object, names: Iterable[str]) -> str:
 
 
 def either(words: tuple[object, ...]) -> str:
-    """`'a', 'b' or 'c'`."""
+    """Joins words to `'a', 'b' or 'c'`."""
     *others, last = map(repr, words)
     if others:
         return f"{', '.join(others)} or {last}"
@@ -156,11 +156,11 @@ def either(words: tuple[object, ...]) -> str:
 
 
 def checked(field: str, explain: Explain | None = None) -> Callable[[T], T]:
-    """Decorator that checks the arguments of a function or class, or the fields of a dataclass, against annotations.
+    """Decorator: checks the arguments of a function or class, or the fields of a dataclass, against annotations.
 
     Args:
         field: Prefix of the names in errors: `strategy` makes an error about `strategy.learning_rate`; empty for none.
-        explain: Says what to write for an unknown argument where that takes the other arguments.
+        explain: Returns what to write for an unknown argument, where that depends on the other arguments.
 
     Raises:
         ConfigError: on a call, an argument is unknown, missing, given twice, or does not fit its annotation.
@@ -185,8 +185,9 @@ def checked(field: str, explain: Explain | None = None) -> Callable[[T], T]:
         noted = owner if is_dataclass(whole) else call
         hints = functools.cache(lambda: get_type_hints(noted, include_extras=True))
 
+        # the digest of a user's decorated function includes the names of these variables
         @functools.wraps(call)
-        def looked_at(*args: object, **options: object) -> object:
+        def check_and_call(*args: object, **options: object) -> object:
             try:
                 given = signature.bind(*args, **options).arguments
             except TypeError:
@@ -200,8 +201,8 @@ def checked(field: str, explain: Explain | None = None) -> Callable[[T], T]:
             return call(*args, **options)
 
         if not is_class:
-            return looked_at  # pyright: ignore[reportReturnType] - of the same signature
-        owner.__init__ = looked_at
+            return check_and_call  # pyright: ignore[reportReturnType] - of the same signature
+        owner.__init__ = check_and_call
         return owner
 
     return decorate
@@ -221,33 +222,44 @@ def _call_error(
     options: Mapping[str, object],
     explain: Explain | None,
 ) -> ConfigError:
-    """The error of a call whose arguments do not fit the parameters."""
+    """Returns the error of a call whose arguments do not fit the parameters."""
     parameters = list(inspect.signature(thing).parameters.values())
-    by_place = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    known = [one.name for one in parameters if one.kind is not one.VAR_POSITIONAL]
-    given = {**dict(zip(by_place, args, strict=False)), **{name: options[name] for name in options if name in known}}
+    positional = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL]
+    arguments = {
+        **dict(zip(positional, args, strict=False)),
+        **{name: options[name] for name in options if name in names},
+    }
 
     def error(name: str, value: object, fix: str) -> ConfigError:
         return ConfigError(f"{field}.{name}" if field else name, value, fix)
 
     for word, value in options.items():
-        if word not in known:
+        if word not in names:
             if explain:
-                explained = explain(word, value, given)
+                explained = explain(word, value, arguments)
             else:
                 explained = None
-            return error(word, value, explained or suggestion(word, value, known, "python"))
-    for name in by_place[: len(args)]:
+            return error(word, value, explained or suggestion(word, value, names, "python"))
+    for name in positional[: len(args)]:
         if name in options:
             return error(name, options[name], "is given twice, by its place and by its name: leave one out")
-    if len(args) > len(by_place):
-        named = [name for name in known if name not in by_place and name not in options]
-        value = args[len(by_place)]
+    if len(args) > len(positional):
+        named = [name for name in names if name not in positional and name not in options]
+        value = args[len(positional)]
         if not named:
-            return error("arguments", value, f"is one too many: {call_of(thing)} takes {', '.join(by_place) or 'none'}")
-        fix = f"write its name, e.g. {named[0]}=...; by their places go {', '.join(by_place)} alone"
+            return error(
+                "arguments", value, f"is one too many: {call_of(thing)} takes {', '.join(positional) or 'none'}"
+            )
+        fix = f"write its name, e.g. {named[0]}=...; by their places go {', '.join(positional)} alone"
         return error("arguments", value, fix)
-    missing = next(one.name for one in parameters if _is_required(one) and one.name not in given)
+    missing = next(
+        parameter.name for parameter in parameters if _is_required(parameter) and parameter.name not in arguments
+    )
     meaning = _meaning(thing, missing)
     return error(missing, _NotGiven(), f"is needed{f': {meaning}' if meaning else ''}; e.g. {call_of(thing)}")
 
@@ -260,7 +272,7 @@ def _is_required(parameter: inspect.Parameter) -> bool:
 
 
 def _meaning(thing: Callable[..., Any], name: str) -> str:
-    """What an argument is, from the docstring: the first sentence under its name, else what the whole is."""
+    """Returns the meaning of an argument from the docstring: the first sentence under its name, or of the docstring."""
     text = inspect.getdoc(thing) or ""
     if text.startswith(f"{thing.__name__}("):  # a dataclass without one of its own has its signature there
         return ""
@@ -272,13 +284,18 @@ def _meaning(thing: Callable[..., Any], name: str) -> str:
 
 
 def call_of(thing: Callable[..., Any], value: object = None) -> str:
-    """Text of a call with good values of what must be given; `value` is its first argument where that takes it."""
+    """Returns the text of a call with good values of all required arguments.
+
+    `value` becomes the first argument, where that accepts it.
+    """
     name = _public_name(thing)
     try:
         parameters = list(inspect.signature(thing).parameters.values())
     except (TypeError, ValueError):  # some builtins have no signature
         return f"{name}(...)"
-    arguments = {one.name: example(one.name, thing.__name__) for one in parameters if _is_required(one)}
+    arguments = {
+        parameter.name: example(parameter.name, thing.__name__) for parameter in parameters if _is_required(parameter)
+    }
     takes_numbers = parameters and (_is_required(parameters[0]) or parameters[0].name == "epsilon")
     if isinstance(value, Real) and takes_numbers and _takes(thing, parameters[0].name, value):
         arguments[parameters[0].name] = repr(value)
@@ -286,7 +303,7 @@ def call_of(thing: Callable[..., Any], value: object = None) -> str:
 
 
 def _takes(thing: Callable[..., Any], name: str, value: object) -> bool:
-    """Whether a parameter is a number, and this one."""
+    """Whether a parameter is a number and accepts this value."""
     whole: object = thing
     if is_dataclass(whole):
         noted = thing
@@ -299,7 +316,7 @@ def _takes(thing: Callable[..., Any], name: str, value: object) -> bool:
 
 
 def _public_name(thing: Callable[..., Any]) -> str:
-    """Where a user finds it."""
+    """Returns the name under which a user finds a class or function."""
     name, module = thing.__name__, thing.__module__
     if getattr(_public(name), "__module__", None) == module:
         return f"fedpriv.{name}"
@@ -309,15 +326,15 @@ def _public_name(thing: Callable[..., Any]) -> str:
 
 
 def _public(name: str) -> Any:  # noqa: ANN401 - whatever fedpriv exports
-    """What fedpriv exports under a name; None if nothing."""
+    """Returns what fedpriv exports under a name; None if nothing."""
     package = sys.modules["fedpriv"]
     if name in package.__all__:
         return getattr(package, name)
     return None
 
 
-def check_finite(values: Tensor, what: str) -> None:
-    """Refuse values `[n, ...]`, one row for each client, with NaN or infinity.
+def check_finite(values: Tensor, quantity: str) -> None:
+    """Refuses values `[n, ...]`, one row for each client, that contain NaN or infinity.
 
     Raises:
         DataError: names the client.
@@ -327,7 +344,7 @@ def check_finite(values: Tensor, what: str) -> None:
     if bool(broken.any()):
         client = int(broken.nonzero()[0])
         raise DataError(
-            f"client {client}: its {what} is {flat[client].detach().tolist()} at the point it received; "
+            f"client {client}: its {quantity} is {flat[client].detach().tolist()} at the point it received; "
             "repair the function or the data, or start from other parameters"
         )
 
@@ -338,21 +355,21 @@ def _refused(fix: str | None, value: object) -> object:
     return value
 
 
-def _of_none(parts: tuple[Any, ...], value: object) -> str | None:
-    """Of a union: what is wrong where it is none of the parts."""
-    if value is None and NoneType in parts:
+def _complaint_of_union(kinds: tuple[Any, ...], value: object) -> str | None:
+    """Returns what is wrong with a value that fits no member of a union."""
+    if value is None and NoneType in kinds:
         return None
-    found = [complaint(part, value) for part in parts if part is not NoneType]
-    if None in found:
+    complaints = [complaint(kind, value) for kind in kinds if kind is not NoneType]
+    if None in complaints:
         return None
-    classes = [part for part in parts if inspect.isclass(part) and part is not NoneType and part not in PLAIN]
+    classes = [kind for kind in kinds if inspect.isclass(kind) and kind is not NoneType and kind not in PLAIN]
     if len(classes) > 1:
         return _make_it(classes, value)
-    return " or ".join(fix for fix in found if fix)
+    return " or ".join(fix for fix in complaints if fix)
 
 
-def _of_class(kind: type, value: object) -> str | None:
-    """Of a class: an instance; of a protocol: anything with its methods and attributes."""
+def _complaint_of_class(kind: type, value: object) -> str | None:
+    """Returns what is wrong with a value that is no instance of a class, or lacks methods of a protocol."""
     if not getattr(kind, "_is_protocol", False):
         if isinstance(value, kind):
             return None
@@ -360,7 +377,9 @@ def _of_class(kind: type, value: object) -> str | None:
     if inspect.isclass(value):
         return f"make it with {call_of(value)}"
     members = vars(kind)
-    methods = {name: held for name, held in members.items() if inspect.isfunction(held) and not name.startswith("_")}
+    methods = {
+        name: member for name, member in members.items() if inspect.isfunction(member) and not name.startswith("_")
+    }
     lacking = [name for name in methods if not callable(getattr(value, name, None))]
     if not lacking:
         return None
@@ -371,7 +390,7 @@ def _of_class(kind: type, value: object) -> str | None:
 
 
 def _make_it(kinds: list[Any], value: object) -> str:
-    """What to write instead of a value of another kind."""
+    """Returns what to write instead of a value of another kind."""
     if inspect.isclass(value) and issubclass(value, tuple(kinds)):
         return f"is a class: make one with {call_of(value)}"
     if inspect.isfunction(value) and _public(value.__name__) is value:
@@ -387,7 +406,7 @@ def _make_it(kinds: list[Any], value: object) -> str:
 
 
 def _named(kinds: list[Any], word: str) -> str | None:
-    """The call that a word means, where an object of one of the kinds is wanted: `"fixed_size"` for `FixedSize`."""
+    """Returns the call that a word means, if it names an object of one of the kinds: `"fixed_size"` for `FixedSize`."""
     plain = re.sub(r"[^a-z0-9]", "", word.lower())
     for kind in kinds:
         if meant := WORDS_FOR_KINDS.get(kind.__name__, {}).get(plain):
@@ -396,22 +415,22 @@ def _named(kinds: list[Any], word: str) -> str | None:
             return call_of(kind)
     for name in sys.modules["fedpriv"].__all__:
         if re.sub(r"[^a-z0-9]", "", name.lower()) == plain:
-            found = _public(name)
-            if any(_makes(found, kind) for kind in kinds):
-                return call_of(found)
+            exported = _public(name)
+            if any(_makes(exported, kind) for kind in kinds):
+                return call_of(exported)
     return None
 
 
-def _makes(found: Any, kind: Any) -> bool:  # noqa: ANN401 - whatever fedpriv exports
+def _makes(exported: Any, kind: Any) -> bool:  # noqa: ANN401 - whatever fedpriv exports
     """Whether a public class or function gives an object of a kind."""
-    if inspect.isfunction(found):
-        return get_type_hints(found).get("return") is kind
-    if not inspect.isclass(found):
+    if inspect.isfunction(exported):
+        return get_type_hints(exported).get("return") is kind
+    if not inspect.isclass(exported):
         return False
     if getattr(kind, "_is_protocol", False):
-        names = [name for name, held in vars(kind).items() if inspect.isfunction(held) and not name.startswith("_")]
-        return all(callable(getattr(found, name, None)) for name in names)
-    return issubclass(found, kind)
+        names = [name for name, member in vars(kind).items() if inspect.isfunction(member) and not name.startswith("_")]
+        return all(callable(getattr(exported, name, None)) for name in names)
+    return issubclass(exported, kind)
 
 
 def _is_torch_optimizer(value: object) -> bool:
@@ -419,7 +438,7 @@ def _is_torch_optimizer(value: object) -> bool:
 
 
 def _for_torch_optimizer(kinds: list[Any], value: Any) -> str:  # noqa: ANN401 - torch's own
-    """What to write for an optimizer of torch: it updates one model in place, from gradients that no one noised."""
+    """Returns what to write for an optimizer of torch, which would update one model in place, without noise."""
     options = value.defaults
     ours = TORCH_OPTIMIZERS.get(type(value).__name__, "fedpriv.Sgd()")
     if options.get("momentum"):

@@ -1,4 +1,4 @@
-"""Turn names in a configuration into objects: registered names, or `package.module:Name`.
+"""Turns names in a configuration into objects: registered names, or `package.module:Name`.
 
 Registered names are those of fedpriv and of installed packages. `package.module:Name` imports and runs any code, so the
 user must allow it outside the configuration: `--allow-plugins`, `FEDPRIV_ALLOW_PLUGINS=1` or `allow_plugins()`.
@@ -32,7 +32,7 @@ _allowed: ContextVar[bool] = ContextVar("allowed", default=False)
 @checks.checked("")
 @contextmanager
 def allow_plugins() -> Generator[None]:
-    """A context in which configurations may name `package.module:Name`, which imports and runs that code."""
+    """Returns a context in which configurations may name `package.module:Name`, which imports and runs that code."""
     token = _allowed.set(True)
     try:
         yield
@@ -79,7 +79,10 @@ class Registry(Mapping[str, R]):
         group: str | None = None,
         row: Callable[[Callable[..., Any], str], R] = RegistryEntry,
     ) -> None:
-        self.makes, self._rows, self._group, self._row = makes, dict(rows), group, row
+        self.makes = makes
+        self._rows = dict(rows)
+        self._group = group
+        self._row = row
 
     def __getitem__(self, name: str) -> R:
         if name in self._rows:
@@ -98,7 +101,7 @@ class Registry(Mapping[str, R]):
     def _installed(self) -> dict[str, EntryPoint]:
         if self._group is None:
             return {}
-        return {found.name: found for found in entry_points(group=self._group)}
+        return {point.name: point for point in entry_points(group=self._group)}
 
     def _load(self, point: EntryPoint) -> R:
         if point.dist:
@@ -106,17 +109,17 @@ class Registry(Mapping[str, R]):
         else:
             package = "an installed package"
         try:
-            found = point.load()
+            loaded = point.load()
         except Exception as error:  # whatever the package raises
             fix = f"of {package}: {in_short(error)}; mend or uninstall that package"
             raise ConfigError(f"entry point {self._group}", point.name, fix) from error
-        builder = checked(found, self.makes, point.value, f"entry point {self._group}")
+        builder = checked(loaded, self.makes, point.value, f"entry point {self._group}")
         first_line = (inspect.getdoc(builder) or "").split("\n")[0]
         return self._row(builder, f"{first_line or 'no description'} (of {package})")
 
 
 def resolve_object(reference: str, *, field: str = "plugin") -> Any:  # noqa: ANN401 - the user's object may be anything
-    """The object that `package.module:Name` names, for the setting `field`.
+    """Returns the object that `package.module:Name` names, for the setting `field`.
 
     Raises:
         ConfigError: plug-ins are not allowed, the reference has another form, the module is missing or broken, or it
@@ -138,29 +141,29 @@ def resolve_object(reference: str, *, field: str = "plugin") -> Any:  # noqa: AN
     return getattr(module, attribute)
 
 
-def checked(found: object, makes: tuple[type, ...], reference: str, field: str) -> Callable[..., Any]:
-    """Return `found` if it is one of the classes `makes`, or a function annotated to return one; it is not called.
+def checked(candidate: object, makes: tuple[type, ...], reference: str, field: str) -> Callable[..., Any]:
+    """Returns `candidate` if it is one of the classes `makes`, or a function annotated to return one; never calls it.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: the candidate is neither.
     """
-    wanted = " or ".join(kind.__name__ for kind in makes)
-    if inspect.isclass(found):
-        if _is_one(found, makes):
-            return found
-        raise ConfigError(field, reference, f"is a class, but no {wanted}: give one, or a function that returns one")
-    if not inspect.isfunction(found):
-        raise ConfigError(field, reference, f"is a {type(found).__name__}, not a class or function")
-    gives = _returns(found)
-    if gives and all(_is_one(kind, makes) for kind in gives):
-        return found
-    said = " or ".join(kind.__name__ for kind in gives) or "nothing that can be read"
-    fix = f"its annotation says that it returns {said}: it must be def {found.__name__}(...) -> {wanted}"
+    expected = " or ".join(kind.__name__ for kind in makes)
+    if inspect.isclass(candidate):
+        if _makes_one_of(candidate, makes):
+            return candidate
+        raise ConfigError(field, reference, f"is a class, but no {expected}: give one, or a function that returns one")
+    if not inspect.isfunction(candidate):
+        raise ConfigError(field, reference, f"is a {type(candidate).__name__}, not a class or function")
+    gives = _returns(candidate)
+    if gives and all(_makes_one_of(kind, makes) for kind in gives):
+        return candidate
+    returned = " or ".join(kind.__name__ for kind in gives) or "nothing that can be read"
+    fix = f"its annotation says that it returns {returned}: it must be def {candidate.__name__}(...) -> {expected}"
     raise ConfigError(field, reference, fix)
 
 
 def find(reference: str, registry: Registry[R], field: str) -> Callable[..., Any]:
-    """The builder for `reference`: a name in `registry`, or `package.module:Name`.
+    """Returns the builder for `reference`: a name in `registry`, or `package.module:Name`.
 
     Raises:
         ConfigError: it is neither registered nor importable, or builds another type than the registry's.
@@ -174,7 +177,7 @@ def find(reference: str, registry: Registry[R], field: str) -> Callable[..., Any
 
 
 def function_of_round(reference: str, gives: type, field: str) -> Callable[[int], Any]:
-    """The function of the round number that `package.module:name` names, annotated to return the type `gives`.
+    """Returns the function of the round number that `package.module:name` names, annotated to return the type `gives`.
 
     Raises:
         ConfigError: see `resolve_object` and `checked`, or it cannot be called with one number.
@@ -195,7 +198,7 @@ def build(
     field: str,
     context: Mapping[str, object] | None = None,
 ) -> Any:  # noqa: ANN401 - what the registry makes
-    """Build the object that `reference` names, from options that must fit its signature; see `find` and `call`."""
+    """Builds the object that `reference` names, from options that must fit its signature; see `find` and `call`."""
     return call(find(reference, registry, field), reference, options, field=field, context=context)
 
 
@@ -207,7 +210,7 @@ def call(
     field: str,
     context: Mapping[str, object] | None = None,
 ) -> T:
-    """Call a builder with the user's options.
+    """Calls a builder with the user's options.
 
     Args:
         builder: A class or function.
@@ -229,29 +232,29 @@ def call(
         raise ConfigError(field, reference, fix) from error
 
 
-def _is_one(found: type, makes: tuple[type, ...]) -> bool:
+def _makes_one_of(candidate: type, makes: tuple[type, ...]) -> bool:
     protocols = [kind for kind in makes if getattr(kind, "_is_protocol", False)]
     others = tuple(kind for kind in makes if kind not in protocols)
-    return issubclass(found, others) or any(_has_methods(found, kind) for kind in protocols)
+    return issubclass(candidate, others) or any(_has_methods(candidate, kind) for kind in protocols)
 
 
-def _has_methods(found: type, protocol: type) -> bool:
-    """The methods alone, for attributes may be set when an object is made."""
-    asked = [name for name, value in vars(protocol).items() if inspect.isfunction(value) and not name.startswith("_")]
-    return all(callable(getattr(found, name, None)) for name in asked)
+def _has_methods(candidate: type, protocol: type) -> bool:
+    """Whether a class has a protocol's methods. Attributes are not checked: an object may set them when it is made."""
+    methods = [name for name, value in vars(protocol).items() if inspect.isfunction(value) and not name.startswith("_")]
+    return all(callable(getattr(candidate, name, None)) for name in methods)
 
 
 def _returns(function: types.FunctionType) -> list[type]:
-    """The classes of the return annotation; none if it has none, or one that cannot be read."""
+    """Returns the classes of the return annotation; none if it has none, or one that cannot be read."""
     try:
-        said = get_type_hints(function).get("return")
+        annotation = get_type_hints(function).get("return")
     except Exception:  # annotations may hold any expression
         return []
-    if get_origin(said) in (Union, types.UnionType):
-        parts = get_args(said)
+    if get_origin(annotation) in (Union, types.UnionType):
+        members = get_args(annotation)
     else:
-        parts = (said,)
-    kinds = [get_origin(part) or part for part in parts]
+        members = (annotation,)
+    kinds = [get_origin(member) or member for member in members]
     classes = [kind for kind in kinds if inspect.isclass(kind)]
     if len(classes) == len(kinds):
         return classes
@@ -273,13 +276,13 @@ def _import(module_name: str, reference: str, field: str) -> object:
 
 
 def _siblings(module_name: str) -> list[str]:
-    """Importable modules beside `module_name` that have nearly its name."""
+    """Returns importable modules beside `module_name` with a similar name."""
     parent, _, _ = module_name.rpartition(".")
     if parent:
         paths = getattr(importlib.import_module(parent), "__path__", [])
     else:
         paths = None
-    names = [f"{parent}.{found.name}" if parent else found.name for found in pkgutil.iter_modules(paths)]
+    names = [f"{parent}.{module.name}" if parent else module.name for module in pkgutil.iter_modules(paths)]
     return difflib.get_close_matches(module_name, names, n=3)
 
 
@@ -298,8 +301,8 @@ def _arguments(
         return {**context, **options}
     for name, value in options.items():
         if name not in parameters:
-            known = [known for known in parameters if known not in (context or {})]
-            raise ConfigError(f"{field}.{name}", value, suggestion(name, value, known, "python"))
+            allowed = [allowed for allowed in parameters if allowed not in (context or {})]
+            raise ConfigError(f"{field}.{name}", value, suggestion(name, value, allowed, "python"))
     arguments = {**{name: context[name] for name in parameters if name in context}, **options}
     for name, parameter in parameters.items():
         required = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL

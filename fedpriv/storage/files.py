@@ -1,7 +1,7 @@
-"""Write a run's files: files that are complete or absent, and files that only grow.
+"""Writes a run's files: files that are either complete or absent, and files that only grow.
 
-Every operation goes through `disk`, so that tests can make each one fail, be the last of its process, or be lost in a
-power cut. Only the owner can read the files (mode 0600, whatever the umask). Symbolic links are not followed.
+Every operation goes through `disk`, so that tests can make each one fail, be the last one of its process, or be lost in
+a power cut. Only the owner can read the files (mode 0600, whatever the umask). Symbolic links are not followed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(
 
 
 class Disk:
-    """The operations by which a run changes its folder."""
+    """The file operations by which a run changes its folder."""
 
     def open(self, path: Path, flags: int) -> int:
-        """Open for writing, and create the file if there is none; returns a descriptor."""
+        """Opens a file for writing, creates it if there is none, and returns its descriptor."""
         fd = os.open(path, flags | os.O_CREAT | _NO_LINK, 0o600)
         if hasattr(os, "fchmod"):
             with suppress(PermissionError):  # another owner's file keeps its mode
@@ -30,31 +30,31 @@ class Disk:
         return fd
 
     def write(self, fd: int, data: bytes) -> None:
-        """Write all of it."""
-        left = memoryview(data)
-        while left:
-            left = left[os.write(fd, left) :]
+        """Writes all of the data."""
+        remaining = memoryview(data)
+        while remaining:
+            remaining = remaining[os.write(fd, remaining) :]
 
     def write_at(self, fd: int, place: int, data: bytes) -> None:
-        """Write all of it from a place on, over what is there."""
+        """Writes all of the data from the offset `place` on, over what the file holds there."""
         os.lseek(fd, place, os.SEEK_SET)
         self.write(fd, data)
 
     def cut(self, fd: int, size: int) -> None:
-        """Shorten a file."""
+        """Shortens a file."""
         os.ftruncate(fd, size)
 
     def sync(self, fd: int) -> None:
-        """Wait until the file's content is on the physical disk."""
+        """Waits until the file's content is on the physical disk."""
         os.fsync(fd)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Rename a file, replacing one that has the new name."""
+        """Renames a file, and replaces one that has the new name."""
         os.replace(old, new)
 
     def sync_folder(self, folder: Path) -> None:
-        """Wait until the names in a folder are on the physical disk."""
-        if os.name == "nt":  # a folder cannot be opened there
+        """Waits until the names in a folder are on the physical disk."""
+        if os.name == "nt":  # Windows cannot open a folder
             return
         fd = os.open(folder, os.O_RDONLY)
         try:
@@ -67,29 +67,29 @@ disk = Disk()
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file to the physical disk, such that a crash or a full disk leaves the old one or the new one.
+    """Writes a file to the physical disk, such that a crash or a full disk leaves either the old file or the new one.
 
     Raises:
-        OSError: it cannot be written; the old file is unchanged.
+        OSError: the file cannot be written; the old one is unchanged.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        fd = disk.open(beside, os.O_WRONLY | os.O_TRUNC)
+        fd = disk.open(temporary, os.O_WRONLY | os.O_TRUNC)
         try:
             disk.write(fd, content)
             disk.sync(fd)
         finally:
             os.close(fd)
-        disk.rename(beside, path)
+        disk.rename(temporary, path)
         disk.sync_folder(path.parent)
     except OSError:
         with suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
         raise
 
 
 def read(path: Path) -> bytes:
-    """Read a run's file.
+    """Returns the content of a run's file.
 
     Raises:
         FileNotFoundError: there is none.
@@ -100,7 +100,7 @@ def read(path: Path) -> bytes:
 
 
 def opened(path: Path) -> BinaryIO:
-    """Open a run's file for reading.
+    """Opens a run's file for reading.
 
     Raises:
         FileNotFoundError: there is none.
@@ -126,11 +126,16 @@ class Appender:
     """
 
     def __init__(self, path: Path, keep: int | None = None) -> None:
-        self._path, self._fd = path, disk.open(path, os.O_RDWR | os.O_APPEND)
+        self._path = path
+        self._fd = disk.open(path, os.O_RDWR | os.O_APPEND)
         weakref.finalize(self, os.close, self._fd)
-        found = os.fstat(self._fd)
-        self._is, self._size = (found.st_dev, found.st_ino), found.st_size
-        self._named, self._synced = False, False
+        # by these it recognises that something else replaced or changed the file
+        status = os.fstat(self._fd)
+        self._identity = (status.st_dev, status.st_ino)
+        self._size = status.st_size
+        # whether the file's name, and its content, are on the physical disk
+        self._named = False
+        self._synced = False
         self._failed: OSError | None = None
         if keep is not None and keep < self._size:
             disk.cut(self._fd, keep)
@@ -138,11 +143,11 @@ class Appender:
             self.sync()
 
     def append(self, line: bytes) -> None:
-        """Add a line, or leave the file as it was.
+        """Appends a line, or leaves the file unchanged.
 
         Raises:
-            OSError: it cannot be written, something else moved, removed or changed the file, or an earlier operation
-                failed.
+            OSError: the line cannot be written, something else moved, removed or changed the file, or an earlier
+                operation failed.
         """
         self._check()
         try:
@@ -156,10 +161,11 @@ class Appender:
         self._synced = False
 
     def sync(self) -> None:
-        """Wait until all lines so far, and the file's name, are on the physical disk.
+        """Waits until all lines so far, and the file's name, are on the physical disk.
 
         Raises:
-            OSError: they may not be. It is not tried again: after a failure fsync can succeed without having written.
+            OSError: they may not be on the disk. Later calls raise the same error: after a failure, fsync can succeed
+                without having written anything.
         """
         if self._synced:
             return
@@ -174,13 +180,14 @@ class Appender:
         self._named = self._synced = True
 
     def _check(self) -> None:
+        """Raises OSError if an earlier operation failed, or if something else replaced or changed the file."""
         if self._failed is not None:
             raise self._failed
         try:
-            found = os.stat(self._path, follow_symlinks=False)
+            status = os.stat(self._path, follow_symlinks=False)
         except FileNotFoundError:
-            found = None
-        if found is None or (found.st_dev, found.st_ino) != self._is:
+            status = None
+        if status is None or (status.st_dev, status.st_ino) != self._identity:
             raise OSError(errno.ESTALE, "it was moved or removed")
-        if found.st_size != self._size:  # a line would not follow from the one before it
+        if status.st_size != self._size:  # a line would not follow from the one before it
             raise OSError(errno.ESTALE, "something else wrote to it")

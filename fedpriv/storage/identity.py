@@ -1,4 +1,4 @@
-"""Digests of settings: equal settings have equal digests in every process, different settings different ones."""
+"""Digests of settings: equal settings have equal digests in every process, different settings have different ones."""
 
 from __future__ import annotations
 
@@ -22,70 +22,82 @@ from fedpriv.storage import strict_json
 
 
 def digest(*settings: object) -> str:
-    """A digest of settings, 32 hexadecimal digits.
+    """Returns a digest of settings, 32 hexadecimal digits.
 
     It depends on the contents of values, containers, tensors and functions (code, defaults and closure), and on the
     class and state of any other object.
     """
-    found = hashlib.blake2b(digest_size=16)
+    hasher = hashlib.blake2b(digest_size=16)
     for number, value in enumerate(settings):
-        found.update(b", " if number else b"[")
+        hasher.update(b", " if number else b"[")
         for text in _described(value, ()):
-            found.update(text.encode())
-    found.update(b"]" if settings else b"[]")
-    return found.hexdigest()
+            hasher.update(text.encode())
+    hasher.update(b"]" if settings else b"[]")
+    return hasher.hexdigest()
 
 
-_AT_ONCE = 4096  # parts of a value that are described in one piece of text
+_CHUNK = 4096  # items of a value that are described in one piece of text
 SPEED = frozenset({"backend", "device", "chunk", "threads", "engine", "state", "timeout"})
 
 
 ASIDE: Mapping[str, bool] = {"aside": True}
-"""Metadata of a dataclass's field that says nothing of what is computed, such as where a file lies: in no digest."""
+"""Metadata of a dataclass field that does not affect results, such as the path of a file: left out of digests."""
 
 
 def of_config(config: Mapping[str, Any]) -> str:
-    """SHA-256 of a configuration without what a resume may change: logging, speed, where the budget is."""
+    """Returns the SHA-256 of a configuration, without options that a resume may change.
+
+    These are logging, options that only affect speed (`SPEED`), and the path of the budget.
+    """
     compute = {name: value for name, value in (config.get("compute") or {}).items() if name not in SPEED}
-    kept = {str(name): value for name, value in config.items() if name != "log"} | {"compute": compute}
-    if isinstance(privacy := kept.get("privacy"), Mapping):
-        kept["privacy"] = {name: value for name, value in privacy.items() if name != "budget"}
-    return hashlib.sha256(json.dumps(strict_json.plain(kept), sort_keys=True).encode()).hexdigest()
+    hashed = {str(name): value for name, value in config.items() if name != "log"} | {"compute": compute}
+    privacy = hashed.get("privacy")
+    if isinstance(privacy, Mapping):
+        hashed["privacy"] = {name: value for name, value in privacy.items() if name != "budget"}
+    return hashlib.sha256(json.dumps(strict_json.plain(hashed), sort_keys=True).encode()).hexdigest()
 
 
-def _described(value: object, above: tuple[int, ...]) -> Iterator[str]:
-    """The name of the value's class and its parts, in pieces of text; `above` are the objects that it lies in."""
-    if id(value) in above:
-        yield repr(["inside itself", str(above[::-1].index(id(value)))])
+def _described(value: object, ancestors: tuple[int, ...]) -> Iterator[str]:
+    """Yields the name of the value's class and its contents, in pieces of text.
+
+    Args:
+        value: Any object.
+        ancestors: Ids of the objects that contain it, from the outermost on.
+    """
+    if id(value) in ancestors:
+        yield repr(["inside itself", str(ancestors[::-1].index(id(value)))])
         return
-    inside, held, known = (*above, id(value)), parts(value), dict[int, str]()
-    # the same for a million clients, as their problem is: described once
-    again = {place for place, count in Counter(map(id, held)).items() if count > 1}
+    inside = (*ancestors, id(value))
+    contents = parts(value)
+    # an object that occurs several times, such as the problem of a million clients, is described once
+    described = dict[int, str]()
+    repeated = {identity for identity, count in Counter(map(id, contents)).items() if count > 1}
 
-    def text_of(part: object) -> str:
-        if isinstance(part, str):
-            return repr(part)
-        if type(part) is int:
-            found = f"['builtins.int', {repr(part)!r}]"
+    def describe(item: object) -> str:
+        if isinstance(item, str):
+            return repr(item)
+        if type(item) is int:
+            text = f"['builtins.int', {repr(item)!r}]"
         else:
-            found = "".join(_described(part, inside))
-        if id(part) in again:
-            known[id(part)] = found
-        return found
+            text = "".join(_described(item, inside))
+        if id(item) in repeated:
+            described[id(item)] = text
+        return text
 
     yield f"[{_name(type(value))!r}"
-    for start in range(0, len(held), _AT_ONCE):
-        yield ", " + ", ".join([known.get(id(part)) or text_of(part) for part in held[start : start + _AT_ONCE]])
+    for start in range(0, len(contents), _CHUNK):
+        yield ", " + ", ".join([described.get(id(item)) or describe(item) for item in contents[start : start + _CHUNK]])
     yield "]"
 
 
 def _name(thing: Any) -> str:  # noqa: ANN401 - classes, functions and modules
-    """The stable name of a class, function or module, which digests are made of.
+    """Returns the stable name of a class, function or module, which goes into digests.
 
-    Of fedpriv's own it is `fedpriv.` and the name inside its module: a class keeps its identity when it moves to
-    another file. No two of fedpriv's settings may therefore have one name, which a test makes sure of.
+    For those of fedpriv it is `fedpriv.` and the name inside its module, so that a class keeps its identity when it
+    moves to another file. Therefore no two settings of fedpriv may have the same name, which a test checks.
     """
-    module, name = getattr(thing, "__module__", ""), getattr(thing, "__qualname__", "")
+    module = getattr(thing, "__module__", "")
+    name = getattr(thing, "__qualname__", "")
     if module.split(".")[0] == "fedpriv":
         return f"fedpriv.{name}"
     return f"{module}.{name}"
@@ -93,19 +105,21 @@ def _name(thing: Any) -> str:  # noqa: ANN401 - classes, functions and modules
 
 @singledispatch
 def parts(value: object) -> tuple[object, ...]:
-    """The contents of a value, as text or further values. Register types that hold more state than settings."""
+    """Returns the contents of a value, as text or further values, from which its digest is computed.
+
+    Register a function here for a type that holds more state than its settings.
+    """
     if is_dataclass(value):
-        held = [(field, getattr(value, field.name)) for field in fields(value)]
-        return tuple(part for field, part in held if "aside" not in field.metadata)
+        return tuple(getattr(value, field.name) for field in fields(value) if "aside" not in field.metadata)
     try:
-        made = value.__reduce_ex__(4)
+        reduced = value.__reduce_ex__(4)
     except (TypeError, PicklingError):  # a lock or an open file: a resource, not a setting
         return ()
-    except RuntimeError:  # torch's parametrised modules refuse to be pickled: they are what they hold
+    except RuntimeError:  # torch's parametrised modules refuse to be pickled: take their attributes
         return (vars(value),)
-    if isinstance(made, str):
-        return (made,)
-    return (*made[:3], *(list(rest) for rest in made[3:5] if rest is not None))
+    if isinstance(reduced, str):
+        return (reduced,)
+    return (*reduced[:3], *(list(items) for items in reduced[3:5] if items is not None))
 
 
 @parts.register(type(None))
@@ -140,22 +154,22 @@ def _set(value: AbstractSet[object]) -> tuple[object, ...]:
 
 @parts.register(Tensor)
 def _tensor(value: Tensor) -> tuple[object, ...]:
-    whole = value.detach().to_dense().cpu().contiguous()
+    dense = value.detach().to_dense().cpu().contiguous()
     return (
-        str(whole.dtype),
+        str(dense.dtype),
         value.requires_grad,
-        *whole.shape,
-        _of_bytes(whole.reshape(-1).view(uint8).numpy().tobytes()),
+        *dense.shape,
+        _digest_bytes(dense.reshape(-1).view(uint8).numpy().tobytes()),
     )
 
 
 @parts.register(np.ndarray)
 def _array(value: NDArray[Any]) -> tuple[object, ...]:
     if value.dtype.hasobject:
-        held = value.tolist()
+        content = value.tolist()
     else:
-        held = _of_bytes(value.tobytes())
-    return str(value.dtype), *value.shape, held
+        content = _digest_bytes(value.tobytes())
+    return str(value.dtype), *value.shape, content
 
 
 @parts.register(nx.Graph)
@@ -175,7 +189,7 @@ def _function(value: FunctionType) -> tuple[object, ...]:
     enclosed = [cell.cell_contents for cell in value.__closure__ or ()]
     name = _name(value)
     if name.startswith("fedpriv.") and "<lambda>" not in name:
-        code = None  # a function of fedpriv is known by its name, so that its body may be rewritten
+        code = None  # a function of fedpriv is identified by its name, so that its body may be rewritten
     else:
         code = value.__code__
     return name, code, value.__defaults__, value.__kwdefaults__, enclosed
@@ -191,5 +205,5 @@ def _code(value: CodeType) -> tuple[object, ...]:
     return value.co_code, value.co_consts, value.co_names, value.co_varnames
 
 
-def _of_bytes(data: bytes) -> str:
+def _digest_bytes(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()

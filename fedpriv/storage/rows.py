@@ -1,8 +1,8 @@
-"""Rows of bytes in a file, of which a checkpoint names some; those are not written over.
+"""Rows of bytes in a file. Rows that a checkpoint refers to are never overwritten.
 
-Who has which row, and its checksum, stands in a table `[n, 2]` that its user keeps: the file is never read whole, and a
-process that is killed leaves every row that its last checkpoint names as it was (shadow paging). Rows are written, not
-mapped into memory: on a full disk writing is an error, and a mapping ends the process.
+A table `[n, 2]`, which the caller keeps, holds each user's row index and the row's checksum. The file is never read as
+a whole, and a process that is killed leaves every row of its last checkpoint unchanged (shadow paging). Rows are
+written, not mapped into memory: on a full disk, a write raises an error, but a mapping ends the process.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ from torch import Tensor
 from fedpriv.errors import FedprivError
 from fedpriv.storage import files
 
-Places = NDArray[np.int64]
+Indices = NDArray[np.int64]
 
 
 class RowFile:
-    """Rows of one width, for a table of who has which.
+    """Rows of one width in a file, which a table assigns to users.
 
-    A table stays readable while it is the newest, or the one before, or the last that `saved` was told.
+    The rows of a table stay readable while it is the newest one, the one before it, or the last argument of `saved`.
 
     Args:
-        path: The file, for its owner alone; created if there is none. None: a file without a name, which is gone with
+        path: The file, for its owner alone; created if there is none. None makes a temporary file, which is gone with
             the process.
-        width: Bytes of a row.
+        width: Number of bytes of a row.
 
     Raises:
-        FedprivError: it cannot be opened.
+        FedprivError: the file cannot be opened.
     """
 
     def __init__(self, path: Path | None, width: int) -> None:
-        self._name, self._width = "a temporary file" if path is None else str(path), width
+        self._name = "a temporary file" if path is None else str(path)
+        self._width = width
         try:
             if path is None:
                 self._file = tempfile.TemporaryFile("r+b", buffering=0)  # noqa: SIM115 - lives as long as this object
@@ -49,80 +50,83 @@ class RowFile:
             raise FedprivError(f"{self._name} could not be opened ({error.strerror}); check the folder") from error
         weakref.finalize(self, self._file.close)
         self._folder = None if path is None else path.parent
-        self._held: NDArray[np.bool_] = np.zeros(
-            0, dtype=np.bool_
-        )  # one for each row: whether the saved table names it
-        self._free: Places = np.zeros(0, dtype=np.int64)
+        # for each row, whether the table of the last checkpoint refers to it
+        self._is_saved: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
+        # rows that may be overwritten
+        self._free: Indices = np.zeros(0, dtype=np.int64)
 
     def started(self, row: bytes, n: int) -> Tensor:
-        """The table of n users who all have this row; what the file held before is gone."""
+        """Overwrites the file with one row, and returns the table of n users that all have it."""
         try:
             files.disk.cut(self._file.fileno(), 0)
             files.disk.write_at(self._file.fileno(), 0, row)
         except OSError as error:
             raise self._not_written(error) from error
-        self._held, self._free = np.ones(1, dtype=np.bool_), np.zeros(0, dtype=np.int64)
+        self._is_saved = np.ones(1, dtype=np.bool_)
+        self._free = np.zeros(0, dtype=np.int64)
         return torch.tensor([0, zlib.crc32(row)]).expand(n, 2).clone()
 
     def reopened(self, table: Tensor) -> Tensor:
-        """A table that was saved: the file goes on from there.
+        """Continues from the table of a checkpoint, and returns it.
 
         Raises:
-            FedprivError: the file lacks rows that the table names.
+            FedprivError: the file lacks rows of the table.
         """
-        end, wanted = os.fstat(self._file.fileno()).st_size // max(self._width, 1), int(table[:, 0].max()) + 1
-        if self._width and end < wanted:
+        end = os.fstat(self._file.fileno()).st_size // max(self._width, 1)
+        needed = int(table[:, 0].max()) + 1
+        if self._width and end < needed:
             raise self._damaged()
-        self._held = np.zeros(max(end, wanted), dtype=np.bool_)
+        self._is_saved = np.zeros(max(end, needed), dtype=np.bool_)
         self.saved(table)
         return table
 
     def read(self, entries: Tensor) -> NDArray[np.uint8]:
-        """Rows by their entries `[k, 2]` of a table: `[k, width]`.
+        """Returns the rows of some entries `[k, 2]` of a table: `[k, width]`.
 
         Raises:
-            FedprivError: a row is not what was written.
+            FedprivError: a row is not the one that was written.
         """
-        found = bytearray(len(entries) * self._width)
-        for number, (place, checksum) in enumerate(entries.tolist()):
-            row = memoryview(found)[number * self._width : (number + 1) * self._width]
-            self._file.seek(place * self._width)
-            at = 0
-            while at < self._width:
-                if not (count := self._file.readinto(row[at:])):
+        content = bytearray(len(entries) * self._width)
+        for number, (index, checksum) in enumerate(entries.tolist()):
+            row = memoryview(content)[number * self._width : (number + 1) * self._width]
+            self._file.seek(index * self._width)
+            filled = 0
+            while filled < self._width:
+                count = self._file.readinto(row[filled:])
+                if not count:
                     raise self._damaged()
-                at += count
+                filled += count
             if zlib.crc32(row) != checksum:
                 raise self._damaged()
-        return np.frombuffer(found, dtype=np.uint8).reshape(len(entries), self._width)
+        return np.frombuffer(content, dtype=np.uint8).reshape(len(entries), self._width)
 
     def written(self, table: Tensor, users: Tensor, rows: NDArray[np.uint8]) -> Tensor:
-        """The table in which `users [k]` have these rows `[k, width]`.
+        """Writes rows `[k, width]` for `users [k]`, and returns the table in which they have these rows.
 
         Raises:
-            FedprivError: they cannot be written; the given table is as good as before.
+            FedprivError: the rows cannot be written; the given table stays valid.
         """
         reused = self._free[: len(rows)]
-        end = len(self._held)
-        places = np.concatenate([reused, np.arange(end, end + len(rows) - len(reused))])
+        end = len(self._is_saved)
+        indices = np.concatenate([reused, np.arange(end, end + len(rows) - len(reused))])
         try:
-            for run in np.split(np.arange(len(places)), np.flatnonzero(np.diff(places) != 1) + 1):
+            for run in np.split(np.arange(len(indices)), np.flatnonzero(np.diff(indices) != 1) + 1):
                 if len(run):
                     content = rows[run[0] : run[-1] + 1].tobytes()
-                    files.disk.write_at(self._file.fileno(), int(places[run[0]]) * self._width, content)
+                    files.disk.write_at(self._file.fileno(), int(indices[run[0]]) * self._width, content)
         except OSError as error:
             raise self._not_written(error) from error
-        self._held = np.concatenate([self._held, np.zeros(len(rows) - len(reused), dtype=np.bool_)])
-        before = np.unique(table[users, 0].numpy())
-        self._free = np.concatenate([self._free[len(reused) :], before[~self._held[before]]])
+        self._is_saved = np.concatenate([self._is_saved, np.zeros(len(rows) - len(reused), dtype=np.bool_)])
+        earlier = np.unique(table[users, 0].numpy())
+        self._free = np.concatenate([self._free[len(reused) :], earlier[~self._is_saved[earlier]]])
         checksums = torch.tensor([zlib.crc32(row.tobytes()) for row in rows], dtype=torch.int64)
-        return table.index_copy(0, users, torch.stack([torch.from_numpy(places), checksums], 1))
+        return table.index_copy(0, users, torch.stack([torch.from_numpy(indices), checksums], 1))
 
     def sync(self) -> None:
-        """Wait until all rows are on the physical disk.
+        """Waits until all rows are on the physical disk.
 
         Raises:
-            FedprivError: they may not be.
+            FedprivError: they may not be on the disk.
         """
         try:
             files.disk.sync(self._file.fileno())
@@ -132,11 +136,11 @@ class RowFile:
             raise self._not_written(error) from error
 
     def saved(self, table: Tensor) -> None:
-        """A checkpoint names these rows from now on, and no others but the first."""
-        self._held[:] = False
-        self._held[table[:, 0].numpy()] = True
-        self._held[0] = True  # of all that never took part
-        self._free = np.flatnonzero(~self._held)
+        """Notes that the last checkpoint holds this table: all other rows but the first may be overwritten."""
+        self._is_saved[:] = False
+        self._is_saved[table[:, 0].numpy()] = True
+        self._is_saved[0] = True  # the row of all users that never took part
+        self._free = np.flatnonzero(~self._is_saved)
 
     def _not_written(self, error: OSError) -> FedprivError:
         return FedprivError(f"{self._name} could not be written ({error.strerror}); free some space and resume the run")

@@ -1,4 +1,4 @@
-"""The fields and types of a run's files, to detect damaged files before they are used."""
+"""The fields and types of a run's files, by which damaged files are detected before they are used."""
 
 from __future__ import annotations
 
@@ -121,17 +121,17 @@ _SPREADS = TypeAdapter(dict[str, _Spread])
 
 
 def checked(kind: TypeAdapter[Any], found: Any, path: Path | str, fix: str, metrics: Collection[str] = ()) -> Any:  # noqa: ANN401 - JSON and YAML hold anything
-    """Return what was read from a file if it has the required fields; it may have more.
+    """Returns the content of a file if it has the required fields; it may have more.
 
     Args:
-        kind: The fields.
-        found: What was read.
-        path: Where.
-        fix: What to do if it is damaged.
+        kind: The required fields and their types.
+        found: The content.
+        path: The file, for error messages.
+        fix: What to do if the file is damaged, for error messages.
         metrics: Fields that are numbers, or the least, the mean and the largest of several, or null.
 
     Raises:
-        FedprivError: a field is missing or has the wrong type; names it.
+        FedprivError: a field is missing or has the wrong type; the message names it.
     """
     try:
         kind.validate_python(found)
@@ -140,12 +140,13 @@ def checked(kind: TypeAdapter[Any], found: Any, path: Path | str, fix: str, metr
         _SPREADS.validate_python(spreads)
         _NUMBERS.validate_python({name: value for name, value in measured.items() if name not in spreads})
     except ValidationError as error:
-        raise FedprivError(f"{path} is damaged{_of_what(error.errors()[0])}; {fix}") from None
+        raise FedprivError(f"{path} is damaged{_describe_error(error.errors()[0])}; {fix}") from None
     return found
 
 
-def _of_what(first: ErrorDetails) -> str:
-    place = ".".join(str(part) for part in first["loc"][:4])
+def _describe_error(first: ErrorDetails) -> str:
+    """Returns which field is damaged, for an error message."""
+    path = ".".join(str(key) for key in first["loc"][:4])
     if first["type"] == "missing":
-        return f" or was written by an earlier fedpriv (it has no {place})"
-    return f" ({place + ' = ' if place else ''}{shown(first['input'])}: {first['msg']})"
+        return f" or was written by an earlier fedpriv (it has no {path})"
+    return f" ({path + ' = ' if path else ''}{shown(first['input'])}: {first['msg']})"

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 
 def dumps(value: object, *, indent: int | None = None) -> str:
-    """The text of a JSON value.
+    """Returns the text of a JSON value.
 
     >>> dumps({"test_loss": float("nan"), "rounds": (1, 2)})
     '{"test_loss": null, "rounds": [1, 2]}'
@@ -17,7 +17,7 @@ def dumps(value: object, *, indent: int | None = None) -> str:
 
 
 def plain(value: object) -> Any:  # noqa: ANN401 - any JSON value
-    """The value as dicts, lists and finite numbers; None where a number is not finite."""
+    """Returns the value as dicts, lists and finite numbers, with None for numbers that are not finite."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in cast("dict[str, object]", value).items()}
     if isinstance(value, (list, tuple)):
@@ -28,7 +28,7 @@ def plain(value: object) -> Any:  # noqa: ANN401 - any JSON value
 
 
 def epsilon(value: float) -> float | str:
-    """An epsilon as JSON has it: the string `"inf"`, not null, where it is infinite, that is not private."""
+    """Returns an epsilon for JSON: the string `"inf"`, not null, if it is infinite (not private)."""
     if value == math.inf:
         return "inf"
     return value

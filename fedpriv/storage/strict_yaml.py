@@ -1,4 +1,4 @@
-"""YAML without what versions of YAML read differently (yes, 020, 1:20), aliases and huge inputs: those are refused."""
+"""YAML without words that its versions read differently (yes, 020, 1:20), aliases and huge inputs: these are errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _AMBIGUOUS = "!ambiguous"
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader with the words of YAML 1.2; 1.1, which it reads by itself, has 020 = 16 and 1:20 = 80."""
+    """PyYAML's safe loader with the scalars of YAML 1.2. By default it reads 1.1, where 020 = 16 and 1:20 = 80."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012 - PyYAML's own form
 
@@ -40,7 +40,7 @@ _Loader.add_implicit_resolver(
     ),
     list("-+0123456789."),
 )
-# numbers and truths of version 1.1 that are text in 1.2, or other numbers, and what is no number
+# numbers and booleans of YAML 1.1 that are text or other numbers in 1.2, and .nan
 _Loader.add_implicit_resolver(
     _AMBIGUOUS,
     re.compile(
@@ -53,11 +53,11 @@ _Loader.add_implicit_resolver(
 
 
 def read(text: str, where: str) -> Any:  # noqa: ANN401 - YAML may hold anything
-    """Parse YAML into mappings, lists, text, numbers, booleans and None.
+    """Parses YAML into mappings, lists, text, numbers, booleans and None.
 
     Args:
-        text: YAML. Refused: keys given twice, anchors, aliases and tags, words that versions of YAML read differently
-            (yes, 020, 1:20, 1_000), `.nan`, and what is too long, too deep or too large.
+        text: YAML. It is refused if it has duplicate keys, anchors, aliases, tags, words that versions of YAML read
+            differently (yes, 020, 1:20, 1_000) or `.nan`, or if it is too long, too deep or too large.
         where: Name of the text in error messages.
 
     Raises:
@@ -69,11 +69,11 @@ def read(text: str, where: str) -> Any:  # noqa: ANN401 - YAML may hold anything
         _check_form(text)
         return yaml.load(text, Loader=_Loader)  # a SafeLoader
     except yaml.YAMLError as error:
-        raise ConfigError("configuration", where, _in_one_line(error)) from None
+        raise ConfigError("configuration", where, _describe_error(error)) from None
 
 
 def _check_form(text: str) -> None:
-    """Walk the events, before anything is built of them."""
+    """Checks the parser's events before any object is built from them."""
     depth = 0
     for number, event in enumerate(yaml.parse(text, Loader=_Loader)):
         if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
@@ -85,10 +85,11 @@ def _check_form(text: str) -> None:
         if depth > DEEPEST:
             raise _wrong(f"more than {DEEPEST} levels", event)
         if isinstance(event, yaml.NodeEvent):
-            _check_part(event)
+            _check_node(event)
 
 
-def _check_part(event: yaml.NodeEvent) -> None:
+def _check_node(event: yaml.NodeEvent) -> None:
+    """Refuses anchors, aliases, tags and characters that no text has."""
     if event.anchor is not None:
         raise _wrong("no anchors or aliases: write the value out (quote a text that begins with & or *)", event)
     if getattr(event, "tag", None) is not None:
@@ -97,14 +98,16 @@ def _check_part(event: yaml.NodeEvent) -> None:
         raise _wrong("a character that no text has", event)
 
 
-def _wrong(what: str, at: yaml.Event | yaml.Node) -> ConstructorError:
-    return ConstructorError(None, None, what, at.start_mark)
+def _wrong(problem: str, location: yaml.Event | yaml.Node) -> ConstructorError:
+    return ConstructorError(None, None, problem, location.start_mark)
 
 
-def _in_one_line(error: yaml.YAMLError) -> str:
+def _describe_error(error: yaml.YAMLError) -> str:
+    """Returns an error of the parser on one line."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return f"is not YAML: {cut(' '.join(str(error).split()))}"
-    mark, problem = error.problem_mark, " ".join((error.problem or "").split())
+    mark = error.problem_mark
+    problem = " ".join((error.problem or "").split())
     if isinstance(error, ConstructorError):
         meaning = ""
     else:
@@ -113,18 +116,20 @@ def _in_one_line(error: yaml.YAMLError) -> str:
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: dict[Any, Any] = {}
+    """Builds a mapping with distinct keys that are words or numbers."""
+    result: dict[Any, Any] = {}
     for key_node, value_node in node.value:
         key = loader.construct_object(key_node, deep=True)
         if not isinstance(key, (str, int, float, bool, type(None))):
             raise _wrong("a key must be a word or a number", key_node)
-        if key in seen:
+        if key in result:
             raise _wrong(f"{cut(str(key))} is given twice", key_node)
-        seen[key] = loader.construct_object(value_node, deep=True)
-    return seen
+        result[key] = loader.construct_object(value_node, deep=True)
+    return result
 
 
 def _ambiguous(_: _Loader, node: yaml.ScalarNode) -> object:
+    """Refuses a scalar that versions of YAML read differently."""
     if node.value.startswith("."):
         fix = f"{node.value} is no number: give one"
     elif node.value[0] in "yYnNoO":

@@ -42,7 +42,7 @@ def test_rounding_cannot_take_the_bound_below_the_truth(count: int, noise: float
 def test_the_allowance_for_rounding_holds_where_the_sum_is_known():
     """A step up or down, two thousand times: binomial probabilities."""
     count = 2000
-    found = convolution._transformed([convolution.Part(0, np.array([0.5, 0.0, 0.5]), 0.0, count)], 0, 2 * count)
+    found = convolution._transformed([convolution.RepeatedLoss(0, np.array([0.5, 0.0, 0.5]), 0.0, count)], 0, 2 * count)
     exact = binom.pmf(np.arange(count + 1), count, 0.5)
     assert (found[::2] >= exact * (1 - 1e-11)).all()
     assert found.max() - exact.max() < 1e-9 and found[1::2].max() < 1e-9  # yet it is small
@@ -52,7 +52,7 @@ def test_the_window_holds_all_but_the_tail():
     """Where most of a loss is in one step, and what matters is rare."""
     rare = np.zeros(4000)
     rare[0], rare[-1] = 1 - 1e-6, 1e-6
-    first, last = convolution._window([convolution.Part(0, rare, 0.0, 1000)])
+    first, last = convolution._window([convolution.RepeatedLoss(0, rare, 0.0, 1000)])
     assert first == 0 and last >= 3999 * 3  # three of a thousand: 1e9 / 6 * 1e-18, far more than 1e-15
 
 

@@ -136,7 +136,7 @@ def drawn(matrix: BSR | Banded | BLT, rounds: int, separation: int, rate: float,
     facts: dict[str, Any] = {"query": "gradient", "index": 0, "mechanism": "gaussian", "noise_multiplier": column}
     facts |= {"unit": "sample", "relation": "add_remove", "sampling": "poisson", "rate": rate, **changes}
     time = CorrelatedNoise(factor, separation)
-    return [Record(round=t, time=time.at(t), **facts) for t in range(rounds)]
+    return [Record(round=t, time=time.for_round(t), **facts) for t in range(rounds)]
 
 
 def test_secret_draws_from_slots_cost_what_is_known() -> None:

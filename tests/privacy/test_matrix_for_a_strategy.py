@@ -171,7 +171,7 @@ def test_a_run_goes_on_with_its_matrix_where_an_optimiser_finds_other_digits(
                 break
         begun.folder.close()  # pyright: ignore
         with monkeypatch.context() as other:
-            other.setattr(matrices, "_least", lambda error, start: start * (1 + 1e-6))
+            other.setattr(matrices, "_minimise", lambda error, start: start * (1 + 1e-6))
             matrices._banded.cache_clear(), matrices._buffered.cache_clear()
             assert training_of(privacy).plan.privacy.over_time != begun.plan.privacy.over_time
             again = training_of(privacy, folder=folder, resume=True)

@@ -42,7 +42,7 @@ def mixed(name: str, rounds: int, engine: str) -> tuple[list[Tensor], list[int]]
         found.append(torch.cat([*mesh.clients.all_gather_object(rows)]))
         found.append(torch.tensor(shared.numbers_sent))
         if engine == "processes":
-            heard.append(sum(shared._border.heard.values()))
+            heard.append(sum(shared._border.receive_counts.values()))
     return found, heard
 
 

@@ -46,13 +46,13 @@ def inexact_admm(epsilon_bar: float, rounds: int, delta: float = 1e-5) -> Claim:
         ConfigError: an argument is out of range.
     """
     _check(epsilon_bar, rounds)
-    found = bounds.tight({Event("laplace", 1 / epsilon_bar): rounds}, delta)
+    epsilons = bounds.tight({Event("laplace", 1 / epsilon_bar): rounds}, delta)
     return Claim(
         paper="Ryu, Kim 2022",
         stated=f"epsilon_bar={epsilon_bar:g}-DP in each round, Laplace noise of scale Delta_t / epsilon_bar",
         stated_epsilon=epsilon_bar,
         basic_total=rounds * epsilon_bar,
-        tight_total=min(found.values()),
+        tight_total=min(epsilons.values()),
         why_not=(
             "Delta_t is the largest l1 norm of the client's own gradients, so the noise scale itself depends on the "
             "private data and is not a bound on the sensitivity. It covers removing a record only. Clip each gradient "

@@ -14,7 +14,7 @@ from fedpriv.privacy.accounting import bounds, gaussian
 from fedpriv.privacy.accounting.events import Event
 from fedpriv.settings.checks import Positive, PositiveOrInfinite, Ratio, checked
 
-_ROUGH = 50.0  # beyond, coarse bounds are close enough and finer ones slow
+_ROUGH = 50.0  # above this epsilon, coarse bounds are close enough, and finer ones slow
 
 
 @dataclass(frozen=True)
@@ -134,10 +134,10 @@ def _sampled(noise: float, rate: float, count: int, delta: float) -> float:
     """Epsilon of sampled Gaussian answers; the finer bound only where it pays."""
     from fedpriv.privacy.accounting import pld
 
-    found = pld.rare_large(noise, rate, count, delta)
-    if found > _ROUGH:
-        return found
-    return min(found, *bounds.tight({Event("gaussian", noise, "poisson", rate): count}, delta).values())
+    coarse = pld.rare_large(noise, rate, count, delta)
+    if coarse > _ROUGH:
+        return coarse
+    return min(coarse, *bounds.tight({Event("gaussian", noise, "poisson", rate): count}, delta).values())
 
 
 def dual_averaging_stated(noise: float, rounds: int, examples: int, active_fraction: float) -> NoiseClaim:

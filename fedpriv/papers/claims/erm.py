@@ -42,7 +42,7 @@ def svrg(
         ),
         stated_epsilon=epsilon,
         basic_total=steps * gaussian.epsilon_of(ratio, delta),
-        tight_total=_drawn_now_and_then(ratio, steps, 1 / n_examples, delta),
+        tight_total=_epsilon_of_known_draws(ratio, steps, 1 / n_examples, delta),
         why_not=(
             f"the theorem holds for epsilon below c_1 {counted} / n^2 = {counted / n_examples**2:.2g} c_1 only, and "
             f"its c is not given. With c = 1 the noise is {sigma:.2g} G on a difference of norm up to 2 G: a record "
@@ -81,27 +81,28 @@ def accelerated_mirror_descent(epsilon: float, rounds: int, delta: float = 1e-5)
     )
 
 
-def _drawn_now_and_then(ratio: float, steps: int, rate: float, delta: float) -> float:
-    """Epsilon of `steps` Gaussian answers, each about the record with probability `rate`, seen by one who knows when.
+def _epsilon_of_known_draws(ratio: float, steps: int, rate: float, delta: float) -> float:
+    """Returns the epsilon of `steps` Gaussian answers of which each uses the record with probability `rate`.
 
-    Who knows which answers were about the record sees more, so this is an upper bound; where the noise is as small as
-    here, everyone knows. The record is in k answers with binomial probability; they compose to ratio `sqrt(k) ratio`.
+    The observer is assumed to know which answers used the record, so this is an upper bound. With as little noise as
+    here, these answers are obvious. The record is in k answers with binomial probability; they compose to ratio
+    `sqrt(k) ratio`.
     """
     from scipy.stats import binom  # slow to import
 
-    most = int(binom.isf(delta * 1e-6, steps, rate)) + 1
-    weights = binom.pmf(np.arange(most + 1), steps, rate)
-    beyond = float(binom.sf(most, steps, rate))
+    largest = int(binom.isf(delta * 1e-6, steps, rate)) + 1
+    weights = binom.pmf(np.arange(largest + 1), steps, rate)
+    beyond = float(binom.sf(largest, steps, rate))
 
     def excess(epsilon: float) -> float:
-        parts = [
+        terms = [
             w * math.exp(float(gaussian.log_delta(math.sqrt(k) * ratio, np.asarray(epsilon))))
             for k, w in enumerate(weights)
             if k
         ]
-        return math.fsum(parts) + beyond - delta
+        return math.fsum(terms) + beyond - delta
 
-    high = gaussian.epsilon_of(math.sqrt(most) * ratio, delta)
+    high = gaussian.epsilon_of(math.sqrt(largest) * ratio, delta)
     if excess(0.0) <= 0:
         return 0.0
     return gaussian.root(excess, 0.0, high, 1e-9 * high) * (1 + 1e-9)

@@ -76,8 +76,8 @@ class Paper:
 
     def over_rounds(self, settings: Settings, points: int = 9) -> list[tuple[int, Claim]]:
         """The claim for runs of fewer rounds, each with the noise that the paper gives for so many."""
-        most = int(settings[self.rounds])
-        numbers = sorted({max(1, round(most ** (k / (points - 1)))) for k in range(points)} | {most})
+        largest = int(settings[self.rounds])
+        numbers = sorted({max(1, round(largest ** (k / (points - 1)))) for k in range(points)} | {largest})
         return [(number, self.claim(**{**settings, self.rounds: number})) for number in numbers]
 
 

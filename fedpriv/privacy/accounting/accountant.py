@@ -1,4 +1,4 @@
-"""The accountant: adds up the epsilon of releases. It refuses nothing: `plan_filter` does."""
+"""The accountant adds up the epsilon of releases. It never refuses one; `plan_filter` does that."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _COARSE = math.log(1.01)
 
 
 class Accountant:
-    """Counts every release, and adds up what they cost.
+    """Counts every release, and adds up their costs to an epsilon.
 
     Guarantee: all counted releases together are (epsilon, delta)-DP for every client with the epsilon of `spent()`,
     as long as noise levels, sampling rates and cohorts do not depend on earlier answers.
 
-    It can stand where a filter is expected (`fedpriv.privacy.ledger.PrivacyFilter`): one without a plan or a limit.
+    It also is a `fedpriv.privacy.ledger.PrivacyFilter`: one without a plan or a limit, which admits every release.
 
     Args:
         n_clients: Number of clients.
@@ -54,7 +54,7 @@ class Accountant:
 
     @property
     def charges(self) -> Counter[PrivacyCost]:
-        """What was counted, and how often. Not to be changed."""
+        """The counted costs, each with how often it occurred. Read-only for callers."""
         return self._composition.charges
 
     @property
@@ -63,7 +63,7 @@ class Accountant:
         return self._totals.is_exact
 
     def check(self, record: Record) -> PrivacyCost:
-        """What a release costs, before it is counted.
+        """Returns what a release costs, without counting it.
 
         Raises:
             ConfigError: the record is out of range, or no sound bound on its epsilon is known.
@@ -77,10 +77,10 @@ class Accountant:
         return self._composition.costs_of(coming)
 
     def count(self, record: Record) -> None:
-        """Count a release.
+        """Counts a release.
 
         Raises:
-            ConfigError, PrivacyError: see `check`; nothing was counted.
+            ConfigError, PrivacyError: see `check`; the release is not counted.
         """
         cost = self.check(record)
         self._totals.take(cost.clients, self._price(cost.events))
@@ -88,26 +88,30 @@ class Accountant:
         self.n_records += 1
 
     def admit(self, record: Record) -> None:
-        """Count a release that is about to be made: without a plan or a limit each may be."""
+        """Counts a release that is about to be made. Without a plan or a limit every release is admitted."""
         self.count(record)
 
     def epsilon(self) -> NDArray[np.float64]:
-        """Quick upper bound on each client's epsilon, ``[n_clients]``."""
+        """Returns a quick upper bound on each client's epsilon, ``[n_clients]``."""
         return self._totals.epsilon()
 
     def quick_epsilon(self) -> float:
-        """Quick upper bound on the largest epsilon of a client, cheap enough for every round."""
+        """Returns a quick upper bound on the largest epsilon of a client, cheap enough for every round."""
         return self._totals.largest()
 
     def spent(self) -> PrivacySpent:
-        """Tight upper bound on what has been spent, with the conditions under which it holds."""
+        """Returns a tight upper bound on what has been spent, with the conditions under which it holds."""
         return self._composition.spent(self.delta)
 
     def _price(self, events: Sequence[Event]) -> Totals:
-        """Quick prices; past a few hundred levels, sampled events are rounded to 1 % less noise."""
-        return price_of([event if event.selection == "full" else self._level(event) for event in events])
+        """Returns the quick prices of events, a row for each."""
+        return price_of([event if event.selection == "full" else self._rounded(event) for event in events])
 
-    def _level(self, event: Event) -> Event:
+    def _rounded(self, event: Event) -> Event:
+        """Returns a sampled event as it is; past a few hundred noise levels, the event with up to 1 % less noise.
+
+        The curve of each sampled level takes milliseconds, so their number is kept small.
+        """
         if event in self._levels or len(self._levels) < _EXACT_LEVELS:
             self._levels.add(event)
             return event
@@ -115,7 +119,7 @@ class Accountant:
 
 
 def check_target(n_clients: int, delta: float, epsilon: float) -> None:
-    """Check the arguments of an accountant.
+    """Checks the arguments of an accountant.
 
     Raises:
         ConfigError: an argument is out of range.
@@ -131,10 +135,11 @@ def check_target(n_clients: int, delta: float, epsilon: float) -> None:
 
 
 def account(records: Sequence[Record], n_clients: int, delta: float) -> PrivacySpent:
-    """Tight upper bound on the epsilon of a list of records.
+    """Returns a tight upper bound on the epsilon of a list of records.
 
     Args:
-        records: The ledger; in any order, but for records of noise that is correlated between rounds.
+        records: The ledger's records, in any order. Only records of noise that is correlated between rounds must be
+            in the order of their rounds.
         n_clients: Number of clients.
         delta: Failure probability in [0, 1).
 
@@ -143,7 +148,7 @@ def account(records: Sequence[Record], n_clients: int, delta: float) -> PrivacyS
         PrivacyError: the records protect different units or relations.
     """
     check_target(n_clients, delta, 1.0)
-    bill = Composition(n_clients)
+    composition = Composition(n_clients)
     for record in records:
-        bill.take(record, bill.check(record))
-    return bill.spent(delta)
+        composition.take(record, composition.check(record))
+    return composition.spent(delta)

@@ -38,7 +38,7 @@ _SPLITS = 65  # ways in which an epsilon is shared between removing and adding
 
 
 class Bounds(NamedTuple):
-    """A number that is known to lie between two others.
+    """A lower and an upper bound on a number.
 
     Attributes:
         lower: At most the number.
@@ -100,10 +100,11 @@ def delta_bounds(batches: int, noise: float, epochs: int, epsilon: float, resolu
     _check(batches, noise, epochs)
     if not epsilon >= 0:
         raise ConfigError("epsilon", epsilon, "choose a number of at least 0")
-    whole = math.sqrt(epochs) / noise
-    without_amplification = math.exp(float(gaussian.log_delta(whole, np.asarray(epsilon)))) * (1 + 1e-9)
+    # bounds from one Gaussian release in each epoch; see `_simple_epsilons`
+    mu = math.sqrt(epochs) / noise
+    without_amplification = math.exp(float(gaussian.log_delta(mu, np.asarray(epsilon)))) * (1 + 1e-9)
     shifted = np.asarray(epsilon + epochs * math.log(batches))
-    lower = math.exp(float(gaussian.log_delta(whole, shifted))) * (1 - 1e-9)
+    lower = math.exp(float(gaussian.log_delta(mu, shifted))) * (1 - 1e-9)
     try:
         lower = max(lower, _ratio_of_epochs(batches, noise, epochs, "lower", resolution).delta(epsilon))
         upper = _ratio_of_epochs(batches, noise, epochs, "upper", resolution).delta(epsilon)
@@ -132,14 +133,14 @@ def replace_epsilon(batches: int, noise: float, epochs: int, delta: float, resol
     _check(batches, noise, epochs)
     if not 0 < delta < 1:
         raise ConfigError("delta", delta, "choose a failure probability between 0 and 1, such as 1e-5")
-    known = gaussian.epsilon_of(2 * math.sqrt(epochs) / noise, delta)
+    unamplified = gaussian.epsilon_of(2 * math.sqrt(epochs) / noise, delta)
     try:
         ratio = _ratio_of_epochs(batches, noise, epochs, "upper", resolution)
     except OverflowError:
-        return known
-    low, high = 0.0, min(known, _LARGEST_EPSILON)
+        return unamplified
+    low, high = 0.0, min(unamplified, _LARGEST_EPSILON)
     if _replace_delta(ratio, high) > delta:
-        return known
+        return unamplified
     while high - low > 1e-5 * high:
         middle = (low + high) / 2
         if _replace_delta(ratio, middle) > delta:
@@ -180,44 +181,48 @@ def _check(batches: int, noise: float, epochs: int) -> None:
 
 
 def _simple_epsilons(batches: int, noise: float, epochs: int, delta: float) -> Bounds:
-    """Bounds from Gaussian releases: with the assignment known, and with a loss that is smaller by log k.
+    """Returns bounds from Gaussian releases: with the assignment known, and with a loss that is smaller by log k.
 
     With the assignment known, each epoch is one Gaussian release; deltas are jointly convex. And the mean of k ratios
     is at least one of them over k.
     """
-    known = gaussian.epsilon_of(math.sqrt(epochs) / noise, delta)
-    return Bounds(max(0.0, known * (1 - 1e-9) - epochs * math.log(batches)), known)
+    unamplified = gaussian.epsilon_of(math.sqrt(epochs) / noise, delta)
+    return Bounds(max(0.0, unamplified * (1 - 1e-9) - epochs * math.log(batches)), unamplified)
 
 
 @lru_cache(maxsize=64)
 def _ratio_of_epoch(batches: int, noise: float, side: Side, resolution: float) -> Ratio:
-    one = gaussian_ratio(noise, side, resolution)
-    return power(one, batches, "sum", resolution).scaled(1 / batches)
+    """Returns a law for the likelihood ratio of one epoch: the mean of one Gaussian ratio for each batch."""
+    batch_ratio = gaussian_ratio(noise, side, resolution)
+    return power(batch_ratio, batches, "sum", resolution).scaled(1 / batches)
 
 
 @lru_cache(maxsize=64)
 def _ratio_of_epochs(batches: int, noise: float, epochs: int, side: Side, resolution: float) -> Ratio:
+    """Returns a law for the likelihood ratio of all epochs: the product of independent ones."""
     return power(_ratio_of_epoch(batches, noise, side, resolution), epochs, "product", resolution)
 
 
 def _epsilons_by_transform(batches: int, noise: float, epochs: int, delta: float) -> Bounds:
-    """Bounds from privacy loss distributions, for epsilons in the hundreds; without any, the trivial ones."""
+    """Returns bounds from privacy loss distributions, for epsilons in the hundreds; 0 and infinity where those fail."""
     interval = _LOSS_STEP / noise
     try:
         upper = convolution.epsilon([(privacy_loss(batches, noise, interval), epochs)], interval, delta)
-        fine = min(interval, max(_LOSS_SHARE * upper / epochs, interval / 100))
-        optimistic = privacy_loss(batches, noise, fine, "lower").self_compose(epochs)
+        # losses that are rounded down err by the spacing itself in each epoch, so the grid is finer there
+        fine_interval = min(interval, max(_LOSS_SHARE * upper / epochs, interval / 100))
+        optimistic = privacy_loss(batches, noise, fine_interval, "lower").self_compose(epochs)
     except OverflowError:
         return Bounds(0.0, math.inf)
     return Bounds(float(optimistic.get_epsilon_for_delta(delta + _TRANSFORM)), upper)
 
 
 def _replace_delta(ratio: Ratio, epsilon: float) -> float:
-    """The best bound from removing first and adding then."""
+    """Returns the best bound on delta from removing one example first and adding the other then."""
     shares = np.linspace(0.0, epsilon, _SPLITS)
     return min(ratio.delta_remove(a) + math.exp(a) * ratio.delta_add(epsilon - a) for a in shares.tolist())
 
 
 def _pmf(ratio: Ratio, interval: float, direction: Direction) -> pld_pmf.PLDPmf:
+    """Returns the privacy losses of one direction as dp-accounting's probability mass function."""
     lowest, probabilities, infinite = ratio.loss_masses(interval, direction)
     return pld_pmf.DensePLDPmf(interval, lowest, probabilities, infinite, ratio.side == "upper")

@@ -13,12 +13,13 @@ from fedpriv.privacy.accounting.events import Event, History, covers
 BOUNDS = ("pure", "rdp", "gaussian", "pld")
 _SLOW = "pld"
 _FINE_NOISE = 2.0**16  # steps of the noise of random allocation in a factor of 2
-_GROUPS_TO, _FINITE = 200.0, 1e300  # beyond, a group's distribution is slow, and its epsilon of no use either way
+_LARGEST_GROUP_EPSILON = 200.0  # beyond, a group's distribution is slow, and its epsilon of no use either way
+_FINITE = 1e300
 MOST_TIGHT = 64  # histories that get a privacy loss distribution; the others keep the quick bound, also an upper bound
 
 
 def quick(history: History, delta: float) -> dict[str, float]:
-    """Epsilon by each closed-form bound, by name; infinite where one does not apply."""
+    """Returns the epsilon of each closed-form bound, by the bound's name; infinite where it does not apply."""
     paid = {event: count for event, count in history.items() if math.isfinite(event.noise)}
     bounds = {
         "pure": sum(count * rdp.pure(event) for event, count in paid.items()),
@@ -49,10 +50,17 @@ def _of_epochs(event: Event, count: int, delta: float) -> float:
 
 
 def tight(history: History, delta: float) -> dict[str, float]:
-    """Epsilon by each bound that may be the smallest, by name, privacy loss distributions included."""
+    """Returns the epsilon of each bound that may be the smallest, by name.
+
+    A privacy loss distribution is computed only where it may help: not where the exact Gaussian bound applies, nor
+    where the quick bounds are already so large that it would be slow or of no use.
+    """
     bounds = quick(history, delta)
-    hopeless = min(bounds.values()) > (_GROUPS_TO if any(event.group > 1 for event in history) else _FINITE)
-    if not hopeless and "gaussian" not in bounds and _SLOW not in bounds:
+    if any(event.group > 1 for event in history):
+        largest_useful = _LARGEST_GROUP_EPSILON
+    else:
+        largest_useful = _FINITE
+    if min(bounds.values()) <= largest_useful and "gaussian" not in bounds and _SLOW not in bounds:
         from fedpriv.privacy.accounting import pld
 
         bounds["pld"] = pld.epsilon(history, delta)
@@ -60,7 +68,7 @@ def tight(history: History, delta: float) -> dict[str, float]:
 
 
 def largest(histories: Sequence[History], delta: float, enough: float = 0.0) -> float:
-    """Largest epsilon of several histories, with as little work as possible.
+    """Returns the largest epsilon of several histories, with as little work as possible.
 
     Args:
         histories: The distinct histories.
@@ -76,58 +84,68 @@ def largest(histories: Sequence[History], delta: float, enough: float = 0.0) -> 
 def worst(
     histories: Sequence[History], delta: float, enough: float = 0.0, only: str | None = None
 ) -> tuple[float, str]:
-    """The largest epsilon of several histories, and the bound that gave it.
+    """Returns the largest epsilon of several histories, and the name of the bound that gave it.
 
     Args:
         histories: The distinct histories.
         delta: Delta of the guarantee.
         enough: See `largest`.
-        only: The one bound to look at, e.g. `"rdp"`; infinite where it does not apply. None takes the smallest.
+        only: Name of a single bound to use, e.g. `"rdp"`; infinite where it does not apply. None takes the smallest.
 
     Returns:
         Epsilon, and the bound's name; `"none"` where no bound is finite.
     """
-    first = sorted(((_least(quick(h, delta), only), h) for h in histories), key=lambda pair: -pair[0][0])
-    result, seen = (0.0, only or "pure"), list[History]()
-    for bound, history in first:
+    by_quick_bound = sorted(((_least(quick(h, delta), only), h) for h in histories), key=lambda pair: -pair[0][0])
+    result = (0.0, only or "pure")
+    tightened = list[History]()
+    for bound, history in by_quick_bound:
+        # a single quick bound: the largest comes first
         if only not in (None, _SLOW):
             if math.isfinite(bound[0]):
                 return bound
             return (math.inf, "none")
+
+        # a tight bound is at most the quick one, so no later history can be worse
         if only is None and bound[0] <= max(result[0], enough):
             return max(result, bound)
-        if not any(dominated(history, other) for other in seen):
-            quickly = only is None and len(seen) >= MOST_TIGHT
-            result = max(result, bound if quickly else _least(tight(history, delta), only))
-            seen.append(history)
+
+        # a history that another one dominates cannot be the worst
+        if not any(dominated(history, other) for other in tightened):
+            if only is not None or len(tightened) < MOST_TIGHT:
+                bound = _least(tight(history, delta), only)
+            result = max(result, bound)
+            tightened.append(history)
     if math.isfinite(result[0]):
         return result
     return (math.inf, "none")
 
 
-def _least(found: Mapping[str, float], only: str | None) -> tuple[float, str]:
-    """The smallest bound with its name, or one by name."""
+def _least(epsilons: Mapping[str, float], only: str | None) -> tuple[float, str]:
+    """Returns the smallest bound with its name, or the bound named `only`."""
     if only is not None:
-        return found.get(only, math.inf), only
-    return min((epsilon, name) for name, epsilon in found.items())
+        return epsilons.get(only, math.inf), only
+    return min((epsilon, name) for name, epsilon in epsilons.items())
 
 
 def ceiling(histories: Sequence[History]) -> History:
-    """A history that costs at least what each of these costs: one of them if it can be, else all of them at once."""
-    kept = list[History]()
+    """Returns a history that costs at least what each of `histories` costs.
+
+    It is one of them if one dominates all others. If not, it is the union of those that no other one dominates.
+    """
+    undominated = list[History]()
     for history in sorted(histories, key=lambda h: -sum(h.values())):
-        if not any(dominated(history, other) for other in kept):
-            kept = [*(other for other in kept if not dominated(other, history)), history]
-    whole: Counter[Event] = Counter()
-    for history in kept:
-        whole |= Counter(dict(history))
-    return whole
+        if not any(dominated(history, other) for other in undominated):
+            undominated = [*(other for other in undominated if not dominated(other, history)), history]
+    union: Counter[Event] = Counter()
+    for history in undominated:
+        union |= Counter(dict(history))
+    return union
 
 
 def dominated(history: History, other: History) -> bool:
-    """Whether each event of ``history`` can be paired with another one of ``other`` that costs at least as much.
+    """Whether each event of ``history`` can be paired with a different event of ``other`` that costs at least as much.
 
-    True is certain; False may be wrong.
+    Guarantee: True is certain; False may be wrong.
     """
     if len(history) > len(other):
         return False

@@ -21,18 +21,18 @@ _MARGIN = 1e-6  # below the target, so that the run's own accountant agrees what
 _LAST_BITS = 2.0**-52  # of each term of the sum that the run's own accountant makes
 _TOLERANCE = 5e-4
 _WIDEST = 1e12
-_LEAST_FOR_REST, _MOST_FOR_REST = 1e-6, 1e6  # between these the noise of the rest of a run is looked for
+_LEAST_REMAINING_FACTOR, _LARGEST_REMAINING_FACTOR = 1e-6, 1e6  # range in which `calibrate_rest` searches
 _NOTHING = 1e-300  # stands for 0 in logarithms
 _STRIDE, _SHORT_STRIDE = 2.0, 0.4  # of the logarithm of the noise; bounds of epochs are slow far from the target
 _STEEPEST = 5.0  # power of the noise that is believed: a smaller one makes a larger step
 _STRAIGHT = 12  # secant steps before halving
-_ROUGH = 60, 0.08  # more noise levels than these are rounded to a dozen, to begin with
+_ROUGH_LEVELS, _ROUGH_WIDTH = 60, 0.08  # more noise levels than these are rounded to a dozen for a first guess
 
 Epsilon = Callable[[float], float]
 
 
 def calibrate(plan: Sequence[Record], n_clients: int, epsilon: float, delta: float) -> float:
-    """Smallest noise with which the planned releases meet a target.
+    """Returns the smallest noise with which the planned releases meet a target.
 
     Args:
         plan: The planned releases; their noise multipliers are relative, ``1 / share``.
@@ -51,7 +51,7 @@ def calibrate(plan: Sequence[Record], n_clients: int, epsilon: float, delta: flo
     check_target(n_clients, delta, epsilon)
     if len({(record.unit, record.relation) for record in plan}) > 1:
         raise PrivacyError("the plan protects different units or relations: plan and account them separately")
-    paid = [_noisy(history) for _, history in histories(Counter(costs_of(plan, n_clients)), n_clients)]
+    paid = [_without_free_events(history) for _, history in histories(Counter(costs_of(plan, n_clients)), n_clients)]
     paid = [history for history in paid if history]
     _check_reachable(paid, delta)
     if not paid:
@@ -63,29 +63,34 @@ def calibrate(plan: Sequence[Record], n_clients: int, epsilon: float, delta: flo
         mu2 = max(sum(count / event.noise**2 for event, count in history.items()) for history in paid)
         ratio = gaussian.ratio_of(goal, delta)
         if not (math.isfinite(mu2) and mu2 <= (ratio * _WIDEST) ** 2):
-            raise _out_of_reach(epsilon)
+            raise _unreachable(epsilon)
         return math.sqrt(mu2) / ratio
     if delta == 0:
-        return _quick_factor(_quickly(paid, delta), goal)
-    rough = [bucketed(history, *_ROUGH) for history in paid]
-    quick, stride = _quickly(rough, delta), _STRIDE
+        return _quick_factor(_quick_epsilon(paid, delta), goal)
+
+    # start from the quick bound, which needs more noise than the tight one
+    rough = [bucketed(history, max_levels=_ROUGH_LEVELS, width=_ROUGH_WIDTH) for history in paid]
+    quick = _quick_epsilon(rough, delta)
     if any(event.is_epoch for history in paid for event in history):
         stride = _SHORT_STRIDE
+    else:
+        stride = _STRIDE
     start = _quick_factor(quick, goal, stride)
     slope = _slope(quick, start)
-    if rough != paid:  # too much noise, found in a fraction of the time
-        start = _tight_factor(_tightly(rough, delta), start, goal, slope)
-        slope = _slope(_tightly(rough, delta), start)
-    return _tight_factor(_tightly(paid, delta), start, goal, slope)
+    # rounded noise levels also need more noise, and their tight bound takes a fraction of the time
+    if rough != paid:
+        start = _tight_factor(_tight_epsilon(rough, delta), start, goal, slope)
+        slope = _slope(_tight_epsilon(rough, delta), start)
+    return _tight_factor(_tight_epsilon(paid, delta), start, goal, slope)
 
 
 def calibrate_rest(
     spent: Sequence[Record], plan: Sequence[Record], n_clients: int, epsilon: float, delta: float
 ) -> float:
-    """Smallest noise with which planned releases meet a target together with earlier ones.
+    """Returns the smallest noise with which planned releases meet a target together with earlier ones.
 
     Args:
-        spent: What was released before.
+        spent: The releases made so far.
         plan: The planned releases; their noise multipliers are relative, ``1 / share``.
         n_clients: Number of clients.
         epsilon: Target for all releases together, for the client with the largest epsilon; positive.
@@ -95,35 +100,40 @@ def calibrate_rest(
         The number by which the noise multipliers of the plan must be multiplied, at most 0.1 % more than needed.
 
     Raises:
-        ConfigError: the target is out of range, or was spent before, or no noise of the planned kind can meet it.
+        ConfigError: the target is out of range, or already spent, or no noise of the planned kind can meet it.
         PrivacyError: the releases protect different units or relations.
     """
     check_target(n_clients, delta, epsilon)
     if len({(record.unit, record.relation) for record in (*spent, *plan)}) > 1:
         raise PrivacyError("what was released and what is planned protect different units or relations")
-    before = Counter(costs_of(spent, n_clients))
-    coming = Counter(costs_of(plan, n_clients))
+    spent_costs = Counter(costs_of(spent, n_clients))
+    planned_costs = Counter(costs_of(plan, n_clients))
     goal = epsilon * (1 - _MARGIN)
 
-    def together(factor: float) -> float:
+    def total_epsilon(factor: float) -> float:
         scaled = Counter[PrivacyCost]()
-        for charge, count in coming.items():
+        for charge, count in planned_costs.items():
             events = tuple(event._replace(noise=event.noise * factor) for event in charge.events)
             scaled[replace(charge, events=events)] += count
-        return bounds.largest([history for _, history in histories(before + scaled, n_clients)], delta)
+        return bounds.largest([history for _, history in histories(spent_costs + scaled, n_clients)], delta)
 
-    _check_reachable([_noisy(history) for _, history in histories(before + coming, n_clients)], delta)
+    _check_reachable(
+        [_without_free_events(history) for _, history in histories(spent_costs + planned_costs, n_clients)], delta
+    )
+    # bracket the answer between `low`, which is too little noise, and `high`, which is enough
     high = 1.0
-    while together(high) > goal:
+    while total_epsilon(high) > goal:
         high *= 4
-        if high > _MOST_FOR_REST:
-            raise _out_of_reach(epsilon)
+        if high > _LARGEST_REMAINING_FACTOR:
+            raise _unreachable(epsilon)
     low = high / 4
-    while low > _LEAST_FOR_REST and together(low) <= goal:
+    while low > _LEAST_REMAINING_FACTOR and total_epsilon(low) <= goal:
         low, high = low / 4, low
+
+    # epsilon may jump with the noise where rounding of levels changes, so halving is safer than a root finder
     while high > low * (1 + _TOLERANCE):
         middle = math.sqrt(low * high)
-        if together(middle) <= goal:
+        if total_epsilon(middle) <= goal:
             high = middle
         else:
             low = middle
@@ -131,18 +141,18 @@ def calibrate_rest(
 
 
 def enough(history: History, epsilon: float, delta: float) -> float:
-    """A factor for the noise of a history that meets a target, by the quick bounds: somewhat more than is needed.
+    """Returns a factor for the noise of a history that meets a target, by the quick bounds: somewhat more than needed.
 
     Raises:
         ConfigError: the target is out of range, or no noise of this kind can meet it.
     """
     check_target(1, delta, epsilon)
     _check_reachable([history], delta)
-    return _quick_factor(_quickly([history], delta), epsilon)
+    return _quick_factor(_quick_epsilon([history], delta), epsilon)
 
 
 def delta_warning(delta: float, n: int) -> str | None:
-    """Warn about a delta so large that publishing one unit's data outright would meet the guarantee.
+    """Returns a warning if delta is so large that publishing one unit's data outright would meet the guarantee.
 
     Args:
         delta: The delta of the guarantee.
@@ -159,15 +169,18 @@ def delta_warning(delta: float, n: int) -> str | None:
     )
 
 
-def _quickly(paid: Sequence[History], delta: float) -> Epsilon:
+def _quick_epsilon(paid: Sequence[History], delta: float) -> Epsilon:
+    """Returns the quick bound on epsilon, as a function of the factor of all noise."""
     return lambda factor: max(min(bounds.quick(_scaled(history, factor), delta).values()) for history in paid)
 
 
-def _tightly(paid: Sequence[History], delta: float) -> Epsilon:
+def _tight_epsilon(paid: Sequence[History], delta: float) -> Epsilon:
+    """Returns the tight bound on epsilon, as a function of the factor of all noise."""
     return lambda factor: bounds.largest([_scaled(history, factor) for history in paid], delta)
 
 
-def _noisy(history: History) -> dict[Event, int]:
+def _without_free_events(history: History) -> dict[Event, int]:
+    """Returns the history without events of infinite noise, which cost nothing."""
     return {event: count for event, count in history.items() if math.isfinite(event.noise)}
 
 
@@ -185,22 +198,22 @@ def _scaled(history: History, factor: float) -> dict[Event, int]:
     return {event._replace(noise=event.noise * factor): count for event, count in history.items()}
 
 
-def _out_of_reach(epsilon: float) -> ConfigError:
+def _unreachable(epsilon: float) -> ConfigError:
     return ConfigError("epsilon", epsilon, "no amount of noise reaches this target; ask for a larger epsilon or delta")
 
 
 def _pure_factor(paid: Sequence[History], epsilon: float) -> float:
-    """Pure epsilons add up."""
+    """Returns the factor at delta 0, where epsilons add up."""
     answers = max(sum(history.values()) for history in paid)
     pure = max(math.fsum(count / event.noise for event, count in history.items()) for history in paid)
     factor = pure / epsilon * (1 + _LAST_BITS * (answers + 4))
     if factor > _WIDEST:
-        raise _out_of_reach(epsilon)
+        raise _unreachable(epsilon)
     return factor
 
 
 def _slope(epsilon: Epsilon, factor: float) -> float:
-    """Power of the noise that epsilon falls with."""
+    """Returns the power s for which epsilon falls like ``noise ** -s`` near `factor`."""
     slope = math.log(max(epsilon(0.97 * factor), _NOTHING) / max(epsilon(factor), _NOTHING)) / -math.log(0.97)
     # delta alone may pay for everything from some noise on: epsilon falls to 0 there, and is no power of the noise
     if slope > 0.1:
@@ -209,7 +222,7 @@ def _slope(epsilon: Epsilon, factor: float) -> float:
 
 
 def _quick_factor(epsilon: Epsilon, goal: float, stride: float = _STRIDE) -> float:
-    """The factor by the quick bound: it falls smoothly with the noise, so a root finder is at home."""
+    """Returns the factor that the quick bound needs. The bound falls smoothly with the noise: a root finder works."""
 
     def gap(log_factor: float) -> float:
         return math.log(min(max(epsilon(math.exp(log_factor)), 1e-300), 1e300) / goal)
@@ -218,37 +231,48 @@ def _quick_factor(epsilon: Epsilon, goal: float, stride: float = _STRIDE) -> flo
     while gap(high) > 0:
         low, high = high, high + stride
         if high > math.log(_WIDEST):
-            raise _out_of_reach(goal)
+            raise _unreachable(goal)
     while gap(low) <= 0:
         low, high = low - stride, low
-    found = gaussian.root(gap, low, high, 1e-4)
-    while gap(found) > 0:
-        found += 1e-4
-    return math.exp(found)
+    log_root = gaussian.root(gap, low, high, 1e-4)
+    while gap(log_root) > 0:
+        log_root += 1e-4
+    return math.exp(log_root)
 
 
 def _tight_factor(epsilon: Epsilon, start: float, goal: float, slope: float) -> float:
-    """Lower the factor to what the tight bound needs, in as few evaluations as possible.
+    """Lowers the factor to what the tight bound needs, in as few evaluations as possible.
 
-    Epsilon is close to a power of the noise, ``-slope``.
+    Epsilon is close to ``noise ** -slope``, so each step aims at the goal along that power, or along the power through
+    the two ends of the bracket. `best` is the smallest factor known to meet the goal; `too_small` the largest one
+    known not to, or 0 as long as there is none.
     """
-    best, best_value, over, over_value = start, epsilon(start), 0.0, math.inf
-    aim, leap, tries = goal * (1 - _TOLERANCE / 2), 1.0, 0
-    while best_value < goal * (1 - _TOLERANCE) and best > over * (1 + _TOLERANCE):
-        if over > 0:
-            slope = math.log(over_value / max(best_value, _NOTHING)) / math.log(best / over)
-        guess = best * max(best_value / aim, 0.1) ** (1 / slope)
-        edge = 0.05 * (best - over) if over > 0 else 0.0
-        guess = min(max(guess, over + edge), best - edge, leap * best)
-        if over > 0 and (tries > _STRAIGHT or not 0.01 * goal < best_value <= over_value < 100 * goal):
-            guess = math.sqrt(best * over)  # epsilon is nowhere near a power of the noise
-        tries, value = tries + 1, epsilon(guess)
-        if value <= goal:
-            best, best_value = guess, value
-            if over == 0 and value < 0.9 * goal:
+    best, best_epsilon = start, epsilon(start)
+    too_small, too_small_epsilon = 0.0, math.inf
+    aim = goal * (1 - _TOLERANCE / 2)
+    leap = 1.0  # the guess is at least this share of `best`
+    tries = 0
+    while best_epsilon < goal * (1 - _TOLERANCE) and best > too_small * (1 + _TOLERANCE):
+        if too_small > 0:
+            slope = math.log(too_small_epsilon / max(best_epsilon, _NOTHING)) / math.log(best / too_small)
+        guess = best * max(best_epsilon / aim, 0.1) ** (1 / slope)
+        # the guess stays off both ends of the bracket, so that each step shrinks it
+        if too_small > 0:
+            edge = 0.05 * (best - too_small)
+        else:
+            edge = 0.0
+        guess = min(max(guess, too_small + edge), best - edge, leap * best)
+        if too_small > 0 and (tries > _STRAIGHT or not 0.01 * goal < best_epsilon <= too_small_epsilon < 100 * goal):
+            guess = math.sqrt(best * too_small)  # epsilon is nowhere near a power of the noise
+        tries += 1
+        guess_epsilon = epsilon(guess)
+        if guess_epsilon <= goal:
+            best, best_epsilon = guess, guess_epsilon
+            if too_small == 0 and guess_epsilon < 0.9 * goal:
                 leap = min(0.9, leap * leap)
             else:
                 leap = 1.0
         else:
-            over, over_value, leap = guess, value, 1.0
+            too_small, too_small_epsilon = guess, guess_epsilon
+            leap = 1.0
     return best

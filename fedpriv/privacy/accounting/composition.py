@@ -1,4 +1,4 @@
-"""All releases of a ledger, and their price: nothing is priced before it is asked for."""
+"""Composition of all releases of a ledger. Their epsilon is computed when it is asked for, not at each release."""
 
 from __future__ import annotations
 
@@ -19,47 +19,50 @@ if TYPE_CHECKING:
 
 
 class Composition:
-    """What clients have to pay for.
+    """Collects the costs of releases, and composes them to an epsilon.
 
     Args:
         n_clients: Number of clients.
 
     Attributes:
-        charges: What was released, and how often.
+        charges: Each distinct cost, and how often it occurred.
     """
 
     def __init__(self, n_clients: int) -> None:
-        self._n_clients, self._continuity, self._epochs = n_clients, Continuity(), EpochCharges()
+        self._n_clients = n_clients
+        self._continuity = Continuity()
+        self._epochs = EpochCharges()
         self.charges: Counter[PrivacyCost] = Counter()
-        self._facts: tuple[Unit, Relation, str] | None = None
-        self._trusts: dict[str, None] = {}
+        # unit, relation and shared numbers, the same in all records
+        self._protection: tuple[Unit, Relation, str] | None = None
+        self._trust_names: dict[str, None] = {}
         self._reasons: dict[str, None] = {}
 
     def check(self, record: Record) -> PrivacyCost:
-        """What a record adds to the costs, before it is counted.
+        """Returns what a record adds to the costs, without counting it.
 
         Raises:
             ConfigError: the record is out of range, or no sound bound on its epsilon is known.
             PrivacyError: the record protects another unit or relation than the ones before it, or its noise is
                 correlated with that of rounds that are missing, or the noise of an epoch of random allocation changes.
         """
-        facts = (record.unit, record.relation, record.shared)
-        if self._facts not in (None, facts):
+        protection = (record.unit, record.relation, record.shared)
+        if self._protection not in (None, protection):
             raise PrivacyError(
                 f"round {record.round}, {record.query}: this ledger protects (unit, relation, shared) = "
-                f"{self._facts}, the record {facts}. Epsilons of different kinds do not add up; account them in "
-                "separate ledgers"
+                f"{self._protection}, the record {protection}. Epsilons of different kinds do not add up; account "
+                "them in separate ledgers"
             )
         self._continuity.check(record)
         return self._epochs.due(record, cost_of(record, self._n_clients))
 
     def take(self, record: Record, charge: PrivacyCost) -> None:
-        """Count a record that was checked."""
+        """Counts a record that was checked, and whose cost is `charge`."""
         self._continuity.take(record)
         self._epochs.take(record, charge)
-        self._facts = (record.unit, record.relation, record.shared)
+        self._protection = (record.unit, record.relation, record.shared)
         self.charges[charge] += 1
-        self._trusts[record.trust] = None
+        self._trust_names[record.trust] = None
         if any(event.law == "none" for event in charge.events):
             self._reasons[record.non_private or "an answer without noise"] = None
 
@@ -68,23 +71,28 @@ class Composition:
         return costs_of(coming, self._n_clients, self._epochs)
 
     def spent(self, delta: float) -> PrivacySpent:
-        """Tight upper bound on what all records cost together, with the conditions under which it holds."""
-        groups = [(bounds.quick(found, delta), who, found) for who, found in histories(self.charges, self._n_clients)]
+        """Returns a tight upper bound on what all records cost together, with the conditions under which it holds."""
+        groups = [
+            (bounds.quick(history, delta), clients, history)
+            for clients, history in histories(self.charges, self._n_clients)
+        ]
         priced = dict[int, tuple[float, str]]()
-        for rank, (found, members, history) in enumerate(sorted(groups, key=lambda group: -min(group[0].values()))):
+        # tight bounds are slow: only the histories that cost most by the quick bound get one
+        by_quick_bound = sorted(groups, key=lambda group: -min(group[0].values()))
+        for rank, (quick_bounds, clients, history) in enumerate(by_quick_bound):
             if rank < bounds.MOST_TIGHT:
-                known = bounds.tight(history, delta)
+                epsilons = bounds.tight(history, delta)
             else:
-                known = found
-            name = min(known, key=lambda key: known[key])
-            priced |= dict.fromkeys(members, (known[name], name))
+                epsilons = quick_bounds
+            name = min(epsilons, key=lambda key: epsilons[key])
+            priced |= dict.fromkeys(clients, (epsilons[name], name))
         per_client = tuple(priced[client][0] for client in range(self._n_clients))
         epsilon = max(per_client)
         if math.isinf(epsilon):
             winner = "none"
         else:
             winner = priced[per_client.index(epsilon)][1]
-        unit, relation, shared = self._facts or ("sample", "replace_one", "")
+        unit, relation, shared = self._protection or ("sample", "replace_one", "")
         relation += f"({shared})" if shared else ""
-        trust = "+".join(self._trusts) or "local"
+        trust = "+".join(self._trust_names) or "local"
         return PrivacySpent(epsilon, delta, unit, relation, trust, winner, per_client, tuple(self._reasons))

@@ -18,11 +18,11 @@ class Continuity:
         self._last: Record | None = None
 
     def check(self, record: Record) -> None:
-        """Compare a record with the one before it.
+        """Compares a record with the one before it.
 
         Raises:
-            PrivacyError: a round is missing or comes twice, another block of units takes part than its turn is, or the
-                noise is not that of the rounds before.
+            PrivacyError: a round is missing or comes twice, a block of units takes part out of turn, or the noise does
+                not continue that of the rounds before.
         """
         if record.time is None:
             return
@@ -32,21 +32,22 @@ class Continuity:
             expected = self._last.round + 1
         if record.round != expected:
             raise _refused(record, f"comes where round {expected} must: a price holds for all rounds so far together")
-        if record.time != record.time.at(record.round):
+        if record.time != record.time.for_round(record.round):
             slot = record.round % record.time.separation
             raise _refused(record, f"has block {record.time.slot} take part, and it is the turn of block {slot}")
         if self._last is not None and _facts(record) != _facts(self._last):
             raise _refused(record, "has other noise than the rounds before, or another question, bound or matrix")
 
     def take(self, record: Record) -> None:
-        """Count a record that was checked."""
+        """Stores a record that was checked, to compare the next one with it."""
         if record.time is not None:
             self._last = record
 
 
 def _facts(record: Record) -> Record:
+    """Returns the record without what differs from round to round."""
     assert record.time is not None
-    return replace(record, round=0, digest=None, time=record.time.at(0))
+    return replace(record, round=0, digest=None, time=record.time.for_round(0))
 
 
 def _refused(record: Record, why: str) -> PrivacyError:

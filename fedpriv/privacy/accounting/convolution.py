@@ -33,18 +33,18 @@ _FEW, _MOST_TILTS = 16, 20  # answers of which a second tilt is always tried, an
 _LARGEST = 700.0  # of the exponents of what is far more probable than any delta
 _SMALLEST = 745.0  # minus the logarithm of the smallest number above 0
 _UNIT = 2.0**-53  # rounding's relative error
-_A_STEP = 8  # units: what one step of a transform, one of a power or one exponential loses at most
+_STEP_ERROR = 8  # units: what one step of a transform, one of a power or one exponential loses at most
 _NORMAL = np.array([0.2, 0.5, 0.7, 0.85, 1.0, 1.2, 1.6])  # of the best order for a normal sum
 _HEAVY = np.array([0.5, 1.0, 2.0, 4.0, 7.0, 12.0, 20.0, 35.0])  # over the longest reach, for rare large losses
 
 
 @dataclass(frozen=True)
-class Part:
-    """A loss that occurs several times.
+class RepeatedLoss:
+    """The distribution of a privacy loss that occurs several times.
 
     Attributes:
         lowest: The smallest loss, in steps of the grid.
-        probabilities: Of that loss and the following ones.
+        probabilities: Probabilities of that loss and the following ones.
         infinite: Probability of an infinite loss.
         count: How often it occurs.
     """
@@ -55,123 +55,140 @@ class Part:
     count: int
 
 
-def epsilon(parts: Sequence[tuple[dpa.PrivacyLossDistribution, int]], interval: float, delta: float) -> float:
-    """Smallest epsilon at `delta` of distributions on one grid, each with how often it occurs."""
-    if all(one._symmetric for one, _ in parts):  # noqa: SLF001 - no public way to ask
-        return _one_way([_part(one._pmf_remove, count) for one, count in parts], interval, delta)  # noqa: SLF001
-    removed = [_part(one._pmf_remove, count) for one, count in parts]  # noqa: SLF001
-    added = [_part(one._pmf_add, count) for one, count in parts]  # noqa: SLF001
-    return max(_one_way(removed, interval, delta), _one_way(added, interval, delta))
+def epsilon(distributions: Sequence[tuple[dpa.PrivacyLossDistribution, int]], interval: float, delta: float) -> float:
+    """Returns the smallest epsilon at `delta` of the composition of distributions on one grid.
+
+    Args:
+        distributions: Each distribution with how often it occurs.
+        interval: Spacing of the grid of losses.
+        delta: Failure probability.
+    """
+    removed = [_repeated_loss(distribution._pmf_remove, count) for distribution, count in distributions]  # noqa: SLF001
+    # both directions are the same; dp-accounting has no public way to ask
+    if all(distribution._symmetric for distribution, _ in distributions):  # noqa: SLF001
+        return _epsilon_in_direction(removed, interval, delta)
+    added = [_repeated_loss(distribution._pmf_add, count) for distribution, count in distributions]  # noqa: SLF001
+    return max(_epsilon_in_direction(removed, interval, delta), _epsilon_in_direction(added, interval, delta))
 
 
-def _part(pmf: pld_pmf.PLDPmf, count: int) -> Part:
+def _repeated_loss(pmf: pld_pmf.PLDPmf, count: int) -> RepeatedLoss:
     dense = pmf.to_dense_pmf()
-    return Part(dense._lower_loss, np.asarray(dense._probs), dense._infinity_mass, count)  # noqa: SLF001
+    return RepeatedLoss(dense._lower_loss, np.asarray(dense._probs), dense._infinity_mass, count)  # noqa: SLF001
 
 
-def _one_way(parts: Sequence[Part], interval: float, delta: float) -> float:
-    """Epsilon in one direction.
+def _epsilon_in_direction(losses: Sequence[RepeatedLoss], interval: float, delta: float) -> float:
+    """Returns the epsilon of one direction, with one record removed or with one added.
 
     Every tilt gives an upper bound. The first is that of the best Rényi bound. For a few answers whose large losses are
     rare, that order is far above the epsilon sought: half as much is tried, as long as that helps.
     """
-    tilt, smallest = _tilt(parts, interval, delta), math.inf
-    are_few = sum(part.count for part in parts) <= _FEW
+    tilt, smallest = _tilt(losses, interval, delta), math.inf
+    are_few = sum(loss.count for loss in losses) <= _FEW
     for _ in range(_MOST_TILTS):
-        found, lowest = _at_tilt(parts, tilt, interval, delta)
-        bound = max(found, lowest)
+        epsilon, lowest = _epsilon_at_tilt(losses, tilt, interval, delta)
+        bound = max(epsilon, lowest)
         helped = bound < 0.999 * smallest
         smallest = min(smallest, bound)
-        if found > lowest and not (are_few and helped):
+        if epsilon > lowest and not (are_few and helped):
             break
         tilt /= 2
     return smallest
 
 
-def _at_tilt(parts: Sequence[Part], tilt: float, interval: float, delta: float) -> tuple[float, float]:
-    """Epsilon of the losses in the window that belongs to a tilt, and the loss below which none was looked at."""
-    tilted, scale = _tilted(parts, tilt)
+def _epsilon_at_tilt(losses: Sequence[RepeatedLoss], tilt: float, interval: float, delta: float) -> tuple[float, float]:
+    """Returns the epsilon by the losses in the window of a tilt, and the smallest loss of that window.
+
+    Losses below the window are not computed, so an epsilon below it would not be known: the second number is then a
+    bound. It is -infinity where the window starts at the smallest loss of all.
+    """
+    tilted, scale = _tilted(losses, tilt)
     first, last = _window(tilted)
-    whole = _transformed(tilted, first, last)
+    sums = _transformed(tilted, first, last)
     weights = np.exp(np.minimum(scale - tilt * np.arange(first, last + 1), _LARGEST))
-    infinite = _TAIL * float(weights[-1]) - math.expm1(sum(part.count * math.log1p(-part.infinite) for part in parts))
-    lowest = sum(part.lowest * part.count for part in parts) + first
-    found = pld_pmf.DensePLDPmf(interval, lowest, whole * weights, infinite, True).get_epsilon_for_delta(delta)
+    infinite = _TAIL * float(weights[-1]) - math.expm1(sum(loss.count * math.log1p(-loss.infinite) for loss in losses))
+    lowest = sum(loss.lowest * loss.count for loss in losses) + first
+    epsilon = pld_pmf.DensePLDPmf(interval, lowest, sums * weights, infinite, True).get_epsilon_for_delta(delta)
     if first == 0:
-        return float(found), -math.inf
-    return float(found), lowest * interval
+        return float(epsilon), -math.inf
+    return float(epsilon), lowest * interval
 
 
-def _tilted(parts: Sequence[Part], tilt: float) -> tuple[list[Part], float]:
-    """Each part tilted; and the logarithm of what the sum was divided by, with what rounding may have taken from it."""
-    made, scale, lost = list[Part](), 0.0, 0.0
-    for part in parts:
-        steps = np.arange(len(part.probabilities))
-        log_mean = float(_log_means(part.probabilities, 0.0, np.array([tilt]))[0])
+def _tilted(losses: Sequence[RepeatedLoss], tilt: float) -> tuple[list[RepeatedLoss], float]:
+    """Returns the tilted losses, and an upper bound on the logarithm of the number that their sum was divided by."""
+    tilted = list[RepeatedLoss]()
+    scale, rounding = 0.0, 0.0
+    for loss in losses:
+        steps = np.arange(len(loss.probabilities))
+        log_mean = float(_log_means(loss.probabilities, 0.0, np.array([tilt]))[0])
         with np.errstate(divide="ignore"):
-            exponents = np.log(part.probabilities) + (tilt * steps - log_mean)
-        made.append(replace(part, probabilities=np.exp(exponents)))
-        scale += part.count * log_mean
-        lost += part.count * (_A_STEP + _SMALLEST + 2 * tilt * len(steps)) * _UNIT
-    return made, scale + lost + abs(scale) * len(made) * _UNIT
+            exponents = np.log(loss.probabilities) + (tilt * steps - log_mean)
+        tilted.append(replace(loss, probabilities=np.exp(exponents)))
+        scale += loss.count * log_mean
+        rounding += loss.count * (_STEP_ERROR + _SMALLEST + 2 * tilt * len(steps)) * _UNIT
+    return tilted, scale + rounding + abs(scale) * len(tilted) * _UNIT
 
 
-def _transformed(parts: Sequence[Part], first: int, last: int) -> Array:
+def _transformed(losses: Sequence[RepeatedLoss], first: int, last: int) -> Array:
     """Upper bounds on the probabilities that the sum is `first` to `last` above the smallest one.
 
     Each number of a transform of n is a sum of all probabilities, at most 1, through `log2 n` steps that each err by at
-    most `_A_STEP` units: the `error` of one number. With `a` the true and `b` the found transforms, and all `|.| <= r`,
-    ``|prod_j a_j^c_j - prod_j b_j^c_j| <= prod_j r_j^c_j * sum_j c_j |a_j - b_j| / r_j``.
+    most `_STEP_ERROR` units: the `error` of one number. With `a` the true and `b` the computed transforms, and all
+    `|.| <= r`, ``|prod_j a_j^c_j - prod_j b_j^c_j| <= prod_j r_j^c_j * sum_j c_j |a_j - b_j| / r_j``.
     """
-    longest = max(len(part.probabilities) for part in parts)
+    longest = max(len(loss.probabilities) for loss in losses)
     length = cast(int, fft.next_fast_len(max(last - first + 1, longest), real=True))
-    error = _A_STEP * math.log2(length + 1) * _UNIT
-    product, largest = np.ones(length // 2 + 1, dtype=np.complex128), np.ones(length // 2 + 1)
-    lost = np.full(length // 2 + 1, error)  # of the way back
-    for part in parts:
-        transform = np.asarray(fft.rfft(part.probabilities, length))
+    error = _STEP_ERROR * math.log2(length + 1) * _UNIT
+    product = np.ones(length // 2 + 1, dtype=np.complex128)
+    largest = np.ones(length // 2 + 1)
+    relative_errors = np.full(length // 2 + 1, error)  # those of the inverse transform, to begin with
+    for loss in losses:
+        transform = np.asarray(fft.rfft(loss.probabilities, length))
         bound = np.abs(transform) + error
-        product *= _power(transform, part.count)
-        largest *= bound**part.count
-        lost += part.count * (error / bound + _A_STEP * _UNIT)
-    whole = np.roll(np.asarray(fft.irfft(product, length)), -first)[: last - first + 1]
+        product *= _power(transform, loss.count)
+        largest *= bound**loss.count
+        relative_errors += loss.count * (error / bound + _STEP_ERROR * _UNIT)
+    sums = np.roll(np.asarray(fft.irfft(product, length)), -first)[: last - first + 1]
     # sums here are no `@`, which adds up in another order with more threads: a resumed run must find the same noise
-    return np.maximum(whole, 0.0) + 2 * float((largest * lost).sum()) / length
+    return np.maximum(sums, 0.0) + 2 * float((largest * relative_errors).sum()) / length
 
 
-def _tilt(parts: Sequence[Part], interval: float, delta: float) -> float:
-    """The order whose bound on epsilon is best (Canonne, Kamath, Steinke 2020, proposition 12): it moves sums there."""
-    _, orders, growth = _growth(parts, delta)
+def _tilt(losses: Sequence[RepeatedLoss], interval: float, delta: float) -> float:
+    """Returns the Rényi order whose bound on epsilon is best: tilting by it moves the sum to that epsilon.
+
+    Source: Canonne, Kamath, Steinke 2020, proposition 12.
+    """
+    _, orders, growth = _growth(losses, delta)
     order = orders / interval
-    rest = order * np.log(order) - (1 + order) * np.log1p(order) - math.log(delta)
-    return float(orders[np.argmin((growth + rest) / orders)])
+    tail = order * np.log(order) - (1 + order) * np.log1p(order) - math.log(delta)
+    return float(orders[np.argmin((growth + tail) / orders)])
 
 
-def _window(parts: Sequence[Part]) -> tuple[int, int]:
-    """First and last step, above the smallest sum, between which all but `_TAIL` of the sum lies (Chernoff)."""
-    furthest = sum((len(part.probabilities) - 1) * part.count for part in parts)
+def _window(losses: Sequence[RepeatedLoss]) -> tuple[int, int]:
+    """Returns the first and last step above the smallest sum that hold all but `_TAIL` of the sum (Chernoff)."""
+    furthest = sum((len(loss.probabilities) - 1) * loss.count for loss in losses)
     bounds = list[float]()
     for sign in (-1, 1):
-        mean, orders, growth = _growth(parts, _TAIL / 2, sign)
+        mean, orders, growth = _growth(losses, _TAIL / 2, sign)
         reach = (growth - math.log(_TAIL / 2)) / orders
         bounds.append(mean + float(reach[np.argmin(np.abs(reach))]))
     return max(0, math.floor(bounds[0])), min(furthest, math.ceil(bounds[1]))
 
 
-def _growth(parts: Sequence[Part], probability: float, sign: int = 1) -> tuple[float, Array, Array]:
-    """Mean of the sum, orders for tails of this probability, and `log E e^(order (sum - mean))` of each."""
-    moments = [_moments(part.probabilities) for part in parts]
-    mean = sum(part.count * m for part, (m, _) in zip(parts, moments, strict=True))
-    variance = sum(part.count * v for part, (_, v) in zip(parts, moments, strict=True))
-    longest = max(len(part.probabilities) for part in parts)
+def _growth(losses: Sequence[RepeatedLoss], probability: float, sign: int = 1) -> tuple[float, Array, Array]:
+    """Returns the mean of the sum, orders for tails of this probability, and `log E e^(order (sum - mean))` of each."""
+    moments = [_moments(loss.probabilities) for loss in losses]
+    mean = sum(loss.count * m for loss, (m, _) in zip(losses, moments, strict=True))
+    variance = sum(loss.count * v for loss, (_, v) in zip(losses, moments, strict=True))
+    longest = max(len(loss.probabilities) for loss in losses)
     magnitudes = [_NORMAL * math.sqrt(-2 * math.log(probability) / max(variance, 1.0)), _HEAVY / longest]
     orders = sign * np.concatenate(magnitudes)
-    # about the mean of each part, so that large sums cancel before they are rounded
-    growth = sum(p.count * _log_means(p.probabilities, m, orders) for p, (m, _) in zip(parts, moments, strict=True))
+    # about the mean of each loss, so that large sums cancel before they are rounded
+    growth = sum(p.count * _log_means(p.probabilities, m, orders) for p, (m, _) in zip(losses, moments, strict=True))
     return mean, orders, np.asarray(growth)
 
 
 def _moments(probabilities: Array) -> tuple[float, float]:
+    """Returns mean and variance, in steps of the grid."""
     steps = np.arange(len(probabilities))
     total = float(probabilities.sum())
     mean = float((probabilities * steps).sum()) / total
@@ -179,15 +196,15 @@ def _moments(probabilities: Array) -> tuple[float, float]:
 
 
 def _log_means(probabilities: Array, centre: float, orders: Array) -> Array:
-    """`log sum_k p_k e^(order (k - centre))` for each order."""
-    there = probabilities.nonzero()[0]
-    exponents = orders[:, None] * (there - centre) + np.log(probabilities[there])
+    """Returns `log sum_k p_k e^(order (k - centre))` for each order."""
+    steps = probabilities.nonzero()[0]
+    exponents = orders[:, None] * (steps - centre) + np.log(probabilities[steps])
     top = exponents.max(axis=1, keepdims=True)
     return np.asarray(top[:, 0] + np.log(np.exp(exponents - top).sum(axis=1)))
 
 
 def _power(base: NDArray[np.complex128], exponent: int) -> NDArray[np.complex128]:
-    """By squaring: faster than numpy's, and as exact."""
+    """Returns `base` to the power of `exponent`, by squaring: faster than numpy's power, and as exact."""
     if exponent % 2:
         result = base
     else:

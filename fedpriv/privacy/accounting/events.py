@@ -82,8 +82,8 @@ class Event(NamedTuple):
         return self.group / self.noise
 
     @property
-    def drawn(self) -> float:
-        """Probability that any unit of the group is drawn."""
+    def inclusion_rate(self) -> float:
+        """Probability that at least one unit of the group is drawn."""
         if self.group == 1:
             return self.rate
         return -math.expm1(self.group * math.log1p(-self.rate))
@@ -98,11 +98,11 @@ _WIDEST_CELL = 1.0  # in the logarithm of the noise
 
 @dataclass(frozen=True)
 class PrivacyCost:
-    """Whom a record concerns, and what it costs them.
+    """What a record costs, and for which clients.
 
     Attributes:
-        clients: The clients concerned; None means all.
-        events: One event for all of them, or one for each.
+        clients: The clients that pay; None means all.
+        events: One event for all of these clients, or one for each.
     """
 
     clients: tuple[int, ...] | None
@@ -110,7 +110,7 @@ class PrivacyCost:
 
 
 def cost_of(record: Record, n_clients: int) -> PrivacyCost:
-    """Reduce a record to whom it concerns and what it costs them.
+    """Reduces a record to what it costs, and for which clients.
 
     A record of random allocation costs its whole epoch here, and concerns all clients; `epochs` charges an epoch once.
 
@@ -127,7 +127,7 @@ def cost_of(record: Record, n_clients: int) -> PrivacyCost:
         raise ConfigError("record.clients", clients, f"name each of the clients 0..{n_clients - 1} at most once")
     if record.non_private is not None or record.mechanism == "none":
         return PrivacyCost(clients, (EXACT,))
-    noises = _effective(record, _each(record.noise_multiplier, "record.noise_multiplier", count), n_clients)
+    noises = _effective_noise(record, _each(record.noise_multiplier, "record.noise_multiplier", count), n_clients)
     rates = _each(record.rate, "record.rate", count)
     pairs = zip(noises * (len(rates) // len(noises) or 1), rates * (len(noises) // len(rates) or 1), strict=True)
     events = tuple(_event(record, noise, rate) for noise, rate in pairs)
@@ -141,21 +141,25 @@ def cost_of(record: Record, n_clients: int) -> PrivacyCost:
     return PrivacyCost(clients, events)
 
 
-def _effective(record: Record, noises: tuple[float, ...], n_clients: int) -> tuple[float, ...]:
-    """The independent noise that would cost as much, where noise cancels between pairs of clients or over time."""
+def _effective_noise(record: Record, noises: tuple[float, ...], n_clients: int) -> tuple[float, ...]:
+    """Returns the independent noise that would cost as much, where noise cancels between pairs or over time."""
     if record.time is not None:
-        noises = _over_time(record, record.time, noises)
+        noises = _noise_over_rounds(record, record.time, noises)
     if record.pairs is None:
         return noises
     if record.mechanism != "gaussian":
         fix = "noise that cancels between pairs has a price only if it is Gaussian"
         raise ConfigError("record.mechanism", record.mechanism, fix)
-    worth = 1 / math.sqrt(exposure(record.pairs, record.clients, n_clients))
-    return tuple(noise * worth for noise in noises)
+    growth = 1 / math.sqrt(exposure(record.pairs, record.clients, n_clients))
+    return tuple(noise * growth for noise in noises)
 
 
-def _over_time(record: Record, time: CorrelatedNoise, noises: tuple[float, ...]) -> tuple[float, ...]:
-    """Of all rounds so far: the squares of these ratios add up to that of the rounds together."""
+def _noise_over_rounds(record: Record, time: CorrelatedNoise, noises: tuple[float, ...]) -> tuple[float, ...]:
+    """Returns noises for this round such that the events of all rounds so far compose to the price of the run.
+
+    Rounds with correlated noise are one Gaussian answer. The squared ratio of that answer grows with each round, and a
+    round's event gets the growth.
+    """
     fixed = record.clients is None and record.sampling in ("full", "poisson")
     if record.mechanism != "gaussian" or not fixed:
         needs = "it is Gaussian, from all clients, of all or Poisson draws"
@@ -164,22 +168,21 @@ def _over_time(record: Record, time: CorrelatedNoise, noises: tuple[float, ...])
     if record.sampling == "full":
         share = time.share(record.round)
     else:
-        share = time.drawn_share(record.round)
+        share = time.sampled_share(record.round)
     return tuple(noise / math.sqrt(share) if share > 0 else math.inf for noise in noises)
 
 
 def _each(value: float | tuple[float, ...], field: str, count: int) -> tuple[float, ...]:
-    """One number for all, or exactly one for each client."""
-    if isinstance(value, tuple):
-        values = value
-    else:
-        values = (value,)
-    if isinstance(value, tuple) and len(values) != count:
+    """Returns a tuple of one number for all clients, or of exactly one for each of the `count` clients."""
+    if not isinstance(value, tuple):
+        return (value,)
+    if len(value) != count:
         raise ConfigError(field, value, f"give one number, or one for each of the {count} clients")
-    return values or (1.0,)
+    return value or (1.0,)  # no participant: any number will do
 
 
 def _event(record: Record, noise: float, rate: float) -> Event:
+    """Returns the event of a client with this noise multiplier and sampling rate."""
     if math.isnan(noise) or noise < 0:
         raise ConfigError("record.noise_multiplier", noise, "noise over sensitivity must be 0 or more")
     if not 0 <= rate <= 1:
@@ -203,6 +206,7 @@ def _event(record: Record, noise: float, rate: float) -> Event:
 
 
 def _selection(record: Record, law: Law) -> Selection:
+    """Returns how a sampled record is priced; see the table of this module."""
     if record.sampling == "without_replacement" and record.relation == "add_remove":
         raise ConfigError(
             "record.sampling",
@@ -233,14 +237,26 @@ def covers(planned: Event, event: Event, slack: float = 0.0) -> bool:
     )
 
 
-def bucketed(history: History, most: int = MOST_LEVELS, width: float = 0.008) -> dict[Event, int]:
-    """Round more than so many noise levels down to a few. Less noise costs more, so epsilon stays an upper bound.
+def bucketed(history: History, max_levels: int = MOST_LEVELS, width: float = 0.008) -> dict[Event, int]:
+    """Rounds noise levels down to fewer ones, if a history has more than `max_levels` events.
+
+    Guarantee: the rounded history costs at least as much, since less noise costs more.
 
     Levels that cost little together are rounded more coarsely: by ``width / sqrt(s)`` in the logarithm, where s is the
     share of the squared shifts ``1 / noise^2`` that they and all larger levels have. So these grow by about
     ``2 width``, and there are about ``1 / width`` levels, over however many powers of ten they reach.
+
+    Args:
+        history: Events with their counts.
+        max_levels: A history with at most so many events is returned as it is.
+        width: Relative width of a cell of levels; see above.
+
+    Args:
+        history: Events with their counts.
+        max_levels: A history with at most so many events is returned as it is.
+        width: See above.
     """
-    if len(history) <= most:
+    if len(history) <= max_levels:
         return dict(history)
     kinds: dict[tuple[str, str, float, int], list[Event]] = {}
     for event in sorted(history, key=lambda event: event.noise, reverse=True):
@@ -249,22 +265,24 @@ def bucketed(history: History, most: int = MOST_LEVELS, width: float = 0.008) ->
     result: Counter[Event] = Counter()
     for events in kinds.values():
         shares = accumulate(history[event] / event.noise**2 / total for event in events)
-        start, reach = events[-1], 0.0
+        # from the least noise on: `first` is the level that all levels up to `end` are rounded down to
+        first, end = events[-1], 0.0
         for event, share in zip(reversed(events), reversed(list(shares)), strict=True):
-            if event.noise > reach:
-                start, reach = event, event.noise * math.exp(min(width / math.sqrt(share), _WIDEST_CELL))
-            result[start] += history[event]
+            if event.noise > end:
+                first = event
+                end = event.noise * math.exp(min(width / math.sqrt(share), _WIDEST_CELL))
+            result[first] += history[event]
     return dict(result)
 
 
 def histories(charges: Mapping[PrivacyCost, int], n_clients: int) -> list[tuple[list[int], dict[Event, int]]]:
-    """Group the clients that have the same events.
+    """Groups the clients that have the same events.
 
     Returns:
         Pairs (clients, events with their counts); every client is in exactly one pair.
     """
     common: Counter[Event] = Counter()
-    own: dict[int, Counter[Event]] = {}
+    individual: dict[int, Counter[Event]] = {}
     for charge, count in charges.items():
         if charge.clients is None and len(charge.events) == 1:
             common[charge.events[0]] += count
@@ -274,20 +292,18 @@ def histories(charges: Mapping[PrivacyCost, int], n_clients: int) -> list[tuple[
         else:
             clients = charge.clients
         for client, event in zip(clients, _spread(charge.events, n_clients), strict=False):
-            own.setdefault(client, Counter())[event] += count
+            individual.setdefault(client, Counter())[event] += count
     groups: dict[frozenset[tuple[Event, int]], list[int]] = {}
-    if len(own) < n_clients:  # most of a large population, of whom nothing but the number is looked at
-        everyone = range(n_clients)
-        if own:
-            groups[frozenset()] = [client for client in everyone if client not in own]
-        else:
-            groups[frozenset()] = list(everyone)
-    for client in sorted(own):
-        groups.setdefault(frozenset(own[client].items()), []).append(client)
+    # the first group are the clients without any event of their own, in large populations most of them
+    if len(individual) < n_clients:
+        groups[frozenset()] = [client for client in range(n_clients) if client not in individual]
+    for client in sorted(individual):
+        groups.setdefault(frozenset(individual[client].items()), []).append(client)
     return [(members, dict(common + Counter(dict(extra)))) for extra, members in groups.items()]
 
 
 def _spread(events: Sequence[Event], n_clients: int) -> Sequence[Event]:
+    """Returns one event for each client (or more, where fewer clients took part)."""
     if len(events) == 1:
         return list(events) * n_clients
     return events

@@ -21,7 +21,7 @@ _SLACK = 1e-10  # relative; pushes the root finder's answer to the safe side
 
 
 def log_delta(mu: float, epsilon: Array) -> Array:
-    """Logarithm of the smallest delta of a Gaussian mechanism with ratio ``mu``, at ``epsilon >= 0``."""
+    """Returns the logarithm of the smallest delta of a Gaussian mechanism with ratio ``mu``, at ``epsilon >= 0``."""
     upper = log_ndtr(mu / 2 - epsilon / mu)
     lower = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
     with np.errstate(divide="ignore"):
@@ -30,10 +30,10 @@ def log_delta(mu: float, epsilon: Array) -> Array:
 
 @lru_cache(maxsize=4096)
 def epsilon_of(mu: float, delta: float) -> float:
-    """Smallest epsilon of a Gaussian mechanism with ratio ``mu`` at ``delta``; infinite when there is none."""
-    if mu == 0 or math.isinf(mu) or delta == 0:
-        if mu == 0:
-            return 0.0
+    """Returns the smallest epsilon of a Gaussian mechanism with ratio ``mu`` at ``delta``; infinity if none."""
+    if mu == 0:
+        return 0.0
+    if math.isinf(mu) or delta == 0:
         return math.inf
     if _gap(0.0, mu, delta) <= 0:
         return 0.0
@@ -46,7 +46,7 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 @lru_cache(maxsize=64)
 def ratio_of(epsilon: float, delta: float) -> float:
-    """Largest ``mu`` whose epsilon at ``delta`` is at most ``epsilon``; 0 when there is none."""
+    """Returns the largest ``mu`` whose epsilon at ``delta`` is at most ``epsilon``; 0 when there is none."""
     if delta == 0:
         return 0.0
     low, high = 0.0, 1.0
@@ -56,11 +56,12 @@ def ratio_of(epsilon: float, delta: float) -> float:
 
 
 def root(function: Callable[[float], float], low: float, high: float, tolerance: float) -> float:
-    """Where a function changes its sign between ``low`` and ``high``, to an absolute tolerance."""
-    from scipy.optimize import brentq  # 36 MB that a run with given noise can do without
+    """Returns where a function changes its sign between ``low`` and ``high``, to an absolute tolerance."""
+    from scipy.optimize import brentq  # imported here: 36 MB that a run with a given noise multiplier does not need
 
     return cast(float, brentq(function, low, high, xtol=tolerance))
 
 
 def _gap(epsilon: float, mu: float, delta: float) -> float:
+    """Returns how far the logarithm of delta at `epsilon` is above that of the target."""
     return float(log_delta(mu, np.asarray(epsilon))) - math.log(delta)

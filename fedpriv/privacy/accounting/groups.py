@@ -12,8 +12,8 @@ allocation
 all others                  k times the shift, drawn with probability ``min(1, k q)``, for the same reasons
 ==========================  ============================================================================================
 
-Under ``add_remove`` all of the group are there, or none is. Members may lie at one client or at several: nothing costs
-more than all of them at the client that pays most.
+Under ``add_remove`` either all units of the group are in the data set, or none is. They may belong to one client or to
+several: nothing costs more than all of them at the client that pays most.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from fedpriv.privacy.accounting.events import Event
 
 
 def of_group(event: Event, k: int) -> Event:
-    """The event, for k units of those that it is about.
+    """Returns the event that an answer is for a group of k units, from the event that it is for one.
 
     Args:
-        event: Of one unit.
-        k: Number of units, at least 1.
+        event: The event of one unit.
+        k: Number of units in the group, at least 1.
     """
     if k == 1 or event.law == "none" or math.isinf(event.noise):
         return event
@@ -38,7 +38,7 @@ def of_group(event: Event, k: int) -> Event:
         return Event(event.law, event.noise / k)
     if event.selection != "amplified" and event.law == "gaussian":
         return event._replace(group=k)
-    any_drawn = min(1.0, k * event.rate)
+    inclusion_rate = min(1.0, k * event.rate)
     if event.selection == "poisson":
-        any_drawn = event._replace(group=k).drawn
-    return Event(event.law, event.noise / k, event.selection if any_drawn < 1 else "full", any_drawn)
+        inclusion_rate = event._replace(group=k).inclusion_rate
+    return Event(event.law, event.noise / k, event.selection if inclusion_rate < 1 else "full", inclusion_rate)

@@ -96,18 +96,18 @@ class Ratio:
     def delta_remove(self, epsilon: float) -> float:
         """Returns a bound on ``E (S - e^epsilon)_+``, the delta of P against Q."""
         if epsilon > _LARGEST_EPSILON:
-            return self._unrepresentable()
-        found = float((self.masses * np.maximum(self._moved(1) - math.exp(epsilon), 0.0)).sum())
-        return self._with_rounding(found) + self._unseen(self.singular)
+            return self._trivial_delta()
+        excess = float((self.masses * np.maximum(self._moved(1) - math.exp(epsilon), 0.0)).sum())
+        return self._with_rounding(excess) + self._mass_at_infinity(self.singular)
 
     def delta_add(self, epsilon: float) -> float:
         """Returns a bound on ``E (1 - e^epsilon S)_+``, the delta of Q against P."""
         if epsilon > _LARGEST_EPSILON:
-            return self._unrepresentable()
+            return self._trivial_delta()
         # values above e^-epsilon count for nothing, however large
         values = np.minimum(self._moved(-1), 2.0)
-        found = float((self.masses * np.maximum(1.0 - math.exp(epsilon) * values, 0.0)).sum())
-        return self._with_rounding(found) + self._unseen(0.0)
+        excess = float((self.masses * np.maximum(1.0 - math.exp(epsilon) * values, 0.0)).sum())
+        return self._with_rounding(excess) + self._mass_at_infinity(0.0)
 
     def epsilon(self, delta: float) -> float:
         """Returns a bound on the smallest epsilon at `delta`, from the side of this law; infinite if there is none."""
@@ -157,15 +157,15 @@ class Ratio:
         if self.side == "upper":
             edges = np.append(0.0, np.exp(interval * steps))
             masses = _split(values, self.masses, edges) * (1 + self._error)
-            at_zero = float(masses[0])
+            mass_at_zero = float(masses[0])
             if direction == "remove":
                 return lowest, masses[1:] * edges[1:] * (1 + 8 * _UNIT), self.singular + _UNDERFLOW
-            return -highest, masses[:0:-1], at_zero + _UNDERFLOW
+            return -highest, masses[:0:-1], mass_at_zero + _UNDERFLOW
         masses = self.masses[positive] * max(0.0, 1 - self._error)
         if direction == "remove":
             rounded = np.floor(logs).astype(np.intp)
-            found = np.bincount(rounded - lowest, masses * values[positive], len(steps))
-            return lowest, cast(Array, found), 0.0
+            loss_probabilities = np.bincount(rounded - lowest, masses * values[positive], len(steps))
+            return lowest, cast(Array, loss_probabilities), 0.0
         rounded = np.floor(-logs).astype(np.intp)
         return -highest, cast(Array, np.bincount(rounded + highest, masses, len(steps))), 0.0
 
@@ -175,7 +175,7 @@ class Ratio:
         return self.rounding + (len(self.values) + 16) * _UNIT
 
     def _moved(self, sign: int) -> Array:
-        """Values moved by the drift: outward for an upper law, up or down by `sign`, and the other way for a lower."""
+        """Returns the values moved by the drift: up for sign 1 and down for -1, the other way round for a lower law."""
         if self.side == "lower":
             sign = -sign
         return self.values * (1 + sign * (1.01 * self.drift + 4 * _UNIT))
@@ -185,13 +185,14 @@ class Ratio:
             return delta * (1 + self._error)
         return delta * max(0.0, 1 - self._error)
 
-    def _unrepresentable(self) -> float:
-        """A bound on any delta."""
+    def _trivial_delta(self) -> float:
+        """Returns a bound on any delta: where e^epsilon leaves the range of floating-point numbers."""
         if self.side == "upper":
             return 1.0
         return 0.0
 
-    def _unseen(self, singular: float) -> float:
+    def _mass_at_infinity(self, singular: float) -> float:
+        """Returns what an infinite loss of this probability, and masses that became 0, may add to a delta."""
         if self.side == "upper":
             return singular + _UNDERFLOW
         return 0.0
@@ -224,8 +225,8 @@ def gaussian_ratio(noise: float, side: Side, resolution: float) -> Ratio:
     width = float(points[1] - points[0])
     rounding = 64 * _UNIT * (1 + (_BELOW + mu + 1) / width)
     if side == "lower":
-        kept = masses > 0
-        return Ratio(side, means[kept] / masses[kept], masses[kept], 0.0, 1.0, rounding, 2 * rounding)
+        present = masses > 0
+        return Ratio(side, means[present] / masses[present], masses[present], 0.0, 1.0, rounding, 2 * rounding)
     values = np.clip(means[1:-1] / inner, edges[:-1], edges[1:])
     first_value = min(means[0] / masses[0], edges[0])
     split = _split(np.append(first_value, values), masses[:-1], np.append(0.0, edges))
@@ -295,14 +296,14 @@ def power(ratio: Ratio, count: int, operation: Operation, resolution: float) -> 
 
 
 def _normal_masses(points: Array) -> Array:
-    """Normal probabilities between consecutive points, with small relative errors in both tails."""
+    """Returns the normal probabilities between consecutive points, with small relative errors in both tails."""
     left = ndtr(points)
     right = ndtr(-points)
     return np.asarray(np.where(points[:-1] > 0, right[:-1] - right[1:], left[1:] - left[:-1]), dtype=np.float64)
 
 
 def _support(first: Ratio, second: Ratio, operation: Operation) -> tuple[float, float]:
-    """Smallest and largest positive value of the combination, leaving the value 0 out."""
+    """Returns the smallest and the largest positive value of the combination."""
     lows = [float(ratio.values[ratio.values > 0][0]) for ratio in (first, second)]
     highs = [float(ratio.values[-1]) for ratio in (first, second)]
     if operation == "sum":
@@ -311,22 +312,25 @@ def _support(first: Ratio, second: Ratio, operation: Operation) -> tuple[float, 
 
 
 def _bulk(ratio: Ratio) -> tuple[float, float, float]:
-    """Median, half width of the middle two thirds of a law, and the same width in logarithms."""
+    """Returns the median, half the width of the middle two thirds of a law, and the same in logarithms of values."""
     cumulative = np.cumsum(ratio.masses) / ratio.masses.sum()
     low, middle, high = np.interp([0.16, 0.5, 0.84], cumulative, ratio.values)
     return float(middle), float(high - low) / 2, math.log(high / low) / 2
 
 
 def _cell_edges(first: Ratio, second: Ratio, operation: Operation, low: float, high: float, resolution: float) -> Array:
-    """Ends of the cells: 0, then from `low` to `high`, fine in the bulk of the law and geometric in its tails."""
-    (centre_1, width_1, log_width_1), (centre_2, width_2, log_width_2) = _bulk(first), _bulk(second)
+    """Returns the ends of the cells: 0, then from `low` to `high`, fine in the bulk, geometric in the tails."""
+    centre_1, width_1, log_width_1 = _bulk(first)
+    centre_2, width_2, log_width_2 = _bulk(second)
     if operation == "sum":
-        centre, width, spread = centre_1 + centre_2, math.hypot(width_1, width_2), 1.0
+        centre = centre_1 + centre_2
+        width = math.hypot(width_1, width_2)
+        spread = 1.0
     else:
         centre = centre_1 * centre_2
         width = math.hypot(width_1 * centre_2, width_2 * centre_1)
         spread = max(1.0, math.hypot(log_width_1, log_width_2))
-    # of a product whose logarithm is spread over more than 1, cells are as wide as a share of that
+    # where the logarithm of a product spreads over more than 1, cells are as wide as a share of that
     relative = resolution * spread
     edges = [0.0, low]
     value = low
@@ -339,13 +343,14 @@ def _cell_edges(first: Ratio, second: Ratio, operation: Operation, low: float, h
 
 
 def _pair_values(some: Array, others: Array, operation: Operation) -> Array:
+    """Returns the sum or product of each value of `some` with each one of `others`, flat."""
     if operation == "sum":
         return np.add.outer(some, others).ravel()
     return np.multiply.outer(some, others).ravel()
 
 
 def _pair_rounding(first: Ratio, second: Ratio) -> float:
-    """Bound on the relative error of sums over all pairs: within a block of rows, and then over the blocks."""
+    """Returns a bound on the relative error of sums over all pairs: within a block of rows, then over the blocks."""
     rows = len(first.values)
     return (min(_ROWS, rows) * len(second.values) + rows // _ROWS + 16) * _UNIT
 
@@ -372,13 +377,13 @@ def _lower_pairs(first: Ratio, second: Ratio, operation: Operation, edges: Array
         cells = _cells(values, edges)
         masses += np.bincount(cells, weights, len(edges))
         totals += np.bincount(cells, weights * values, len(edges))
-    kept = masses > 0
-    means = np.maximum.accumulate(totals[kept] / masses[kept])
-    return means, masses[kept], _pair_rounding(first, second)
+    present = masses > 0
+    means = np.maximum.accumulate(totals[present] / masses[present])
+    return means, masses[present], _pair_rounding(first, second)
 
 
 def _cells(values: Array, edges: Array) -> NDArray[np.intp]:
-    """Index of the cell of each value, from 0; values above the last end are in the last cell."""
+    """Returns the index of the cell of each value; values above the last end are in the last cell."""
     return np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
 
 
@@ -403,22 +408,22 @@ def _trimmed(ratio: Ratio) -> Ratio:
         return ratio
     if ratio.side == "lower":
         return _trimmed_lower(ratio, first, last)
-    # an upper law: the lower end goes to 0 and to the first value kept, the upper one to the last and to infinity
-    kept = masses[first : last + 1].copy()
-    remaining = values[first : last + 1]
+    # an upper law: the lower tail goes to 0 and to the first value kept, the upper tail to the last one and to infinity
+    trimmed_masses = masses[first : last + 1].copy()
+    trimmed_values = values[first : last + 1]
     shares = values[:first] / values[first]
-    kept[0] += float((masses[:first] * shares).sum())
-    at_zero = float((masses[:first] * (1 - shares)).sum())
+    trimmed_masses[0] += float((masses[:first] * shares).sum())
+    mass_at_zero = float((masses[:first] * (1 - shares)).sum())
     beyond = masses[last + 1 :]
-    kept[-1] += float(beyond.sum())
+    trimmed_masses[-1] += float(beyond.sum())
     singular = float((beyond * (values[last + 1 :] - values[last])).sum())
     if first > 0:
-        kept = np.append(at_zero, kept)
-        remaining = np.append(0.0, remaining)
+        trimmed_masses = np.append(mass_at_zero, trimmed_masses)
+        trimmed_values = np.append(0.0, trimmed_values)
     return Ratio(
         ratio.side,
-        remaining,
-        kept,
+        trimmed_values,
+        trimmed_masses,
         ratio.singular + singular * (1 + ratio.rounding + 1e-9),
         ratio.mean,
         ratio.rounding + len(values) * _UNIT,
@@ -427,7 +432,7 @@ def _trimmed(ratio: Ratio) -> Ratio:
 
 
 def _trimmed_lower(ratio: Ratio, first: int, last: int) -> Ratio:
-    """A lower law: each tail goes to its mean."""
+    """Cuts the tails of a lower law: each becomes one value, its mean."""
     tails = [slice(0, first), slice(last + 1, len(ratio.values))]
     masses = np.concatenate([ratio.masses[tails[0]].sum(keepdims=True), ratio.masses[first : last + 1]])
     masses = np.append(masses, ratio.masses[tails[1]].sum())

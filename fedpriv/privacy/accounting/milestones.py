@@ -1,4 +1,4 @@
-"""What the first rounds of a plan cost, for reports: a tight bound at a few rounds, not at each."""
+"""The epsilon of the first rounds of a plan, for reports: a tight bound at a few rounds, not at each."""
 
 from __future__ import annotations
 
@@ -32,24 +32,26 @@ class Milestones:
 
     def __init__(self, plan: Iterable[Record], n_clients: int, delta: float) -> None:
         self._n_clients, self._delta = n_clients, delta
-        self._by_round = dict[int, Counter[PrivacyCost]]()
+        self._costs_by_round = dict[int, Counter[PrivacyCost]]()
         records = list(plan)
         for record, cost in zip(records, costs_of(records, n_clients), strict=True):
-            self._by_round.setdefault(record.round, Counter())[cost] += 1
-        self._rounds = max(self._by_round, default=-1) + 1
-        levels = {event for costs in self._by_round.values() for cost in costs for event in cost.events}
+            self._costs_by_round.setdefault(record.round, Counter())[cost] += 1
+        self._rounds = max(self._costs_by_round, default=-1) + 1
+        levels = {event for costs in self._costs_by_round.values() for cost in costs for event in cost.events}
         count = max(_FEWEST_MARKS, min(_MARKS, _LEVELS_AT_ALL_MARKS // max(1, len(levels))))
         self._marks = sorted({math.ceil(self._rounds * (mark / count) ** 2) for mark in range(1, count + 1)})
         self._epsilons = dict[int, float]()
-        self._counted, self._so_far = 0, Counter[PrivacyCost]()
+        # costs of the rounds before `_n_counted`
+        self._n_counted = 0
+        self._counted_costs = Counter[PrivacyCost]()
 
     def epsilon(self, rounds: int) -> float:
-        """Upper bound on the epsilon of the first `rounds` rounds."""
+        """Returns an upper bound on the epsilon of the first `rounds` rounds."""
         mark = self._marks[bisect_left(self._marks, rounds)]
         if mark not in self._epsilons:
-            for index in range(self._counted, mark):
-                self._so_far += self._by_round.get(index, Counter())
-            self._counted = max(self._counted, mark)
-            groups = histories(self._so_far, self._n_clients)
+            for index in range(self._n_counted, mark):
+                self._counted_costs += self._costs_by_round.get(index, Counter())
+            self._n_counted = max(self._n_counted, mark)
+            groups = histories(self._counted_costs, self._n_clients)
             self._epsilons[mark] = bounds.largest([history for _, history in groups], self._delta)
         return self._epsilons[mark]

@@ -36,26 +36,31 @@ _FINE, _STRIDE = 4096, 64
 
 
 def log_forward(event: Event, u: Array) -> Array:
-    """``log H_u(sum_j w_j N(j) || N(0))``, given that j is at least 1; ``u >= 0``."""
-    weights, s = some_drawn(event), event.noise
+    """Returns ``log H_u(sum_j w_j N(j) || N(0))``, given that j is at least 1; ``u >= 0``."""
+    weights = draws_given_any(event)
+    s = event.noise
     x = _crossing(u, _first_reach(weights, u, s), lambda x: _ratio(weights, x, s))
     return _difference(_sum([w + log_ndtr((j - x) / s) for j, w in weights]), u + log_ndtr(-x / s))
 
 
 def log_backward(event: Event, u: Array) -> Array:
-    """``log H_u(N(0) || sum_j w_j N(j))``, given that j is at least 1; ``u >= 0``."""
-    weights, s = some_drawn(event), event.noise
+    """Returns ``log H_u(N(0) || sum_j w_j N(j))``, given that j is at least 1; ``u >= 0``."""
+    weights = draws_given_any(event)
+    s = event.noise
     x = _crossing(-u, _first_reach(weights, -u, s), lambda x: _ratio(weights, x, s))
     return _difference(log_ndtr(x / s), u + _sum([w + log_ndtr((x - j) / s) for j, w in weights]))
 
 
 def log_replaced(event: Event, t: Array) -> Array:
-    """``log H_t(sum_j w_j N(j) || sum_j w_j N(-j))``, none drawn included; ``t >= 0``."""
-    weights, s = all_draws(event), 2 * event.noise
+    """Returns ``log H_t(sum_j w_j N(j) || sum_j w_j N(-j))``, where j may also be 0; ``t >= 0``."""
+    weights = all_draws(event)
+    s = 2 * event.noise
 
     def loss(x: Array) -> tuple[Array, Array]:
-        (up, rise), (down, fall) = _ratio(weights, x, s), _ratio(weights, -x, s)
-        return up - down, rise + fall
+        # the density of the denominator is that of the numerator, mirrored
+        log_ratio, slope = _ratio(weights, x, s)
+        mirrored_log_ratio, mirrored_slope = _ratio(weights, -x, s)
+        return log_ratio - mirrored_log_ratio, slope + mirrored_slope
 
     # the denominator falls with x, and is at most what it is at 0
     reach = _first_reach(weights[1:], t + _ratio(weights, np.zeros(1), s)[0], s)
@@ -66,14 +71,14 @@ def log_replaced(event: Event, t: Array) -> Array:
     )
 
 
-def some_drawn(event: Event) -> Weights:
-    """Each number of units that may be drawn, from 1, with its log weight given that some are."""
-    whole = -math.log(event.drawn)
-    return [(j, log_w + whole) for j, log_w in all_draws(event)[1:]]
+def draws_given_any(event: Event) -> Weights:
+    """Returns each number of units that may be drawn, from 1, with its log weight given that at least one is."""
+    log_scale = -math.log(event.inclusion_rate)
+    return [(j, log_w + log_scale) for j, log_w in all_draws(event)[1:]]
 
 
 def all_draws(event: Event) -> Weights:
-    """Each number of units that may be drawn, from 0, with its log weight; rare large numbers count as all k."""
+    """Returns each number of units that may be drawn, from 0, with its log weight; rare ones count as all k."""
     k, rate = event.group, event.rate
     j = np.arange(k + 1)
     log_w = gammaln(k + 1) - gammaln(j + 1) - gammaln(k - j + 1) + j * math.log(rate) + (k - j) * math.log1p(-rate)
@@ -81,20 +86,21 @@ def all_draws(event: Event) -> Weights:
         last = k
     else:
         last = max(int(np.flatnonzero(log_w > _NEGLIGIBLE)[-1]), 1)
-    found = list(zip(j[: last + 1].tolist(), log_w[: last + 1].tolist(), strict=True))
+    weights = list(zip(j[: last + 1].tolist(), log_w[: last + 1].tolist(), strict=True))
     if last == k:
-        return found
-    return [*found, (k, math.log(k) + float(log_w[last + 1 :].max()))]
+        return weights
+    return [*weights, (k, math.log(k) + float(log_w[last + 1 :].max()))]
 
 
 def log_density(weights: Weights, x: Array, s: float, sign: int = 1) -> Array:
-    """Log density of ``sum_j w_j N(sign j)``, up to the constant of every normal density of deviation s."""
+    """Returns the log density of ``sum_j w_j N(sign j)``, without the constant of a normal density of deviation s."""
     return _sum([w - (x - sign * j) ** 2 / (2 * s**2) for j, w in weights])
 
 
 def _ratio(weights: Weights, x: Array, s: float) -> tuple[Array, Array]:
-    """Log density of ``sum_j w_j N(j)`` over that of ``N(0)``, and its slope."""
-    numbers, logs = np.array([j for j, _ in weights], dtype=float), np.array([w for _, w in weights])
+    """Returns the log of the density of ``sum_j w_j N(j)`` over that of ``N(0)`` at x, and its slope."""
+    numbers = np.array([j for j, _ in weights], dtype=float)
+    logs = np.array([w for _, w in weights])
     terms = (logs - numbers**2 / (2 * s**2))[:, None] + numbers[:, None] * (x / s**2)
     top = terms.max(0)
     shares = np.exp(terms - top)
@@ -103,20 +109,24 @@ def _ratio(weights: Weights, x: Array, s: float) -> tuple[Array, Array]:
 
 
 def _first_reach(weights: Weights, loss: Array, s: float) -> Array:
-    """Where a single term reaches this loss: the sum has reached it by then."""
+    """Returns where the first single term reaches this loss: the sum, which is larger, has reached it by then."""
     return np.min([((loss - w) * s**2 + j * j / 2) / j for j, w in weights], axis=0)
 
 
 def _crossing(loss: Array, right: Array, function: Callable[[Array], tuple[Array, Array]]) -> Array:
-    """Where an increasing function is ``loss``: Newton's method from the right, halving where that leads astray."""
-    low, high, x = np.full(right.shape, -math.inf), right, right
-    if len(loss) > _FINE:  # a fine grid: begin with what a coarse one has found
-        few = np.append(np.arange(0, len(loss) - 1, _STRIDE), len(loss) - 1)
+    """Returns where an increasing function is ``loss``: Newton's method from the right, halving where it fails."""
+    low = np.full(right.shape, -math.inf)
+    high = right
+    x = right
+    # on a fine grid, start from the solution on a coarse one
+    if len(loss) > _FINE:
+        coarse = np.append(np.arange(0, len(loss) - 1, _STRIDE), len(loss) - 1)
         rising = 1 if loss[-1] > loss[0] else -1
-        x = np.interp(rising * loss, rising * loss[few], _crossing(loss[few], right[few], function))
+        x = np.interp(rising * loss, rising * loss[coarse], _crossing(loss[coarse], right[coarse], function))
     for _ in range(_STEPS):
         value, slope = function(x)
-        low, high = np.where(value < loss, x, low), np.where(value < loss, high, x)
+        low = np.where(value < loss, x, low)
+        high = np.where(value < loss, high, x)
         with np.errstate(divide="ignore", invalid="ignore"):
             guess = x - (value - loss) / slope
             middle = np.where(np.isfinite(low), (low + high) / 2, guess)
@@ -128,11 +138,13 @@ def _crossing(loss: Array, right: Array, function: Callable[[Array], tuple[Array
 
 
 def _sum(logs: Sequence[Array]) -> Array:
+    """Returns the logarithm of a sum of exponentials."""
     terms = np.array(logs)
     top = terms.max(0)
     return top + np.log(np.exp(terms - top).sum(0))
 
 
 def _difference(upper: Array, lower: Array) -> Array:
+    """Returns the logarithm of ``e^upper - e^lower``."""
     with np.errstate(divide="ignore"):
         return upper + np.log(-np.expm1(np.minimum(lower - upper, 0.0)))

@@ -1,10 +1,11 @@
-"""What a row's noise is worth when parts of it cancel between pairs of clients and some clients tell what they know.
+"""The price of noise that partly cancels between pairs of clients, of whom some collude.
 
-Own noise has variance 1, that of a pair `r^2`. Of participants P, colluders Q know their own noise and that of every
-pair with one of them in it. What is left on the honest H = P without Q is Gaussian with covariance
-`Sigma_H = I + r^2 L(S[H])`: L is the Laplacian, S[H] who shares a secret with whom among the honest. Moving client i's
-row by `delta` is, after whitening, a shift by `|delta| sqrt([Sigma_H^-1]_ii)` in unit noise. So the answer is a
-Gaussian mechanism for client i, and costs what independent noise of variance `1 / [Sigma_H^-1]_ii` would.
+A client's individual noise has variance 1, that of a pair `r^2`. Of participants P, colluders Q know their own noise
+and that of every pair with one of them in it. The noise that remains on the honest H = P without Q is Gaussian with
+covariance `Sigma_H = I + r^2 L(S[H])`: S[H] is the graph of the pairs of honest clients that share a secret, and L its
+Laplacian. Moving client i's row by `delta` is, after whitening, a shift by `|delta| sqrt([Sigma_H^-1]_ii)` in unit
+noise. So the answer is a Gaussian mechanism for client i, and costs as much as one with independent noise of variance
+`1 / [Sigma_H^-1]_ii`.
 
 The *exposure* is the largest `[Sigma_H^-1]_ii` over i and over all Q of at most q clients. Fewer colluders know less,
 so sets of exactly min(q, |P| - 1) are the worst:
@@ -12,7 +13,7 @@ so sets of exactly min(q, |P| - 1) are the worst:
 ======================  =====================================================================
 all pairs share         `1/h + (1 - 1/h) / (1 + r^2 h)` with h = max(1, |P| - q), exactly
 few sets Q              the largest of all, exactly
-lambda_2(L(S)) > q      at most `1/h + (1 - 1/h) / (1 + r^2 (lambda_2 - q))`: a client that goes lowers
+lambda_2(L(S)) > q      at most `1/h + (1 - 1/h) / (1 + r^2 (lambda_2 - q))`: taking a client away lowers
                         lambda_2 by at most 1 (Fiedler, 1973), and 1/h is the weight of the constant vector
 otherwise               refused
 ======================  =====================================================================
@@ -38,11 +39,11 @@ _AT_ONCE = 2**22  # numbers of the matrices that are inverted together
 
 
 def exposure(pairs: Pairs, participants: Sequence[int] | None, n_clients: int) -> float:
-    """The largest `[Sigma_H^-1]_ii`, at most 1: effective variance is that of a client's own noise divided by it.
+    """Returns the largest `[Sigma_H^-1]_ii`, at most 1: a client's individual noise variance over the effective one.
 
     Args:
-        pairs: Of a record.
-        participants: Who took part in the answer; None means all.
+        pairs: The pairwise noise of a record.
+        participants: The clients that took part in the answer; None means all.
         n_clients: Number of clients of the run.
 
     Raises:
@@ -56,18 +57,21 @@ def exposure(pairs: Pairs, participants: Sequence[int] | None, n_clients: int) -
         return 1.0
     if pairs.edges is None:
         return complete(count, pairs.ratio, pairs.colluders)
-    whole = count == n_clients
-    return _of_graph(pairs.edges, pairs.ratio, pairs.colluders, n_clients, None if whole else tuple(participants or ()))
+    if count == n_clients:
+        subset = None  # one entry of the cache, in whatever order the clients are listed
+    else:
+        subset = tuple(participants or ())
+    return _exposure_of_graph(pairs.edges, pairs.ratio, pairs.colluders, n_clients, subset)
 
 
 def complete(n: int, ratio: float, colluders: int) -> float:
-    """Of `n` participants who all share secrets: exact."""
+    """Returns the exact exposure of `n` participants of whom every pair shares a secret."""
     h = max(1, n - colluders)
     return 1 / h + (1 - 1 / h) / (1 + ratio**2 * h)
 
 
 @lru_cache(maxsize=4096)
-def _of_graph(
+def _exposure_of_graph(
     edges: Edges, ratio: float, colluders: int, n_clients: int, participants: tuple[int, ...] | None
 ) -> float:
     shared = adjacency(edges, n_clients)
@@ -87,7 +91,7 @@ def _of_graph(
 
 
 def adjacency(edges: Edges, n_clients: int) -> NDArray[np.bool_]:
-    """Who shares a secret with whom, `[n, n]`.
+    """Returns the adjacency matrix `[n, n]` of the pairs that share a secret.
 
     Raises:
         ConfigError: a pair of one client, or a client that does not exist.
@@ -103,26 +107,27 @@ def adjacency(edges: Edges, n_clients: int) -> NDArray[np.bool_]:
 
 
 def covariance(shared: NDArray[np.bool_], ratio: float) -> Array:
-    """`I + r^2 L` of participants whose secrets are `shared [..., h, h]`."""
+    """Returns `I + r^2 L` of participants with the adjacency matrix `shared [..., h, h]`."""
     joint = -(ratio**2) * shared.astype(float)
-    here = np.arange(shared.shape[-1])
-    joint[..., here, here] = 1 + ratio**2 * shared.sum(-1)
+    diagonal = np.arange(shared.shape[-1])
+    joint[..., diagonal, diagonal] = 1 + ratio**2 * shared.sum(-1)
     return joint
 
 
 def work(n: int, colluders: int) -> float:
-    """How much there is to compute for `by_client`."""
+    """Returns about how many operations `by_client` takes."""
     h = max(1, n - colluders)
     return min(math.comb(n, h), 10**12) * float(h) ** 3
 
 
 def by_client(shared: NDArray[np.bool_], ratio: float, colluders: int) -> Array:
-    """The largest `[Sigma_H^-1]_ii` over all sets of colluders without i, for each client i, `[n]`.
+    """Returns the largest `[Sigma_H^-1]_ii` over all sets of colluders without i, for each client i, `[n]`.
 
     Rounding is paid for: `Sigma_H` is at least I, so that the inverse is wrong by little more than its condition says.
     """
     n = len(shared)
-    q, everyone = min(colluders, n - 1), np.arange(n)
+    q = min(colluders, n - 1)
+    everyone = np.arange(n)
     largest = np.zeros(n)
     rounding = 8 * n * np.finfo(float).eps * (1 + 2 * ratio**2 * shared.sum(1).max())
     sets = combinations(range(n), q)
@@ -134,17 +139,20 @@ def by_client(shared: NDArray[np.bool_], ratio: float, colluders: int) -> Array:
 
 
 def spectral(shared: NDArray[np.bool_], ratio: float, colluders: int) -> float | None:
-    """A bound for every client from `lambda_2`, the second smallest eigenvalue of the Laplacian; None if none holds."""
+    """Returns a bound on the exposure of every client from `lambda_2`, the second smallest eigenvalue of the Laplacian.
+
+    None if no such bound holds.
+    """
     n = len(shared)
     h = max(1, n - colluders)
-    left = _connectivity(shared.tobytes(), n) - colluders - 8 * n * np.finfo(float).eps * float(n)
-    if left <= 0:
+    connectivity = _connectivity(shared.tobytes(), n) - colluders - 8 * n * np.finfo(float).eps * float(n)
+    if connectivity <= 0:
         return None
-    return 1 / h + (1 - 1 / h) / (1 + ratio**2 * left)
+    return 1 / h + (1 - 1 / h) / (1 + ratio**2 * connectivity)
 
 
 @lru_cache(maxsize=64)
 def _connectivity(shared: bytes, n: int) -> float:
-    """`lambda_2` of secrets `[n, n]`, the same for every ratio and number of colluders."""
+    """Returns `lambda_2` of an adjacency matrix `[n, n]`; it is the same for every ratio and number of colluders."""
     adjacent = np.frombuffer(shared, dtype=bool).reshape(n, n)
     return float(np.linalg.eigvalsh(np.diag(adjacent.sum(1).astype(float)) - adjacent)[1])

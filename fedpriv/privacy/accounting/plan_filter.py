@@ -1,4 +1,4 @@
-"""The privacy filter of a plan: what was planned may be released, once, and nothing else.
+"""The privacy filter of a plan: each planned release may be made once, and no other.
 
 A run lists its releases before it reads any data (`fedpriv.planning.plan`). That list, not what happens in the run,
 decides what may be released: each planned release is a slot, which one release of at most its cost may use. A limit
@@ -50,8 +50,8 @@ class _Slot:
 class PlanFilter:
     """Admits the releases of a plan, each once and at most at its planned cost, as far as a limit allows them.
 
-    Guarantee: all that is admitted, together with what `accountant` had counted before, is within `limit`. It does not
-    matter in which order slots are used, which of them are left out, or what that depends on.
+    Guarantee: the admitted releases, together with those that `accountant` had counted before, are within `limit`. It
+    does not matter in which order slots are used, which of them stay unused, or what that depends on.
 
     Args:
         plan: The planned releases, in the order of their rounds. They must not depend on the data.
@@ -91,17 +91,17 @@ class PlanFilter:
         self._n_counted = -1  # records that had been counted when that was computed, and since then by this filter
 
     def admit(self, record: Record) -> None:
-        """Count a release that is about to be made.
+        """Counts a release that is about to be made.
 
         Raises:
-            UnplannedRelease: the plan does not have it, or has it at a lower cost, or it was made already.
+            UnplannedRelease: the plan does not have the release, or has it at a lower cost, or it was made already.
             BudgetExhausted: the limit does not allow the plan up to this release.
             ConfigError: the record is out of range, or no sound bound on its epsilon is known.
             PrivacyError: the record protects another unit or relation than the ones before it, or its noise is
                 correlated with that of rounds that are missing.
         """
         cost = self.accountant.check(record)
-        slot = self._slot_of(record, cost_of(record, self.accountant.n_clients))
+        slot = self._find_slot(record, cost_of(record, self.accountant.n_clients))
         if slot is None:
             raise UnplannedRelease(
                 f"round {record.round}, {record.query}: the plan has no such answer at this price, or it was given "
@@ -117,7 +117,7 @@ class PlanFilter:
         self._use(slot)
 
     def count(self, record: Record) -> None:
-        """Count a release that is on record: it was made, whether or not it is within the limit.
+        """Counts a release that was made before and is on record, whether or not it is within the limit.
 
         Raises:
             ConfigError, PrivacyError: as for `admit`.
@@ -126,22 +126,25 @@ class PlanFilter:
         self.mark(record)
 
     def mark(self, record: Record) -> None:
-        """Use the slot of a release that the accountant has counted; one without a slot is left beside the plan."""
+        """Marks the slot of a release that the accountant has counted as used; nothing happens if it has no slot."""
         if record.attempt == self._attempt:
-            slot = self._slot_of(record, cost_of(record, self.accountant.n_clients))
+            slot = self._find_slot(record, cost_of(record, self.accountant.n_clients))
             if slot is not None:
                 self._use(slot)
 
     def leave_out(self, rounds: Collection[int]) -> None:
-        """Give up the slots of some rounds, so that the limit may allow later ones. Not to depend on answers."""
-        given_up = [slot.position for slot in self._unused.values() if rounds and slot.record.round in rounds]
-        for position in given_up:
+        """Gives up the slots of some rounds, so that the limit may allow later ones.
+
+        The choice of rounds must not depend on answers.
+        """
+        dropped = [slot.position for slot in self._unused.values() if rounds and slot.record.round in rounds]
+        for position in dropped:
             del self._unused[position]
-        if given_up:
+        if dropped:
             self._allowed = None
 
-    def _slot_of(self, record: Record, cost: PrivacyCost) -> _Slot | None:
-        """The first unused slot that a release may use."""
+    def _find_slot(self, record: Record, cost: PrivacyCost) -> _Slot | None:
+        """Returns the first unused slot that a release may use."""
         for slot in self._slots.get(_key(record), ()):
             if slot.position in self._unused and _is_planned(record, slot.record) and covers(slot.cost, cost, SLACK):
                 return slot
@@ -151,7 +154,7 @@ class PlanFilter:
         del self._unused[slot.position]
 
     def _allowed_from(self, first_round: int) -> range:
-        """Positions of the slots that the limit allows from a round on; earlier rounds are over."""
+        """Returns the positions of the slots that the limit allows, from a round on; earlier rounds are over."""
         coming = [slot for slot in self._unused.values() if slot.record.round >= first_round]
         if not coming:
             return range(0)
@@ -165,6 +168,7 @@ class PlanFilter:
         return range(first, coming[n_allowed - 1].position + 1)
 
     def _refusal(self, record: Record, cost: PrivacyCost) -> BudgetExhausted:
+        """Returns the error for a release that the limit does not allow."""
         epsilon = _largest(self.accountant, Counter({cost: 1}))
         if math.isinf(epsilon):
             consequence = "infinite"
@@ -179,17 +183,18 @@ class PlanFilter:
 
 
 def n_within(accountant: Accountant, coming: Sequence[Record], limit: float) -> int:
-    """How many of the coming releases, the first ones, stay within a limit; see `count_that_fit`."""
+    """Returns how many of the coming releases, from the first on, stay within a limit; see `count_that_fit`."""
     return count_that_fit(accountant, accountant.costs_of(coming), limit)
 
 
 def count_that_fit(accountant: Accountant, coming: Sequence[PrivacyCost], limit: float) -> int:
-    """How many of the coming releases, the first ones, stay within a limit together with what was counted so far.
+    """Returns how many of the coming releases, from the first on, stay within a limit together with the counted ones.
 
-    Whether all fit is asked first, then by halving. Quick bounds decide where they can; the others take a tight one.
+    It tries all of them, and if that is too much, searches by halving. Quick bounds decide where they can, tight ones
+    elsewhere.
 
     Args:
-        accountant: What was counted so far.
+        accountant: Has counted the releases so far.
         coming: Costs of the coming releases, in order.
         limit: Largest epsilon of a client.
     """
@@ -218,13 +223,13 @@ def covers(planned: PrivacyCost, cost: PrivacyCost, slack: float = 0.0) -> bool:
 
 
 def _largest(accountant: Accountant, extra: Counter[PrivacyCost], enough: float = 0.0) -> float:
-    """Largest epsilon of a client after further releases; any number up to `enough` where that is an upper bound."""
+    """Largest epsilon of a client after further releases, or any number up to `enough` if it is at most that."""
     groups = histories(accountant.charges + extra, accountant.n_clients)
     return bounds.largest([history for _, history in groups], accountant.delta, enough)
 
 
 def _is_planned(record: Record, planned: Record) -> bool:
-    """Whether a release is of the planned kind, with at most the planned bound. Its cost is compared elsewhere."""
+    """Whether a release is of the planned kind, with at most the planned clip bound. `covers` compares its cost."""
     neutral = {
         "bound": 0.0,
         "noise_multiplier": 0.0,
@@ -239,4 +244,5 @@ def _is_planned(record: Record, planned: Record) -> bool:
 
 
 def _key(record: Record) -> tuple[int, str, int]:
+    """Returns what names a release within a plan."""
     return record.round, record.query, record.index

@@ -31,7 +31,7 @@ _COARSEST = 500.0  # e to the power of a larger spacing of losses is no number: 
 
 
 def epsilon(history: History, delta: float) -> float:
-    """Tight epsilon of a history of events.
+    """Returns a tight epsilon of a history of events.
 
     Guarantee: an upper bound. Noise levels are rounded down, and privacy losses up to a grid.
 
@@ -50,7 +50,9 @@ def epsilon(history: History, delta: float) -> float:
 
 
 def rare_large(noise: float, rate: float, count: int, delta: float) -> float:
-    """Epsilon of Poisson-sampled Gaussian answers with a low rate and so little noise that epsilon is in the hundreds.
+    """Returns the epsilon of Poisson-sampled Gaussian answers with a low rate and little noise.
+
+    It is meant for an epsilon in the hundreds, where a fine grid of losses would be too large.
 
     Guarantee: an upper bound, for the relation add_remove.
 
@@ -63,8 +65,8 @@ def rare_large(noise: float, rate: float, count: int, delta: float) -> float:
     interval = max(0.02, 0.05 * (0.25 / noise) ** 2 / 4)
     if interval > _COARSEST:
         return math.inf
-    one = dpa.from_gaussian_mechanism(noise, sampling_prob=rate, value_discretization_interval=interval)
-    return convolution.epsilon([(one, count)], interval, delta)
+    distribution = dpa.from_gaussian_mechanism(noise, sampling_prob=rate, value_discretization_interval=interval)
+    return convolution.epsilon([(distribution, count)], interval, delta)
 
 
 @lru_cache(maxsize=1024)
@@ -74,12 +76,12 @@ def _epsilon(paid: frozenset[tuple[Event, int]], delta: float) -> float:
     interval = _interval(events)
     if interval > _COARSEST:
         return math.inf
-    parts = [(_distribution(event, interval), count) for event, count in events.items()]
-    return convolution.epsilon(parts, interval, delta)
+    distributions = [(_distribution(event, interval), count) for event, count in events.items()]
+    return convolution.epsilon(distributions, interval, delta)
 
 
 def _merged(history: Mapping[Event, int]) -> dict[Event, int]:
-    """Unsampled Gaussians compose exactly to one."""
+    """Returns the history with all unsampled Gaussian events composed to one, which is exact."""
     plain = {event: count for event, count in history.items() if event.composes_exactly}
     merged = {event: count for event, count in history.items() if event not in plain}
     if plain:
@@ -88,7 +90,7 @@ def _merged(history: Mapping[Event, int]) -> dict[Event, int]:
 
 
 def _interval(history: Mapping[Event, int]) -> float:
-    """Spacing of the losses: a power of two that keeps the inflation of the variance negligible.
+    """Returns the spacing of the losses: a power of two that keeps the inflation of the variance negligible.
 
     A loss of deviation w on a grid of spacing h gains a variance of at most ``min(h^2 / 6, w h)``. Fixed spacings are
     13 times off for 20 000 rounds of epsilon 1e-5.
@@ -98,12 +100,13 @@ def _interval(history: Mapping[Event, int]) -> float:
     widths = np.sqrt(2 * curves / rdp.ORDERS[0])
     variance = float(counts @ widths**2)
     reaches = np.array([_reach(event) for event in history])
-    whole = min(float(counts @ reaches), float(counts @ curves) + 9 * math.sqrt(variance))
-    coarsest = max(float(reaches.max()), whole) / _MAX_POINTS
+    total_reach = min(float(counts @ reaches), float(counts @ curves) + 9 * math.sqrt(variance))
+    # a finer grid would have more than `_MAX_POINTS` points
+    finest = max(float(reaches.max()), total_reach) / _MAX_POINTS
     interval = _WIDEST
-    while interval > coarsest and _inflation(counts, widths, interval) > _INFLATION * variance:
+    while interval > finest and _inflation(counts, widths, interval) > _INFLATION * variance:
         interval /= 2
-    while interval < coarsest:
+    while interval < finest:
         interval *= 2
     return interval
 
@@ -116,16 +119,18 @@ def _divergence(event: Event) -> float:
 
 
 def _inflation(counts: Array, widths: Array, interval: float) -> float:
+    """Returns the most that rounding losses to a grid adds to the variance of their sum."""
     return float(counts @ np.minimum(interval**2 / 6, widths * interval))
 
 
 def _reach(event: Event) -> float:
-    """Largest loss that can matter; what lies beyond counts as an infinite loss."""
+    """Returns the largest loss that can matter; losses beyond it count as infinite."""
     shift = event.shift
-    return rdp.amplify(shift if event.law == "laplace" else shift**2 / 2 + 9 * shift, event.drawn)
+    return rdp.amplify(shift if event.law == "laplace" else shift**2 / 2 + 9 * shift, event.inclusion_rate)
 
 
 def _distribution(event: Event, interval: float) -> dpa.PrivacyLossDistribution:
+    """Returns the privacy loss distribution of one event on a grid."""
     if event.selection == "full":
         return _PLAIN[event.law](event.noise, value_discretization_interval=interval)
     if event.is_epoch:
@@ -154,24 +159,25 @@ def _epoch(event: Event, interval: float) -> dpa.PrivacyLossDistribution:
 
 
 def _sampled(event: Event, t: Array) -> tuple[Array, Array]:
-    """``H_t`` in both directions, from the curve of the unsampled event; of a group, from that of those drawn.
+    """Returns ``H_t`` in both directions, from the curve of the unsampled event.
 
-    With the record in the first data set ``H_t = q delta_s(log(1 + (e^t - 1) / q))``; a replaced record is in both.
-    With it only in the second, ``H_t = (1 - (1-q) e^t) delta_s(log(q e^t / (1 - (1-q) e^t)))``, zero from -log(1-q) on.
+    For a group that is the curve given that at least one unit is drawn. With the record in the first data set
+    ``H_t = q delta_s(log(1 + (e^t - 1) / q))``; a replaced record is in both. With it only in the second,
+    ``H_t = (1 - (1-q) e^t) delta_s(log(q e^t / (1 - (1-q) e^t)))``, zero from -log(1-q) on.
 
     Source: Balle, Barthe, Gaboardi 2018, theorem 8; the operator C_q of Dong, Roth, Su 2022.
     """
-    rate = event.drawn
+    rate = event.inclusion_rate
     # log(1 + (e^t - 1) / q), written so that e^t cannot overflow
     forward = rate * np.exp(log_profile(event, t + np.log(np.exp(-t) - np.expm1(-t) / rate)))
     inside = t[t < -math.log1p(-rate)]
-    left = rate - (1 - rate) * np.expm1(inside)
-    backward = left * np.exp(log_profile_back(event, inside + math.log(rate) - np.log(left)))
+    scale = rate - (1 - rate) * np.expm1(inside)
+    backward = scale * np.exp(log_profile_back(event, inside + math.log(rate) - np.log(scale)))
     return forward, np.append(backward, 0.0)[: len(t)]
 
 
 def _replaced(event: Event, t: Array) -> Array:
-    """``H_t`` of ``(1-q) N(0) + q N(1)`` against ``(1-q) N(0) + q N(-1)``.
+    """Returns ``H_t`` of ``(1-q) N(0) + q N(1)`` against ``(1-q) N(0) + q N(-1)``.
 
     The loss grows with x, so the sum over x is cut where the loss is t. For groups see `mixtures`.
     """
@@ -191,7 +197,7 @@ def _replaced(event: Event, t: Array) -> Array:
 
 
 def _pmf(deltas: Array, other_way: Array, interval: float) -> pld_pmf.PLDPmf:
-    """Losses of the pair (P, Q) from ``H_t(P||Q)`` and ``H_t(Q||P)`` on grids ``t >= 0``."""
+    """Returns the losses of the pair (P, Q) from ``H_t(P||Q)`` and ``H_t(Q||P)`` on grids ``t >= 0``."""
     last = len(other_way) - 1
     below = 1 - np.exp(-interval * np.arange(1, last + 1)) * (1 - other_way[1:])
     curve = np.minimum.accumulate(np.concatenate([below[::-1], deltas]))

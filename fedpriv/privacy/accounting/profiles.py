@@ -14,7 +14,7 @@ Array = NDArray[np.float64]
 
 
 def log_profile(event: Event, u: Array) -> Array:
-    """Of the data with what was drawn against those without."""
+    """Returns the curve of the data with the drawn units against the data without them."""
     if event.group > 1:
         return mixtures.log_forward(event, u)
     if event.law == "gaussian":
@@ -22,13 +22,18 @@ def log_profile(event: Event, u: Array) -> Array:
     if event.law == "laplace":
         with np.errstate(divide="ignore"):
             return np.log(-np.expm1(np.minimum((u - 1 / event.noise) / 2, 0.0)))
-    order, rho = ORDERS[:, None], 1 / (2 * event.noise**2)
+    # zero-concentrated privacy: the best of the deltas that the Rényi divergences prove
+    order = ORDERS[:, None]
+    rho = 1 / (2 * event.noise**2)
     bound = (order - 1) * (order * rho - u + np.log1p(-1 / order)) - np.log(order)
     return np.minimum(bound.min(0), 0.0)
 
 
 def log_profile_back(event: Event, u: Array) -> Array:
-    """Of the data without what was drawn against those with it: the same, but for a group."""
+    """Returns the curve of the data without the drawn units against the data with them.
+
+    It differs from `log_profile` only for groups.
+    """
     if event.group > 1:
         return mixtures.log_backward(event, u)
     return log_profile(event, u)

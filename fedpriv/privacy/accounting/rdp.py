@@ -25,8 +25,8 @@ from fedpriv.privacy.accounting.profiles import log_profile, log_profile_back
 
 Array = NDArray[np.float64]
 
-_GROUPS = [(orders[0], orders[-1] + 1) for orders in np.array_split(np.arange(len(ORDERS)), 20)]
-_PARTS = [slice(int(first), int(last)) for first, last in _GROUPS]
+_ORDER_RANGES = [(orders[0], orders[-1] + 1) for orders in np.array_split(np.arange(len(ORDERS)), 20)]
+_ORDER_SLICES = [slice(int(first), int(last)) for first, last in _ORDER_RANGES]
 _MAX_NODES = 6000
 _FINE, _FEW = 0.0005, 100  # at best an epsilon .05 % larger; and curves of sampled levels, each of milliseconds
 _LEAST_NOISE = 1e-6  # beyond it and its inverse sampling is not counted: no integral is right there, and none needed
@@ -36,7 +36,7 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
 def epsilons(rdp: Array, delta: float) -> Array:
-    """Smallest epsilon that each row of Rényi divergences proves, ``[..., orders] -> [...]``.
+    """Returns the smallest epsilon that each row of Rényi divergences proves, ``[..., orders] -> [...]``.
 
     Source: Canonne, Kamath, Steinke 2020, proposition 12; zero by Bretagnolle-Huber when the divergence is tiny.
     """
@@ -47,36 +47,42 @@ def epsilons(rdp: Array, delta: float) -> Array:
 
 
 def allowance(epsilon: float, delta: float) -> Array:
-    """Largest divergences ``[orders]`` that prove ``epsilon``: being at most one of them, at its order, is enough."""
+    """Returns the largest divergences ``[orders]`` that prove ``epsilon``; being at most one of them is enough."""
     if delta > 0:
         return epsilon - _toll(delta)
     return np.full(ORDERS.shape, -math.inf)
 
 
 def _toll(delta: float) -> Array:
+    """Returns what is added to the divergence of each order to make it an epsilon at delta."""
     return np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
 
 
 def total(history: History) -> Array:
-    """Rényi divergences of a whole history ``[orders]``; many sampled levels are rounded to a little less noise."""
+    """Returns the Rényi divergences of a whole history ``[orders]``.
+
+    Many sampled noise levels are rounded to a little less noise, since the curve of each takes milliseconds.
+    """
     sampled = {e: count for e, count in history.items() if e.selection != "full" and math.isfinite(e.noise)}
-    rounded, width = bucketed(sampled, width=_FINE), _FINE
+    width = _FINE
+    rounded = bucketed(sampled, width=width)
     while len(sampled) > MOST_LEVELS and len(rounded) > _FEW:
         width *= 2
         rounded = bucketed(sampled, width=width)
     history = {event: history[event] for event in history if event not in sampled} | rounded
     plain = [event for event in history if event.law == "laplace" and event.selection == "full"]
-    rest = [event for event in history if event.law != "laplace" or event.selection != "full"]
+    others = [event for event in history if event.law != "laplace" or event.selection != "full"]
     result = np.zeros(ORDERS.shape)
-    for events in (plain, rest):
-        for start in range(0, len(events), 1024):  # bounded memory for long runs
-            part = events[start : start + 1024]
-            result += np.array([history[event] for event in part]) @ curves(part)
+    for events in (plain, others):
+        # in chunks, to bound the memory of long runs
+        for start in range(0, len(events), 1024):
+            chunk = events[start : start + 1024]
+            result += np.array([history[event] for event in chunk]) @ curves(chunk)
     return result
 
 
 def curves(events: Sequence[Event]) -> Array:
-    """Rényi divergences of several events ``[events, orders]``."""
+    """Returns the Rényi divergences of several events ``[events, orders]``."""
     if all(event.law == "laplace" and event.selection == "full" for event in events):
         return _laplace(np.array([event.noise for event in events])[:, None])
     # unsampled events have closed forms: cheaper to compute again than to remember twenty thousand levels
@@ -85,54 +91,59 @@ def curves(events: Sequence[Event]) -> Array:
 
 @lru_cache(maxsize=4096)
 def renyi(event: Event) -> Array:
-    """Rényi divergences of one event ``[orders]``, read-only and remembered."""
+    """Returns the Rényi divergences of one event ``[orders]``, read-only and cached."""
     result = unsampled(event)
     # the bound of an epoch of random allocation is that of one answer: nobody is in two of its batches
     is_sampled = event.selection != "full" and not event.is_epoch
     if is_sampled and event.law in _AMPLIFIED and _LEAST_NOISE < event.noise < 1 / _LEAST_NOISE:
+        if event.selection == "poisson_replace":
+            sampled = _replaced(event)
+        else:
+            sampled = _sampled(event)
         # by joint quasi-convexity sampling never costs more than answering with all the data
-        result = np.minimum(result, _replaced(event) if event.selection == "poisson_replace" else _sampled(event))
+        result = np.minimum(result, sampled)
     result.flags.writeable = False
     return result
 
 
 def pure(event: Event) -> float:
-    """Epsilon of one event at delta = 0; infinite for Gaussian noise."""
+    """Returns the epsilon of one event at delta = 0; infinite for Gaussian noise."""
     if event.law == "none":
         return math.inf
     if math.isinf(event.noise):
         return 0.0
     if event.law != "laplace":
         return math.inf
-    return amplify(event.shift, event.drawn)
+    return amplify(event.shift, event.inclusion_rate)
 
 
 def amplify(epsilon: float, rate: float) -> float:
-    """Epsilon after sampling: ``log(1 + rate (e^epsilon - 1))``, also where ``e^epsilon`` overflows."""
+    """Returns the epsilon after sampling: ``log(1 + rate (e^epsilon - 1))``, also where ``e^epsilon`` overflows."""
     if rate < 1:
         return float(np.logaddexp(math.log1p(-rate), math.log(rate) + epsilon))
     return epsilon
 
 
 def unsampled(event: Event) -> Array:
-    """Rényi divergences of one event ``[orders]`` without its sampling."""
+    """Returns the Rényi divergences of one event ``[orders]`` without its sampling."""
     return _CURVES[event.law](np.asarray(event.noise / event.group))
 
 
 def _laplace(noise: Array) -> Array:
     """Laplace under an l1 clip (Mironov 2017, table II): ``noise [...] -> [..., orders]``."""
     shift = 1 / noise
-    up, down = (ORDERS - 1) * shift, -ORDERS * shift
+    rising, falling = (ORDERS - 1) * shift, -ORDERS * shift
     with np.errstate(over="ignore", invalid="ignore"):
-        small = np.log1p(_FIRST * np.expm1(up) + _SECOND * np.expm1(down))
+        small = np.log1p(_FIRST * np.expm1(rising) + _SECOND * np.expm1(falling))
         # past the first branch the second term only matters where its exponential is far from underflow
-        large = _LOG_FIRST + up + np.log1p(_SECOND / _FIRST * np.exp(down - up))
-    exact = np.where(down > -1, small, large) / (ORDERS - 1)
+        large = _LOG_FIRST + rising + np.log1p(_SECOND / _FIRST * np.exp(falling - rising))
+    exact = np.where(falling > -1, small, large) / (ORDERS - 1)
     # the leading term is an upper bound, and the only one that survives rounding for tiny shifts
-    return np.where(down > -1e-4, -down * shift / 2, exact)
+    return np.where(falling > -1e-4, -falling * shift / 2, exact)
 
 
 def _none(noise: Array) -> Array:
+    """Exact answers: infinite divergences."""
     return np.full(ORDERS.shape, math.inf)
 
 
@@ -149,43 +160,43 @@ _AMPLIFIED = {"gaussian", "zcdp", "laplace"}  # the grids below reach as far as 
 
 
 def _sampled(event: Event) -> Array:
-    """Sampled events, from the curve of the unsampled one, by Gauss-Legendre in ``u``: its own epsilon."""
+    """Sampled events, from the curve of the unsampled one, by Gauss-Legendre in ``u``, the epsilon of that curve."""
     u, log_weight = _grid(event)
-    log_rate = math.log(event.drawn)
+    log_rate = math.log(event.inclusion_rate)
     curve = log_weight + log_rate + log_profile(event, u)
     # t = log(1 + q (e^u - 1)), dt = q e^{u - t} du: the direction in which the sampled record raises the density
-    t = np.logaddexp(math.log1p(-event.drawn), log_rate + u)
+    t = np.logaddexp(math.log1p(-event.inclusion_rate), log_rate + u)
     forward = curve + log_rate + u - t
     back, backward = t, forward
     if event.selection == "poisson":  # the other direction has its own, smaller curve
-        back = -np.log1p(event.drawn * np.expm1(-u))
+        back = -np.log1p(event.inclusion_rate * np.expm1(-u))
         backward = log_weight + 2 * log_rate + log_profile_back(event, u) - 2 * (u - back)
     result = np.full(ORDERS.shape, math.inf)
-    for part, end in _parts(u, event.shift, event.law != "laplace"):
-        order = ORDERS[part, None]
+    for group, end in _order_slices(u, event.shift, event.law != "laplace"):
+        order = ORDERS[group, None]
         terms = [(order - 1) * t[:end] + forward[:end], backward[:end] - order * back[:end]]
         log_excess = np.log(order * (order - 1)) + _log_sum(np.concatenate(terms, axis=1))
-        result[part] = (np.logaddexp(0.0, log_excess) / (order - 1))[:, 0]
+        result[group] = (np.logaddexp(0.0, log_excess) / (order - 1))[:, 0]
     return result
 
 
-def _parts(nodes: Array, shift: float, unbounded: bool) -> Iterator[tuple[slice, int]]:
-    """Orders in groups, each with the number of nodes beyond which its integrand has died out.
+def _order_slices(nodes: Array, shift: float, unbounded: bool) -> Iterator[tuple[slice, int]]:
+    """Yields groups of orders, each with the number of nodes beyond which its integrand has died out.
 
     For Gaussian tails the integrand of order a peaks near ``a shift^2`` and is ``shift`` wide. Orders that the grid
     does not reach are left out.
     """
-    for part in _PARTS:
+    for group in _ORDER_SLICES:
         if unbounded:
-            end = (ORDERS[part][-1] + 1) * shift**2 + 11 * shift
+            end = (ORDERS[group][-1] + 1) * shift**2 + 11 * shift
         else:
             end = nodes[-1]
         if end <= nodes[-1]:
-            yield part, int(np.searchsorted(nodes, end, side="right"))
+            yield group, int(np.searchsorted(nodes, end, side="right"))
 
 
 def _grid(event: Event) -> tuple[Array, Array]:
-    """Nodes and log weights on which every order in reach is integrated."""
+    """Returns the nodes and log weights on which every order in reach is integrated."""
     shift = event.shift
     width = min(1 / event.noise, 1.0) / 2
     if event.law == "laplace":
@@ -211,15 +222,15 @@ def _replaced(event: Event) -> Array:
     log_mass = log_q + math.log(step) - math.log(sigma * math.sqrt(2 * math.pi))
     result = np.full(ORDERS.shape, math.inf)
     # in units of the standard deviation squared, the peaks of the integrands lie at most at x = k a, sigma wide
-    for part, end in _parts(x * k / sigma**2, k / sigma, unbounded=True):
-        order = ORDERS[part, None]
+    for group, end in _order_slices(x * k / sigma**2, k / sigma, unbounded=True):
+        order = ORDERS[group, None]
         terms = _log_excess(order, loss[:end]) + log_mass[:end]
-        result[part] = (np.logaddexp(0.0, _log_sum(terms)) / (order - 1))[:, 0]
+        result[group] = (np.logaddexp(0.0, _log_sum(terms)) / (order - 1))[:, 0]
     return result
 
 
 def _log_excess(order: Array, loss: Array) -> Array:
-    """``log(r^a - 1 - a (r - 1))`` for ``r = e^loss``: the same mean as ``r^a - 1``, without the cancellation."""
+    """Returns ``log(r^a - 1 - a (r - 1))`` for ``r = e^loss``: the same mean as ``r^a - 1``, without cancellation."""
     power = order * loss
     series = loss**2 * (order**2 - order) / 2 + loss**3 * (order**3 - order) / 6 + loss**4 * (order**4 - order) / 24
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
@@ -228,6 +239,6 @@ def _log_excess(order: Array, loss: Array) -> Array:
 
 
 def _log_sum(terms: Array) -> Array:
-    """Logarithm of the sum of exponentials of each row ``[rows, columns] -> [rows, 1]``."""
+    """Returns the logarithm of the sum of exponentials of each row ``[rows, columns] -> [rows, 1]``."""
     top = terms.max(axis=1, keepdims=True)
     return top + np.log(np.exp(terms - top).sum(axis=1, keepdims=True))

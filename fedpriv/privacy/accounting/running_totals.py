@@ -1,7 +1,8 @@
 """Running totals from which each client's epsilon follows quickly after every release.
 
-What everybody pays alike is one row. A client gets a row of its own with the first release that concerns it otherwise,
-so that counting a release costs what its clients cost, however many others there are.
+Releases that cost every client the same are added to one common row. A client gets an individual row with the first
+release that concerns it otherwise, so that the time to count a release depends on the number of its clients, not on
+the size of the population.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _ROOM = 16  # rows, at first
 
 @dataclass(frozen=True)
 class Totals:
-    """What the quick bounds need of releases, for any delta; a row for each client, or for clients that are alike.
+    """Sums from which the quick bounds follow for any delta; a row for each client, or for clients of equal cost.
 
     Attributes:
         rdp: Sums of Rényi divergences ``[rows, orders]``.
@@ -37,126 +38,141 @@ class Totals:
 
     @staticmethod
     def zeros(rows: int) -> Totals:
-        """Nothing released yet."""
+        """Returns the totals before any release."""
         return Totals(np.zeros((rows, len(rdp.ORDERS))), np.zeros(rows), np.zeros(rows))
 
     def plus(self, other: Totals) -> Totals:
-        """Sums, row by row; one row is added to all."""
+        """Returns the sums row by row; if `other` is a single row, it is added to all."""
         return Totals(self.rdp + other.rdp, self.pure + other.pure, self.mu2 + other.mu2)
 
     def add(self, rows: Rows, other: Totals) -> None:
-        """Add to some of these rows, in place."""
+        """Adds to some of these rows, in place."""
         self.rdp[rows] += other.rdp
         self.pure[rows] += other.pure
         self.mu2[rows] += other.mu2
 
     def at(self, rows: Rows) -> Totals:
-        """Some of the rows."""
+        """Returns a copy of some of the rows."""
         return Totals(self.rdp[rows], self.pure[rows], self.mu2[rows])
 
     def with_room(self) -> Totals:
-        """These rows, and as many of zeros."""
-        more = Totals.zeros(len(self.pure))
+        """Returns these rows followed by as many rows of zeros."""
+        zeros = Totals.zeros(len(self.pure))
         return Totals(
-            np.concatenate([self.rdp, more.rdp]),
-            np.concatenate([self.pure, more.pure]),
-            np.concatenate([self.mu2, more.mu2]),
+            np.concatenate([self.rdp, zeros.rdp]),
+            np.concatenate([self.pure, zeros.pure]),
+            np.concatenate([self.mu2, zeros.mu2]),
         )
 
     def bounds(self, delta: float) -> dict[str, Array]:
-        """Epsilon of every row by each quick bound."""
+        """Returns the epsilon of every row by each quick bound, by the bound's name."""
         ratios, where = np.unique(self.mu2, return_inverse=True)
         exact = np.array([gaussian.epsilon_of(float(mu2) ** 0.5, delta) for mu2 in ratios])
         return {"pure": self.pure, "rdp": rdp.epsilons(self.rdp, delta), "gaussian": exact[where]}
 
     def epsilon(self, delta: float) -> Array:
-        """The smallest of the quick bounds for every row."""
+        """Returns the smallest of the quick bounds for every row."""
         return np.minimum.reduce(list(self.bounds(delta).values()))
 
 
 class RunningTotals:
-    """The totals of all clients.
+    """The running totals of all clients.
 
     Args:
         n_clients: Number of clients.
-        delta: Of the epsilons.
+        delta: Failure probability of the epsilons.
     """
 
     def __init__(self, n_clients: int, delta: float) -> None:
         self._delta = delta
-        # row 0 of `own` stays zero: it is that of all clients who have paid nothing of their own
-        self._common, self._own, self._count = Totals.zeros(1), Totals.zeros(_ROOM), 1
-        self._row_of: Rows = np.zeros(n_clients, dtype=np.int64)
-        self._largest, self._changed = 0.0, list[Rows]()
+        self._common = Totals.zeros(1)
+        # row 0 stays zero: it belongs to all clients that have paid nothing but the common row
+        self._individual = Totals.zeros(_ROOM)
+        self._n_rows = 1
+        self._row_by_client: Rows = np.zeros(n_clients, dtype=np.int64)
+        # the largest epsilon so far, and the rows that have changed since it was computed
+        self._largest = 0.0
+        self._changed = list[Rows]()
 
     def after(self, clients: Sequence[int] | None, price: Totals) -> Totals:
-        """The totals of some clients after one more release, which is not counted.
+        """Returns the totals of some clients after one more release, without counting it.
 
         Args:
-            clients: Whom it concerns, each once; None means all.
+            clients: The clients that pay, each once; None means all.
             price: A row for each of them, or one for all.
 
         Returns:
-            A row for each of them or, where all pay alike, for each kind of client.
+            A row for each of them. Where all clients pay the same, a row for each distinct total.
         """
         if clients is None and len(price.pure) == 1:
-            rows = self._kinds
+            rows = self._all_rows
         else:
-            rows = self._row_of[self._indices(clients)]
-        return self._own.at(rows).plus(self._common).plus(price)
+            rows = self._row_by_client[self._indices(clients)]
+        return self._individual.at(rows).plus(self._common).plus(price)
 
     def take(self, clients: Sequence[int] | None, price: Totals) -> None:
-        """Count a release."""
+        """Counts a release.
+
+        Args:
+            clients: The clients that pay, each once; None means all.
+            price: A row for each of them, or one for all.
+        """
         if clients is None and len(price.pure) == 1:
-            self._common, self._changed = self._common.plus(price), [self._kinds]
+            self._common = self._common.plus(price)
+            self._changed = [self._all_rows]
             return
-        if len(indices := self._indices(clients)):  # a round of a network may have no participant
-            rows = self._rows_of_their_own(indices)
-            self._own.add(rows, price)
+        indices = self._indices(clients)
+        # a round of a network may have no participant
+        if len(indices):
+            rows = self._individual_rows(indices)
+            self._individual.add(rows, price)
             self._changed.append(rows)
 
     def epsilon(self) -> Array:
-        """The smallest of the quick bounds for every client ``[n_clients]``."""
-        return self._own.at(self._kinds).plus(self._common).epsilon(self._delta)[self._row_of]
+        """Returns the smallest of the quick bounds for every client ``[n_clients]``."""
+        epsilons = self._individual.at(self._all_rows).plus(self._common).epsilon(self._delta)
+        return epsilons[self._row_by_client]
 
     def largest(self) -> float:
-        """The largest of `epsilon`; looks only at what has changed since the last call, for no epsilon ever falls."""
+        """Returns the largest `epsilon`. Computes only rows that changed since the last call: epsilons never fall."""
         for rows in self._changed:
-            changed = self._own.at(rows).plus(self._common)
+            changed = self._individual.at(rows).plus(self._common)
             self._largest = max(self._largest, float(changed.epsilon(self._delta).max()))
         self._changed.clear()
         return self._largest
 
     @property
     def is_exact(self) -> bool:
-        """Whether all was unsampled Gaussian noise, for which the quick bound is exact."""
-        return bool(np.isfinite(self._common.mu2).all() and np.isfinite(self._own.mu2).all())
+        """Whether all releases had unsampled Gaussian noise, for which the quick bound is exact."""
+        return bool(np.isfinite(self._common.mu2).all() and np.isfinite(self._individual.mu2).all())
 
     @property
-    def _kinds(self) -> Rows:
-        return np.arange(self._count)
+    def _all_rows(self) -> Rows:
+        return np.arange(self._n_rows)
 
     def _indices(self, clients: Sequence[int] | None) -> Rows:
         if clients is None:
-            return np.arange(len(self._row_of))
+            return np.arange(len(self._row_by_client))
         return np.asarray(clients, dtype=np.int64)
 
-    def _rows_of_their_own(self, clients: Rows) -> Rows:
-        newcomers = clients[self._row_of[clients] == 0]
-        while self._count + len(newcomers) > len(self._own.pure):
-            self._own = self._own.with_room()
-        self._row_of[newcomers] = np.arange(self._count, self._count + len(newcomers))
-        self._count += len(newcomers)
-        return self._row_of[clients]
+    def _individual_rows(self, clients: Rows) -> Rows:
+        """Returns the individual rows of some clients, and makes new ones for clients that have none."""
+        newcomers = clients[self._row_by_client[clients] == 0]
+        while self._n_rows + len(newcomers) > len(self._individual.pure):
+            self._individual = self._individual.with_room()
+        self._row_by_client[newcomers] = np.arange(self._n_rows, self._n_rows + len(newcomers))
+        self._n_rows += len(newcomers)
+        return self._row_by_client[clients]
 
 
 def price_of(events: Sequence[Event]) -> Totals:
-    """What each event costs, a row for each."""
+    """Returns the quick prices of events, a row for each."""
     pure = [rdp.pure(event) for event in events]
     mu2 = [event.noise**-2 if _closed(event) else math.inf for event in events]
     return Totals(rdp.curves(events), np.array(pure), np.array(mu2))
 
 
 def _closed(event: Event) -> bool:
+    """Whether the Gaussian ratio of an event is its exact price."""
     # infinite noise releases nothing, whatever its law
     return event.composes_exactly or event.noise == math.inf

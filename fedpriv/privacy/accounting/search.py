@@ -1,4 +1,4 @@
-"""What it costs to try several settings and to publish one result, where nobody learns how many were tried.
+"""The price of trying several settings and publishing one result, where the number of trials stays secret.
 
 A search draws a number K of trials in secret, makes K runs with settings drawn independently from a public
 distribution, and publishes the best run by its score; the score is a function of what that run released. If one run is
@@ -48,11 +48,11 @@ class NumberOfTrials(Protocol):
         ...
 
     def draw(self, uniform: float) -> int:
-        """The number of trials that belongs to a uniform draw in [0, 1), which must stay secret."""
+        """Returns the number of trials for a uniform draw in [0, 1), which must stay secret."""
         ...
 
-    def curve(self, one: Array) -> Array:
-        """Rényi divergences of the published result from those of one trial, ``[orders] -> [orders]``."""
+    def curve(self, trial_curve: Array) -> Array:
+        """Returns the Rényi divergences of the published result from those of one trial, ``[orders] -> [orders]``."""
         ...
 
 
@@ -91,21 +91,23 @@ class NegativeBinomial:
         return math.exp(gaussian.root(gap, -2 * math.log(_MOST_TRIALS) - 10, -1e-9, 1e-12))
 
     def draw(self, uniform: float) -> int:
-        """By inversion: the smallest k with ``P(K <= k) > uniform``."""
-        gamma, k, below = self.gamma, 1, 0.0
+        """Returns the smallest k with ``P(K <= k) > uniform``."""
+        gamma = self.gamma
+        k = 1
+        cumulative = 0.0
         if self.shape == 1:
             weight = gamma
         else:
             weight = (1 - gamma) / math.log(1 / gamma)
-        while (below := below + weight) <= uniform and weight > 0:
+        while (cumulative := cumulative + weight) <= uniform and weight > 0:
             weight *= (1 - gamma) * (1 if self.shape == 1 else k / (k + 1))
             k += 1
         return k
 
-    def curve(self, one: Array) -> Array:
-        """Theorem 2, with the best of the known orders b."""
-        second = (1 + self.shape) * float(np.min((1 - 1 / ORDERS) * one + math.log(1 / self.gamma) / ORDERS))
-        return one + second + math.log(self.mean) / (ORDERS - 1)
+    def curve(self, trial_curve: Array) -> Array:
+        """Returns the divergences of theorem 2, with the best order b in `ORDERS`."""
+        second = (1 + self.shape) * float(np.min((1 - 1 / ORDERS) * trial_curve + math.log(1 / self.gamma) / ORDERS))
+        return trial_curve + second + math.log(self.mean) / (ORDERS - 1)
 
 
 @checked("trials")
@@ -127,27 +129,27 @@ class PoissonTrials:
             raise ConfigError("trials", self.mean, f"expect at most {_MOST_TRIALS} trials")
 
     def draw(self, uniform: float) -> int:
-        """By inversion."""
+        """Returns the smallest k with ``P(K <= k) >= uniform``."""
         from scipy.stats import poisson
 
         return int(poisson.ppf(uniform, self.mean))
 
-    def curve(self, one: Array) -> Array:
-        """Theorem 6."""
+    def curve(self, trial_curve: Array) -> Array:
+        """Returns the divergences of theorem 6."""
         levels = np.log1p(1 / (ORDERS - 1))
-        toll = np.array([_delta(one, level) for level in levels])
-        return one + self.mean * toll + np.maximum(math.log(self.mean), 0.0) / (ORDERS - 1)
+        toll = np.array([_delta(trial_curve, level) for level in levels])
+        return trial_curve + self.mean * toll + np.maximum(math.log(self.mean), 0.0) / (ORDERS - 1)
 
 
 def _delta(curve: Array, epsilon: float) -> float:
-    """The smallest delta at an epsilon that Rényi divergences prove (Canonne, Kamath, Steinke 2020, proposition 12)."""
+    """Smallest delta at an epsilon that Rényi divergences prove (Canonne, Kamath, Steinke 2020, prop. 12)."""
     with np.errstate(over="ignore"):
         logs = (ORDERS - 1) * (curve - epsilon) + (ORDERS - 1) * np.log1p(-1 / ORDERS) - np.log(ORDERS)
     return float(min(1.0, np.exp(np.minimum(logs, 0.0)).min()))
 
 
 def hidden(number: NumberOfTrials, histories: Sequence[History], delta: float) -> float:
-    """Epsilon at `delta` of the one published result of a search, for whoever sees nothing else of it.
+    """Returns the epsilon at `delta` of the one published result of a search, for an observer of nothing else.
 
     Guarantee: an upper bound, if settings are drawn independently from a public distribution, the score follows from
     what a trial released and from public data, and neither the number of trials, nor their times, nor the other trials
@@ -155,7 +157,7 @@ def hidden(number: NumberOfTrials, histories: Sequence[History], delta: float) -
 
     Args:
         number: Distribution of the number of trials.
-        histories: What one trial costs each unit, at most.
+        histories: Histories of one trial, of which one costs at least what any unit pays.
         delta: Failure probability.
     """
     return max((float(rdp.epsilons(number.curve(rdp.total(history)), delta)) for history in histories), default=0.0)

@@ -16,7 +16,7 @@ _DIGITS = 4
 
 @dataclass(frozen=True)
 class PrivacySpent:
-    """What a run has spent.
+    """The privacy guarantee of a run: epsilon, delta and the conditions under which they hold.
 
     >>> print(PrivacySpent(3.2, 1e-5, "sample", "replace_one", "local", "pld", (3.2,), ()))
     epsilon=3.2 (delta=1e-5, unit=sample, relation=replace_one, trust=local, accountant=pld)
@@ -26,11 +26,11 @@ class PrivacySpent:
         delta: The delta of (epsilon, delta)-differential privacy.
         unit: What is protected: one `"sample"`, or everything that one `"client"` holds.
         relation: Which data sets count as neighbours; in brackets what else they have in common.
-        trust: Who is trusted.
+        trust: The trust assumption, as text, e.g. `"local"`.
         accountant: Which bound gave the number: `gaussian` (exact), `pld`, `rdp` or `pure`; `none` if infinite.
         per_client: Epsilon of each client.
         non_private: Why epsilon is infinite; empty when it is finite.
-        not_covered: What else was revealed about the data, which epsilon does not count.
+        not_covered: Further facts about the data that were revealed and that epsilon does not count.
     """
 
     epsilon: float
@@ -44,33 +44,30 @@ class PrivacySpent:
     not_covered: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """The number and its conditions. Epsilon is rounded up, never down."""
+        """Returns epsilon and its conditions as text. Epsilon is rounded up, never down."""
         if math.isinf(self.epsilon):
-            value = "inf"
+            reasons = "; ".join(self.non_private) or f"no finite bound at delta={_plain(self.delta)}"
+            value = f"inf (not private: {reasons})"
         else:
             value = round_up(self.epsilon)
-        if math.isinf(self.epsilon):
-            value += (
-                f" (not private: {'; '.join(self.non_private) or f'no finite bound at delta={_plain(self.delta)}'})"
-            )
         if self.not_covered:
-            besides = f"; not covered: {', '.join(self.not_covered)}"
+            not_covered = f"; not covered: {', '.join(self.not_covered)}"
         else:
-            besides = ""
+            not_covered = ""
         return (
             f"epsilon={value} (delta={_plain(self.delta)}, unit={self.unit}, relation={self.relation}, "
-            f"trust={self.trust}, accountant={self.accountant}{besides})"
+            f"trust={self.trust}, accountant={self.accountant}{not_covered})"
         )
 
     def at_most(self, limit: float | None) -> PrivacySpent:
-        """The same with every epsilon at most `limit`, which the accountant enforced; None changes nothing."""
+        """Returns a copy with every epsilon at most `limit`, which the accountant enforced; None changes nothing."""
         if limit is None:
             return self
         return replace(self, epsilon=min(self.epsilon, limit), per_client=tuple(min(e, limit) for e in self.per_client))
 
 
 def round_up(value: float) -> str:
-    """A number as text with four significant digits, rounded up.
+    """Returns a number as text with four significant digits, rounded up.
 
     >>> round_up(4.37718)
     '4.378'
@@ -81,5 +78,5 @@ def round_up(value: float) -> str:
 
 
 def _plain(value: float) -> str:
-    """``1e-5`` rather than ``1e-05``, and ``1`` rather than ``1.0``."""
+    """Returns a number as text: ``1e-5`` rather than ``1e-05``, and ``1`` rather than ``1.0``."""
     return re.sub(r"e([+-])0*", lambda match: "e" + match[1].replace("+", ""), repr(value)).removesuffix(".0")

@@ -1,8 +1,9 @@
-"""How each kind of trust releases an answer: sensitivity, price and noise together, one file for each.
+"""Release schemes: one for each kind of trust, with its sensitivity, price and noise in one file.
 
-`local`: every client noises its own row. `pairwise`: so it does here, with less noise, and noise that cancels between
-pairs is added. `sums`: only the sum over clients is released (secure aggregation, and a trusted server). Noise that is
-correlated between rounds wraps any of them: `NoiseStreams.history` filters the unit noise that a scheme draws.
+`local`: every client adds noise to its row. `pairwise`: every client adds less noise to its row, and noise that cancels
+between pairs of clients. `sums`: only the sum over clients is released (secure aggregation, or a trusted server). Noise
+that is correlated between rounds works with each of them: `NoiseStreams.history` filters the unit noise that a scheme
+draws.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = ["Answer", "NoiseStreams", "Price", "ReleaseScheme", "release_scheme"]
 
 
 def release_scheme(privacy: Privacy, sizes: Sequence[int] | Sequence[float]) -> ReleaseScheme:
-    """Returns how a run with these settings releases its answers.
+    """Returns the release scheme of a run with these settings.
 
     Args:
         privacy: The privacy settings.

@@ -4,8 +4,8 @@ For participant i, with clipped sum x_i, public factor f_i and sensitivity S of 
 
     y_i = f_i x_i + sigma_i Z_i,    sigma_i = (z / share) S f_i,    Z_i standard normal (or Laplace)
 
-Guarantee: y_i is a Gaussian (Laplace) mechanism of client i's data with noise multiplier z / share, against everybody
-but client i itself.
+Guarantee: y_i is a Gaussian (Laplace) mechanism of client i's data with noise multiplier z / share, against any
+observer except client i itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedpriv.privacy.release.scheme import Answer, Price, ReleaseScheme
 
 
 class LocalRelease(ReleaseScheme):
-    """Releases each participant's row with noise of its own; see the module."""
+    """Releases each participant's row with independent noise; see the module."""
 
     def price(self, answer: Answer, factors: Sequence[float]) -> Price:
         """See `ReleaseScheme`."""
@@ -48,7 +48,7 @@ class LocalRelease(ReleaseScheme):
         self, price: Price, clients: Sequence[int], positions: Sequence[int]
     ) -> tuple[list[float], list[float]]:
         """See `ReleaseScheme`."""
-        more = self.growth_over_time(price.record.round)
+        growth = self.growth_over_time(price.record.round)
         deviation = self.privacy.mechanism.deviation
-        of_rows = [(deviation * price.noise_scales[position]) ** 2 * more for position in positions]
-        return of_rows, [variance / len(clients) for variance in of_rows]
+        row_variances = [(deviation * price.noise_scales[position]) ** 2 * growth for position in positions]
+        return row_variances, [variance / len(clients) for variance in row_variances]

@@ -1,16 +1,17 @@
-"""Trust `pairwise`: noise that cancels between pairs of clients is added, so that each client's own can be small.
+"""Trust `pairwise`: noise that cancels between pairs of clients is added, so that individual noise can be small.
 
 For participant i, with public factors f, sensitivity S of the clipped sum, and ratio r of a pair's noise to a client's
-own:
+individual noise:
 
     y_i = f_i x_i + sigma Z_i + r sigma sum_{j > i} P_ij - r sigma sum_{j < i} P_ji
     sigma = (z / share) S max_k f_k sqrt(e),    Z, P standard normal
 
-The P_ij are known to i and j alone and cancel in the sum over participants, which has the clients' own noise only. e is
-`exposure`: how much more noise of its own a client needs because the colluders know the P that they share with it.
+The P_ij are known to i and j alone. They cancel in the sum over participants, in which only individual noise remains. e
+is the `exposure`: how much the variance of individual noise grows because colluders know the P that they share with a
+client.
 
-Guarantee: against the server, everybody outside and any `colluders` participants together, all rows of a round are a
-Gaussian mechanism of the data of each of the others, with the noise multiplier on record.
+Guarantee: against the server, any outside observer and any `colluders` participants together, all rows of a round are a
+Gaussian mechanism of the data of each other participant, with the noise multiplier on record.
 """
 
 from __future__ import annotations
@@ -25,44 +26,48 @@ from fedpriv.errors import PrivacyError
 from fedpriv.privacy.accounting.pairwise import exposure
 from fedpriv.privacy.ledger import Release
 from fedpriv.privacy.mechanisms import add_noise
-from fedpriv.privacy.pair_noise import of_answer, with_noise_of_own_pairs, with_pair_noise
+from fedpriv.privacy.pair_noise import noise_of_answer, with_noise_of_own_pairs, with_pair_noise
 from fedpriv.privacy.pairwise import Pairs, Pairwise, variance_inflation
-from fedpriv.privacy.record import PerClient
 from fedpriv.privacy.release.scheme import Answer, Price, ReleaseScheme, compact
 from fedpriv.privacy.settings import Privacy
 
 
 class PairwiseRelease(ReleaseScheme):
-    """Releases each participant's row with noise of its own and of its pairs; see the module."""
+    """Releases each participant's row with individual noise and the noise of its pairs; see the module."""
 
     def __init__(self, privacy: Privacy, sizes: Sequence[int] | Sequence[float]) -> None:
         super().__init__(privacy, sizes)
         self._pairs = pairs_of(privacy, len(sizes))
 
     def price(self, answer: Answer, factors: Sequence[float]) -> Price:
-        """See `ReleaseScheme`. Rows of those who are excluded keep a scale, and the record is of the others alone.
+        """See `ReleaseScheme`. Rows of excluded participants get a noise scale, but the record names only the others.
 
         Raises:
-            PrivacyError: noise of pairs cancels over time, and not all clients take part; or pairs are left out and
-                not every two clients share a secret.
+            PrivacyError: pairwise noise is correlated between rounds, and not all clients take part; or participants
+                are excluded, and not every two clients share a secret.
         """
         noise_multiplier = self.relative_noise(answer)
-        pairs = self._pairs_of(answer.query)
+        pairs = self._pairs_for_query(answer.query)
         self._check_participants(answer, pairs)
         noise_multiplier *= math.sqrt(exposure(pairs, answer.answering, self.n_clients))
-        # both ends of a pair add the same noise, so that all rows get that of the largest
+        # both clients of a pair add the same noise, so that all rows get the noise of the largest factor
         if pairs.ratio > 0:
-            reference = [max(factors, default=1.0)] * len(factors)
+            noise_factors = [max(factors, default=1.0)] * len(factors)
         else:
-            reference = list(factors)
+            noise_factors = list(factors)
         sensitivity = self.privacy.sensitivity_of(answer.clip)
-        scales = [noise_multiplier * sensitivity * factor for factor in reference]
-        paid = list[float]()  # noise over each client's own sensitivity, which may be smaller than the largest
-        for client, factor, largest in zip(answer.clients, factors, reference, strict=True):
-            if client not in answer.excluded:
-                more = largest / factor
-                paid.append(noise_multiplier * (1.0 if more < 1 + 1e-9 else more))  # not for last bits
-        record = self.record(answer, noise_multiplier, _one_or_all(paid, noise_multiplier))
+        scales = [noise_multiplier * sensitivity * factor for factor in noise_factors]
+
+        # noise over each client's sensitivity, which is smaller for a smaller factor
+        noise_multipliers = list[float]()
+        for client, factor, noise_factor in zip(answer.clients, factors, noise_factors, strict=True):
+            if client in answer.excluded:
+                continue
+            growth = noise_factor / factor
+            if growth < 1 + 1e-9:
+                growth = 1.0  # factors that differ in their last bits are equal
+            noise_multipliers.append(noise_multiplier * growth)
+        record = self.record(answer, noise_multiplier, compact(noise_multipliers or [noise_multiplier]))
         return Price(replace(record, pairs=pairs), scales)
 
     def _check_participants(self, answer: Answer, pairs: Pairs) -> None:
@@ -74,8 +79,8 @@ class PairwiseRelease(ReleaseScheme):
         if answer.excluded and pairs.edges is not None:
             raise PrivacyError("only where every two clients share a secret may pairs be left out")
 
-    def _pairs_of(self, query: str) -> Pairs:
-        """Who adds noise that cancels, and how much: statistics, which are used by themselves, have their own ratio."""
+    def _pairs_for_query(self, query: str) -> Pairs:
+        """Returns the pairwise noise of a query: statistics, which clients use by themselves, have a separate ratio."""
         assert self._pairs is not None  # answers of runs without privacy have no price
         if query.startswith("statistic:"):
             return replace(self._pairs, ratio=self.privacy.statistics.ratio)
@@ -83,7 +88,8 @@ class PairwiseRelease(ReleaseScheme):
 
     def add_noise(self, answer: Answer, rows: Tensor, price: Price, positions: Sequence[int]) -> Release:
         """See `ReleaseScheme`."""
-        pairs, streams = price.record.pairs, self.streams
+        pairs = price.record.pairs
+        streams = self.streams
         assert pairs is not None
         pair_noise_of_round = None
         if streams.history is not None:
@@ -115,56 +121,52 @@ class PairwiseRelease(ReleaseScheme):
     def _with_noise_of_all_pairs(
         self, answer: Answer, rows: Tensor, price: Price, pairs: Pairs, positions: Sequence[int]
     ) -> Tensor:
-        """Returns these participants' rows with the noise of their pairs, which this process draws for both ends."""
+        """Returns these participants' rows with the noise of their pairs, which this process draws for both clients."""
         noised = with_pair_noise(
-            _among_all(rows, positions, len(answer.clients)),
+            _rows_of_all(rows, positions, len(answer.clients)),
             price.noise_scales,
             pairs,
             price.record,
             self.streams.randomness,
             answer.clients,
         )
-        return _those_at(noised, positions)
+        return _select_rows(noised, positions)
 
     def _pair_noise_by_round(
         self, answer: Answer, pairs: Pairs, positions: Sequence[int], rows: Tensor
     ) -> Callable[[int], Tensor] | None:
-        """Returns a function from a round to its pairs' noise in these rows, over the deviation of a client's own."""
+        """Returns a function from a round to the pairs' noise in these rows, in units of the individual deviation."""
         if pairs.ratio == 0 or self.n_clients < 2:
             return None
 
-        def noise_of(round_index: int) -> Tensor:
-            randomness, dim = self.streams.randomness, rows.shape[1]
-            noise = of_answer(pairs, randomness, round_index, answer.index, answer.clients, dim)
-            return _those_at(noise, positions).to(rows.device)
+        def pair_noise(round_index: int) -> Tensor:
+            dim = rows.shape[1]
+            noise = noise_of_answer(pairs, self.streams.randomness, round_index, answer.index, answer.clients, dim)
+            return _select_rows(noise, positions).to(rows.device)
 
-        return noise_of
+        return pair_noise
 
     def noise_variances(
         self, price: Price, clients: Sequence[int], positions: Sequence[int]
     ) -> tuple[list[float], list[float]]:
-        """See `ReleaseScheme`: noise of pairs is in rows, and cancels in their mean."""
-        more = self.growth_over_time(price.record.round)
+        """See `ReleaseScheme`: pairwise noise adds to the variance of rows, and cancels in their mean."""
+        growth = self.growth_over_time(price.record.round)
         deviation = self.privacy.mechanism.deviation
         with_pairs = variance_inflation(price.record.pairs, self.n_clients)
-        own = [(deviation * price.noise_scales[position]) ** 2 * more for position in positions]
+        individual = [(deviation * price.noise_scales[position]) ** 2 * growth for position in positions]
         factors = [with_pairs[clients[position]] ** 2 for position in positions]
-        of_rows = [variance * factor for variance, factor in zip(own, factors, strict=True)]
-        return of_rows, [variance / len(clients) for variance in own]
+        row_variances = [variance * factor for variance, factor in zip(individual, factors, strict=True)]
+        return row_variances, [variance / len(clients) for variance in individual]
 
 
 def pairs_of(privacy: Privacy, n_clients: int) -> Pairs | None:
-    """Returns the noise that cancels between pairs of clients; None where the settings have none."""
+    """Returns the pairwise noise of the settings for `n_clients` clients; None if they have none."""
     if not privacy.private or not isinstance(privacy.trust, Pairwise):
         return None
     return privacy.trust.pairs(n_clients)
 
 
-def _one_or_all(paid: Sequence[float], noise_multiplier: float) -> PerClient:
-    return compact(paid or [noise_multiplier])
-
-
-def _among_all(rows: Tensor, positions: Sequence[int], count: int) -> Tensor:
+def _rows_of_all(rows: Tensor, positions: Sequence[int], count: int) -> Tensor:
     """Returns rows for all participants, zero for those of other processes: `[j, dim] -> [count, dim]`."""
     if len(rows) == count:
         return rows
@@ -173,8 +175,8 @@ def _among_all(rows: Tensor, positions: Sequence[int], count: int) -> Tensor:
     return every
 
 
-def _those_at(rows: Tensor, positions: Sequence[int]) -> Tensor:
-    """Returns the rows at these positions, uncopied where these are all."""
+def _select_rows(rows: Tensor, positions: Sequence[int]) -> Tensor:
+    """Returns the rows at these positions; no copy if these are all rows."""
     if len(positions) == len(rows):
         return rows
     return rows[list(positions)]

@@ -1,4 +1,4 @@
-"""What all release schemes share: which answer of a run is released, what it costs, and where its noise comes from."""
+"""The base class of release schemes, and the dataclasses of answers, prices and random streams."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _ONCE_A_ROUND = frozenset({"gradient", "client_gradient", "message"})
 
 @dataclass(frozen=True)
 class Answer:
-    """Which answer of a run is released. It names the noise, and the ledger's record.
+    """Names one answer of a run, and with it the answer's noise and ledger record.
 
     Attributes:
         round: The round, from 0.
-        index: Which answer of the round, from 0.
-        query: What was asked, e.g. `"gradient"`.
+        index: Number of the answer within its round, from 0.
+        query: The query, e.g. `"gradient"`.
         clients: Numbers of the round's participants, in all processes.
-        clip: How each unit's contribution was bounded.
-        budget_share: Share of the budget, where a gradient of the same round has 1.
-        excluded: Those of `clients` who have signed beforehand that they do not answer.
+        clip: The bound on each unit's contribution.
+        budget_share: Share of the budget, relative to a gradient of the same round, which has 1.
+        excluded: Those of `clients` that have signed beforehand that they do not answer.
     """
 
     round: int
@@ -55,10 +55,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Price:
-    """What an answer costs.
+    """The price of an answer.
 
     Attributes:
-        record: The line that the ledger gets.
+        record: The record for the ledger.
         noise_scales: Noise scale of each participant's row, `len(answer.clients)` numbers; one number for a sum.
     """
 
@@ -68,13 +68,13 @@ class Price:
 
 @dataclass(frozen=True)
 class NoiseStreams:
-    """Where the noise of a run comes from.
+    """The sources of a run's noise.
 
     Attributes:
         randomness: The run's random streams.
-        history: Filters unit noise, where the noise of rounds is correlated; None: each round has noise of its own.
-        pair_secrets: What the only client of this process has agreed with the others; None where one process draws the
-            noise of all pairs.
+        history: Filters unit noise, if the noise of rounds is correlated; None if rounds have independent noise.
+        pair_secrets: The secrets that the only client of this process has agreed with the others; None if one process
+            draws the noise of all pairs.
     """
 
     randomness: Randomness
@@ -94,7 +94,8 @@ class ReleaseScheme(ABC):
     """Whether only the sum over clients is released."""
 
     def __init__(self, privacy: Privacy, sizes: Sequence[int] | Sequence[float]) -> None:
-        self.privacy, self.sizes = privacy, sizes
+        self.privacy = privacy
+        self.sizes = sizes
 
     @property
     def n_clients(self) -> int:
@@ -106,7 +107,7 @@ class ReleaseScheme(ABC):
         """Returns the record of an answer and the noise scale of each row.
 
         Args:
-            answer: Which answer it is.
+            answer: The answer.
             factors: Public number by which each participant's row is multiplied: row i has sensitivity
                 `factors[i] * privacy.sensitivity_of(answer.clip)`.
 
@@ -120,11 +121,11 @@ class ReleaseScheme(ABC):
         """Returns rows with the noise of their price, as a `Release` that only a ledger opens.
 
         Args:
-            answer: Which answer it is.
+            answer: The answer.
             rows: Bounded rows of the participants in this process, `[j, dim]`; for `sums_only` their sum over all
                 processes, `[1, dim]`.
             price: What `price` returned.
-            positions: Where in `answer.clients` these participants are, `[j]`.
+            positions: Indices into `answer.clients` of these participants, `[j]`.
 
         Raises:
             PrivacyError: too few participants share the noise, or rows would share noise.
@@ -134,16 +135,16 @@ class ReleaseScheme(ABC):
     def noise_variances(
         self, price: Price, clients: Sequence[int], positions: Sequence[int]
     ) -> tuple[list[float], list[float]]:
-        """Returns the variance of the noise in each row, and each row's part in that of the mean of all rows.
+        """Returns the variance of the noise in each row, and each row's share of the variance of the mean of all rows.
 
         Args:
             price: The price of the answer.
             clients: Numbers of the round's participants.
-            positions: Of those of them whose rows these are.
+            positions: Indices into `clients` of the participants whose rows these are.
         """
 
     def with_noise_from(self, streams: NoiseStreams) -> ReleaseScheme:
-        """Returns this scheme, which draws noise from these streams from now on."""
+        """Makes this scheme draw its noise from these streams, and returns it."""
         self.streams = streams
         return self
 
@@ -177,8 +178,8 @@ class ReleaseScheme(ABC):
             round_index -= round_index % privacy.allocation_rounds  # one price an epoch, so one noise an epoch
         share = answer.budget_share * privacy.schedule.share(round_index)
         if not LEAST_SHARE <= share <= 1 / LEAST_SHARE:
-            least, most = LEAST_SHARE, 1 / LEAST_SHARE
-            fix = f"round {answer.round} needs a share from {least:g} to {most:g}; only ratios matter"
+            limits = f"from {LEAST_SHARE:g} to {1 / LEAST_SHARE:g}"
+            fix = f"round {answer.round} needs a share {limits}; only ratios matter"
             raise ConfigError("privacy.schedule", share, fix)
         if privacy.over_time is not None:
             check_once_a_round(answer.query, answer.index, privacy.over_time)
@@ -194,7 +195,7 @@ class ReleaseScheme(ABC):
         """Returns the ledger's record of a noised answer.
 
         Args:
-            answer: Which answer it is.
+            answer: The answer.
             noise_multiplier: Noise scale over the sensitivity of a row with factor 1.
             paid: Noise scale over each answering client's own sensitivity; one number where all have the same.
         """
@@ -203,7 +204,9 @@ class ReleaseScheme(ABC):
         return replace(record, norm=answer.clip.norm, bound=bound, noise_multiplier=paid)
 
     def _record(self, answer: Answer, noise_multiplier: float) -> Record:
-        privacy, clients, sampling = self.privacy, answer.answering, self.sampling_of(answer.query)
+        privacy = self.privacy
+        clients = answer.answering
+        sampling = self.sampling_of(answer.query)
         kind, rate, batches = "full", 1.0, None
         if privacy.unit == "sample" and isinstance(sampling, Allocation):
             kind, rate, batches = "allocation", 1 / sampling.batches, sampling.batches
@@ -216,9 +219,12 @@ class ReleaseScheme(ABC):
             kind, rate, batches = "allocation", privacy.cohort_rate, privacy.cohort_rounds
         elif privacy.cohort_rate < 1:
             kind, rate = "poisson", privacy.cohort_rate
-        over_time = privacy.over_time
         # with correlated noise, rounds that a client skips still reveal something about those that it joined
-        everyone = len(clients) == len(self.sizes) or over_time is not None
+        concerns_everyone = len(clients) == len(self.sizes) or privacy.over_time is not None
+        if privacy.over_time is None:
+            time = None
+        else:
+            time = privacy.over_time.for_round(answer.round)
         return Record(
             round=answer.round,
             query=answer.query,
@@ -228,37 +234,38 @@ class ReleaseScheme(ABC):
             unit=privacy.unit,
             relation=privacy.relation,
             shared=privacy.shared,
-            clients=None if everyone else tuple(clients),
+            clients=None if concerns_everyone else tuple(clients),
             norm=privacy.clip.norm,
             bound=privacy.clip.bound,
             sampling=kind,
             rate=rate,
             trust=privacy.trusted,
-            time=None if over_time is None else over_time.at(answer.round),
+            time=time,
             batches=batches,
         )
 
 
 def check_once_a_round(query: str, index: int, noise: CorrelatedNoise) -> None:
-    """Refuse a query that correlated noise, or cyclic batches, do not cover.
+    """Refuses a query that correlated noise, or cyclic batches, do not cover.
 
     Raises:
-        ConfigError: it is not the only gradient or message of its round.
+        ConfigError: the query is not the only gradient or message of its round.
     """
-    if query in _ONCE_A_ROUND and (index == 0 or query == "message"):  # local steps come before a message
+    # the index of a message may be above 0, since local steps without noise come before it
+    if query in _ONCE_A_ROUND and (index == 0 or query == "message"):
         return
     if index == 0:
-        asked = query
+        answer = query
     else:
-        asked = f"{query}, answer {index + 1} of a round"
+        answer = f"{query}, answer {index + 1} of a round"
     fix = "noise that is correlated between rounds, and cyclic batches, cover one gradient or message a round"
     if noise.factor == INDEPENDENT:
-        raise ConfigError("privacy.sampling", asked, f"{fix}: use a strategy that asks no more, or poisson batches")
-    raise ConfigError("privacy.noise", asked, f"{fix}: use a strategy that asks no more, or independent noise")
+        raise ConfigError("privacy.sampling", answer, f"{fix}: use a strategy that asks no more, or poisson batches")
+    raise ConfigError("privacy.noise", answer, f"{fix}: use a strategy that asks no more, or independent noise")
 
 
 def compact(values: Sequence[float]) -> PerClient:
-    """Returns one number where all are the same, else all."""
+    """Returns a single number if all are the same, else all of them."""
     if len(set(values)) == 1:
         return values[0]
     return tuple(values)

@@ -1,7 +1,8 @@
-"""Trust `secure_aggregation` and `central`: nothing is released but the sum over the participants.
+"""Trust `secure_aggregation` and `central`: only the sum over the participants is released.
 
-With clipped sums x_i, public factors f_i, sensitivity S of a clipped sum, m participants, and h the number of those who
-follow the protocol (`min_honest`; for a trusted server, which draws the noise itself, h is the number of all clients):
+With clipped sums x_i, public factors f_i, sensitivity S of a clipped sum, m participants, and h the number of those
+that follow the protocol (`min_honest`; for a trusted server, which draws the noise itself, h is the number of all
+clients):
 
     Y = sum_i f_i x_i + sum_i sigma_i Z_i,    sigma_i^2 = sigma^2 / h,    sigma = (z / share) S max_k f_k
 
@@ -9,7 +10,7 @@ Every participant adds a share of the noise inside the sum, and the shares of h 
 sum of all m shares is drawn as one.
 
 Guarantee: Y, and all that is computed from it, is a Gaussian mechanism of each client's data with noise multiplier
-z / share, against everybody who sees no single row, and any m - h participants together. All rows of an answer are
+z / share, against any observer that sees no single row, and any m - h participants together. All rows of an answer are
 Y / m.
 """
 
@@ -66,13 +67,16 @@ class SumRelease(ReleaseScheme):
         self, price: Price, clients: Sequence[int], positions: Sequence[int]
     ) -> tuple[list[float], list[float]]:
         """See `ReleaseScheme`: every row is the mean."""
-        of_sum = (self.privacy.mechanism.deviation * price.noise_scales[0]) ** 2
-        of_sum *= self.growth_over_time(price.record.round)
-        of_mean = of_sum * (self._senders(clients) / len(clients)) / (len(clients) * self._min_honest)
-        return [of_mean] * len(positions), [of_mean] * len(positions)
+        sum_variance = (self.privacy.mechanism.deviation * price.noise_scales[0]) ** 2
+        sum_variance *= self.growth_over_time(price.record.round)
+        mean_variance = sum_variance * (self._senders(clients) / len(clients)) / (len(clients) * self._min_honest)
+        return [mean_variance] * len(positions), [mean_variance] * len(positions)
 
     def _senders(self, clients: Sequence[int]) -> int:
-        """Number of clients that send a share of the noise; all, if it must cancel that of earlier rounds."""
+        """Returns the number of clients that send a share of the noise.
+
+        These are all clients if the noise must cancel that of earlier rounds.
+        """
         if self.privacy.over_time is None:
             return len(clients)
         return self.n_clients
