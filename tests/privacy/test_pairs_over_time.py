@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 import torch
 from audit_worlds import checked, subject
+from pair_draws import law_holds
 from test_correlated_price import drawn, matrix_of, patterns
 from test_correlated_runs import Mean, training_of
-from test_pair_noise import law_holds
 from test_pairwise_price import graph_of
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset

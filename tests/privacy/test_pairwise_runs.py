@@ -13,38 +13,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import networkx as nx
+import pair_runs
 import pytest
 import torch
 from forging import lines_of, rewrite
-from torch import nn
-from torch.utils.data import TensorDataset
+from pair_runs import PAIRWISE, PRIVACY, SIZES, clients_of, training_of
 
 import fedpriv as fp
 from fedpriv.config import build, load_config
 from fedpriv.errors import LedgerError
-from fedpriv.models import SoftmaxRegression
 from fedpriv.privacy.accounting import pairwise as price
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.ledger_file import LedgerFile, read_ledger
 from fedpriv.privacy.pairwise import Complete, Links, Pairwise, RandomRegular, Secrets, Topology
 from fedpriv.privacy.record import Record
-from fedpriv.strategies.base import Strategy
-
-SIZES = (6, 9, 4, 12)
-PAIRWISE = Pairwise(1, 3.0)
-PRIVACY = fp.Privacy(epsilon=4.0, trust=PAIRWISE, sampling=fp.Poisson(0.7))
-
-
-def clients_of(sizes: tuple[int, ...] = SIZES) -> list[fp.Client]:
-    draw = torch.Generator().manual_seed(0)
-    data = [TensorDataset(torch.randn(m, 3, generator=draw), torch.arange(m) % 2) for m in sizes]
-    return fp.make_clients(SoftmaxRegression(3, 2), nn.CrossEntropyLoss(), data)
-
-
-def training_of(privacy: fp.Privacy = PRIVACY, strategy: Strategy | None = None, **options: object) -> fp.Training:
-    settings = {"rounds": 5, "seed": 1, "secret_seed": 1, "checkpoint_every": 2, **options}
-    return fp.Training(clients_of(), strategy or fp.inexact_admm(), privacy, **settings)  # pyright: ignore
-
 
 # --- what is said and paid -------------------------------------------------------------------------------------
 
@@ -189,16 +171,14 @@ def test_kill_9_and_resume_give_the_unbroken_run(tmp_path: Path) -> None:
     script = """
         import os, signal, sys
         from pathlib import Path
-        sys.path[:0] = [{here!r}, {above!r}]
-        from test_pairwise_runs import training_of
+        sys.path.insert(0, {helpers!r})
+        from pair_runs import training_of
         for report in training_of(folder=Path({folder!r})):
             if report.round == 3:
                 os.kill(os.getpid(), signal.SIGKILL)
     """
     folder = tmp_path / "killed"
-    code = textwrap.dedent(script).format(
-        here=str(Path(__file__).parent), above=str(Path(__file__).parents[1]), folder=str(folder)
-    )
+    code = textwrap.dedent(script).format(helpers=str(Path(pair_runs.__file__).parent), folder=str(folder))
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
     assert done.returncode == -signal.SIGKILL
     whole, again = training_of(folder=tmp_path / "whole"), training_of(folder=folder, resume=True)
