@@ -12,8 +12,6 @@ from fedpriv.config import fingerprint, load_config
 from fedpriv.config.strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[2]
-
-
 SHIPPED = {
     "a9a_dual_averaging": "a30b4bef3ad6f929",
     "adult_fairness": "fd8bb71b62165120",
@@ -47,8 +45,6 @@ SHIPPED = {
 
 
 BARE = Path(__file__).parents[1] / "run.yaml"
-
-
 OF_SECTIONS = {
     "privacy={noise_multiplier: 2, mechanism: laplace, delta: 0}": "2f89cca653fd4a44",
     "privacy={epsilon: 1, clip: {norm: l1, bound: 2}, sampling: {poisson: {rate: .1}}, schedule: {geometric: {ratio: .99}}}": "a9a4cb0481cc0a99",

@@ -30,11 +30,7 @@ SMALL = [
 
 
 LONG = ["rounds=40", "log.checkpoint_every=8", "log.csv=true"]
-
-
 FULL_LINE = r"epsilon=\S+ \(delta=1e-5, unit=sample, relation=replace_one, trust=local, accountant=\w+\)"
-
-
 COMMAND = [sys.executable, "-c", "import torch; torch.set_num_threads(1); from fedpriv.cli import app; app()"]
 
 

@@ -21,8 +21,6 @@ from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import Randomness
 
 DIM, SIGMA = 20_000, 0.7
-
-
 RANDOM = Randomness(0, 3, run="a run")
 
 

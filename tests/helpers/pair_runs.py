@@ -12,11 +12,7 @@ from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.strategies.base import Strategy
 
 SIZES = (6, 9, 4, 12)
-
-
 PAIRWISE = Pairwise(1, 3.0)
-
-
 PRIVACY = fp.Privacy(epsilon=4.0, trust=PAIRWISE, sampling=fp.Poisson(0.7))
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 EXACT = {"proximal_al"}  # makes no promise, and must be refused one
-
-
 OPTIONS = {
     "dp_svrg": "epoch_length: 2",
     "dp_svrg_plus_plus": "epoch_length: 1",
