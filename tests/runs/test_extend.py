@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from plain_torch import rows
-from torch import nn
+from extended import ROUNDS, run, training
 from typer.testing import CliRunner
 
 import fedpriv as fp
@@ -24,7 +23,6 @@ from fedpriv.privacy.record import Record
 from fedpriv.runs.integrity import findings
 from fedpriv.runs.run_files import RunFiles
 
-ROUNDS = 4
 CONFIG = """
 data: {name: digits, partition: {kind: iid, n_clients: 3}}
 model: softmax
@@ -34,24 +32,6 @@ privacy: {epsilon: 2.0, sampling: {poisson: {rate: 0.1}}}
 rounds: 3
 log: {csv: true}
 """
-
-
-def training(folder: Path | None, rounds: int, **changed: Any) -> fp.Training:
-    torch.manual_seed(0)
-    draw = torch.Generator().manual_seed(changed.pop("data", 0))
-    data = [rows(torch.randn(20, 4, generator=draw), torch.arange(20) % 3) for _ in range(2)]
-    clients = fp.make_clients(nn.Linear(4, 3), nn.CrossEntropyLoss(), data, changed.pop("problem", None))
-    strategy = changed.pop("strategy", fp.fedavg(0.5))
-    epsilon, sampling = changed.pop("epsilon", 2.0), changed.pop("sampling", fp.Poisson(0.2))
-    privacy = changed.pop("privacy", fp.Privacy(epsilon=epsilon, sampling=sampling))
-    return fp.Training(clients, strategy, privacy, rounds=rounds, folder=folder, **changed)
-
-
-def run(folder: Path | None, rounds: int, **changed: Any) -> fp.Result:
-    made = training(folder, rounds, **changed)
-    for _ in made:
-        pass
-    return made.result()
 
 
 @pytest.fixture
@@ -137,14 +117,14 @@ def test_a_run_that_extends_is_extended(finished: Path) -> None:
     assert 3.0 < result.spent.epsilon == account(ledger(c).records, 2, 1e-5).epsilon <= 4.0
 
 
-def test_in_memory(finished: Path) -> None:
+def test_a_run_in_memory_is_extended(finished: Path) -> None:
     result = run(None, 6, epsilon=3.0, extend=finished)
     assert 2.0 < result.spent.epsilon <= 3.0
     assert result.releases == 6
 
 
 @pytest.mark.parametrize("fresh_noise", [False, True])
-def test_it_is_resumed(finished: Path, fresh_noise: bool) -> None:
+def test_an_extended_run_is_resumed(finished: Path, fresh_noise: bool) -> None:
     folder = finished.with_name("b")
     first = training(folder, 9, epsilon=3.0, extend=finished, checkpoint_every=2)
     noise = first.plan.privacy.noise_multiplier
@@ -168,98 +148,6 @@ def test_it_is_resumed(finished: Path, fresh_noise: bool) -> None:
     assert findings(RunFiles.read(folder)) == []
 
 
-CHANGES: dict[str, tuple[dict[str, Any], str]] = {
-    "step": ({"strategy": fp.fedavg(0.25)}, r"learning_rate: 0.5 then, 0.25 now"),
-    "clip": (
-        {"privacy": fp.Privacy(epsilon=3.0, clip=fp.Clip(2.0), sampling=fp.Poisson(0.2))},
-        r"privacy.clip.bound: 1.0 then, 2.0 now",
-    ),
-    "sampling": ({"sampling": fp.Poisson(0.1)}, r"rate: 0.2 then, 0.1 now"),
-    "delta": ({"privacy": fp.Privacy(epsilon=3.0, delta=1e-4, sampling=fp.Poisson(0.2))}, "privacy.delta: 1e-05 then"),
-    "seed": ({"seed": 5}, "seed: None then, 5 now"),
-    "secret seed": ({"secret_seed": 5}, "another secret_seed"),
-    "no more rounds": ({"rounds": ROUNDS}, r"rounds = 4: .*has made 4: give more"),
-    "data": ({"data": 1}, "data"),
-    "resume": ({"resume": True}, "give resume without extend"),
-}
-
-
-@pytest.mark.filterwarnings("ignore:a secret_seed is given")
-@pytest.mark.parametrize("name", CHANGES)
-def test_other_settings_are_refused_and_named(name: str, finished: Path) -> None:
-    changed, message = CHANGES[name]
-    folder = finished.with_name("b")
-    with pytest.raises(fp.FedprivError, match=message):
-        run(folder, **{"rounds": 8, "epsilon": 3.0, "extend": finished, **changed})
-    assert not (folder / "ledger.jsonl").exists()
-
-
-@pytest.mark.parametrize(
-    "privacy",
-    [
-        fp.Privacy(epsilon=2.0, sampling=fp.Cyclic(2)),
-        fp.Privacy(epsilon=2.0, sampling=fp.Cyclic(2), noise=fp.BSR(2)),
-        fp.Privacy(epsilon=2.0, noise=fp.BSR(2)),
-    ],
-    ids=["batches in turns", "noise over time in turns", "noise over time"],
-)
-def test_noise_that_belongs_together_is_refused(privacy: fp.Privacy, tmp_path: Path) -> None:
-    run(tmp_path / "a", 4, privacy=privacy)
-    with pytest.raises(fp.ConfigError, match="begin a new run"):
-        run(tmp_path / "b", 8, privacy=privacy, extend=tmp_path / "a")
-
-
-def test_a_step_that_was_made_for_the_number_of_rounds_is_refused(tmp_path: Path) -> None:
-    made: dict[str, Any] = {"strategy": fp.private_al(), "sampling": fp.FullBatch()}
-    made["problem"] = fp.Problem(constraints=(fp.LossAtMost(0.5),))
-    run(tmp_path / "a", 4, **made)
-    with pytest.raises(fp.FedprivError, match="rounds: 4 then, 8 now"):
-        run(tmp_path / "b", 8, epsilon=3.0, extend=tmp_path / "a", **made)
-
-
-def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
-    first = training(tmp_path / "a", 6)
-    for report in first:
-        if report.round == 3:
-            break
-    first.save()
-    del first
-    gc.collect()
-    with pytest.raises(fp.FedprivError, match="has made 3 of 6 rounds: finish it first"):
-        run(tmp_path / "b", 9, epsilon=3.0, extend=tmp_path / "a")
-
-
-@pytest.mark.parametrize("edit", ["less", "shorter"])
-def test_an_altered_run_is_refused(edit: str, finished: Path) -> None:
-    path = finished / "ledger.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
-    if edit == "less":
-        record = json.loads(lines[2])
-        lines[2] = lines[2].replace(str(record["noise_multiplier"]), str(9 * record["noise_multiplier"]))
-    else:
-        lines.pop()
-    path.write_text("".join(lines))
-    with pytest.raises(fp.LedgerError, match=r"altered|incomplete"):
-        run(finished.with_name("b"), 8, epsilon=3.0, extend=finished)
-
-
-def test_a_header_that_hides_the_earlier_run_does_not_go_on(finished: Path) -> None:
-    folder = finished.with_name("b")
-    first = training(folder, 8, epsilon=3.0, extend=finished)
-    next(iter(first))
-    del first
-    gc.collect()
-    path = folder / "ledger.jsonl"
-    path.write_text(path.read_text().replace('"extended"', '"extendid"'))
-    with pytest.raises(fp.LedgerError):
-        training(folder, 8, epsilon=3.0, resume=True)
-
-
-def test_its_own_folder_is_refused(finished: Path) -> None:
-    with pytest.raises(fp.ConfigError, match="stays as it is"):
-        run(finished, 8, epsilon=3.0, extend=finished)
-
-
 def test_a_budget_pays_for_the_further_rounds_alone(tmp_path: Path) -> None:
     path = tmp_path / "budget.jsonl"
     budget = fp.Budget.create(path, epsilon=5.0, delta=1e-5)
@@ -270,14 +158,6 @@ def test_a_budget_pays_for_the_further_rounds_alone(tmp_path: Path) -> None:
     assert once < budget.balance().spent.epsilon == pytest.approx(result.spent.epsilon, rel=1e-3)
     with pytest.raises(fp.LedgerError, match="would go on without it"):
         run(tmp_path / "c", 8, epsilon=3.0, extend=tmp_path / "a")
-
-
-def test_a_run_without_a_budget_is_not_extended_under_one(finished: Path) -> None:
-    path = finished.with_name("budget.jsonl")
-    fp.Budget.create(path, epsilon=5.0, delta=1e-5)
-    with pytest.raises(fp.LedgerError, match="was not paid for by"):
-        privacy = fp.Privacy(epsilon=3.0, sampling=fp.Poisson(0.2), budget=path)
-        run(finished.with_name("b"), 8, privacy=privacy, extend=finished)
 
 
 @pytest.mark.parametrize("sampling", ["full", "poisson"])
@@ -297,7 +177,7 @@ def test_calibration_of_the_rest_is_tight(sampling: Any, target: float) -> None:
     assert whole(factor) <= target < whole(factor * 0.998)
 
 
-def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_extends_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("run.yaml").write_text(CONFIG)
 
