@@ -29,8 +29,6 @@ from fedpriv.strategies.base import Oracle, Strategy
 from fedpriv.strategies.state import flatten_with_names
 
 SIZES, ROUNDS = (12, 9, 15), 4
-
-
 QUESTIONS = {name for name, value in vars(Oracle).items() if callable(value) and not name.startswith("_")}
 
 

@@ -28,8 +28,6 @@ from fedpriv.privacy.pairwise import Edges, Links, Pairwise, RandomRegular, in_o
 from fedpriv.randomness.streams import Randomness, normal
 
 REAL = pair_noise.of_pairs
-
-
 GRAPHS: dict[str, tuple[int, Edges | None]] = {
     "complete": (5, None),
     "complete, by pairs": (5, in_order(nx.complete_graph(5).edges)),
