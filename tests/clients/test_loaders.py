@@ -1,54 +1,23 @@
-"""What of a loader a run does not use, it says; what it cannot use, it refuses."""
+"""What of a loader a run does not use, it says: its settings, samplers, random transforms and collate functions."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
+from loader_runs import Flipped, X, Y, table, training
 from torch import Tensor, nn
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
-    Dataset,
     SequentialSampler,
     Subset,
     SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
 )
-from typer.testing import CliRunner
 
 import fedpriv as fp
-from fedpriv.cli import app
 from fedpriv.models import SoftmaxRegression
-
-X = torch.arange(60.0).reshape(20, 3) / 60
-Y = torch.arange(20) % 2
-
-
-class Flipped(Dataset):
-    """Turns an input round with this chance, as an augmentation does."""
-
-    def __init__(self, chance: float, n: int = 20) -> None:
-        self.chance, self.n, self.reads = chance, n, 0
-
-    def __len__(self) -> int:
-        return self.n
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        self.reads += 1
-        return (X[index].flip(0) if torch.rand(()) < self.chance else X[index]), Y[index]
-
-
-def training(*loaders: DataLoader, privacy: fp.Privacy | None = None, model: nn.Module | None = None) -> fp.Training:
-    clients = [fp.Client(model or SoftmaxRegression(3, 2), nn.CrossEntropyLoss(), loader) for loader in loaders]
-    return fp.Training(clients, fp.fedavg(1.0), privacy or fp.Privacy(epsilon=3), rounds=1)
-
-
-def table(low: int = 0, high: int = 20) -> TensorDataset:
-    return TensorDataset(X[low:high], Y[low:high])
 
 
 def test_settings_of_a_loader_that_are_not_used_are_named_once() -> None:
@@ -187,146 +156,3 @@ class Broken(TensorDataset):
     def __getitem__(self, index: int) -> tuple[Tensor, ...]:
         x, y = super().__getitem__(index)
         return (x * torch.nan if index == 1 else x), y
-
-
-class Scaled(nn.Module):
-    """Subtracts a mean that somebody computed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(64, 10)
-        self.register_buffer("mean", torch.full((64,), 0.3))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.layer(inputs - self.mean)
-
-
-CONFIG = {
-    "data": {"name": "digits", "flat": True, "partition": {"kind": "dirichlet", "n_clients": 5}},
-    "model": "test_loaders:Scaled",
-    "strategy": {"name": "fedavg", "learning_rate": 1.0},
-    "privacy": {"epsilon": 3},
-    "rounds": 2,
-}
-
-
-@pytest.mark.usefixtures("allow_plugins")
-@pytest.mark.parametrize("command", ["plan", "train"])
-def test_statistics_that_a_private_run_ships_are_named(tmp_path: Path, command: str) -> None:
-    """Buffers of the model, and a partition that one label moves."""
-    (tmp_path / "run.yaml").write_text(json.dumps(CONFIG))
-
-    def said(*changes: str) -> str:
-        # a run's folder is new each time
-        places = ["--out", str(tmp_path / "-".join(["run", *changes]).replace("=", ""))] if command == "train" else []
-        found = CliRunner().invoke(app, [command, str(tmp_path / "run.yaml"), *changes, *places])
-        assert found.exit_code == 0, found.output
-        return " ".join(found.output.split())
-
-    private = said()
-    assert "warning: the model has buffers (mean) that are released with it as they are" in private
-    assert "warning: data.partition.kind = dirichlet looks at the labels" in private
-    quiet = said("privacy={at: none}")
-    assert "buffers" not in quiet
-    assert "looks at the labels" not in quiet
-
-
-@pytest.mark.parametrize(("kind", "looks"), [("by_label", True), ("stratified", True), ("iid", False)])
-def test_partitions_that_look_at_labels_are_named(tmp_path: Path, kind: str, looks: bool) -> None:
-    (tmp_path / "run.yaml").write_text(json.dumps(CONFIG))
-    change = [f"data.partition.kind={kind}", "model=softmax"]
-    found = CliRunner().invoke(app, ["plan", str(tmp_path / "run.yaml"), *change])
-    assert found.exit_code == 0, found.output
-    assert ("looks at the labels" in found.output) == looks
-    assert "buffers" not in found.output
-
-
-class Lying(Flipped):
-    """Says that it has other examples than it gives."""
-
-    def __init__(self, sends: int, has: int) -> None:
-        super().__init__(0.0, has)
-        self.sends = sends
-
-    def __len__(self) -> int:
-        return self.sends
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        if index >= self.n:
-            raise IndexError(f"no example {index}")
-        return super().__getitem__(index)
-
-
-def twice(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Two views of each example: its influence would be twice what is paid for."""
-    x, y = map(torch.stack, zip(*pairs, strict=True))
-    return torch.cat([x, x.flip(1)]), torch.cat([y, y])
-
-
-def moved(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """As many rows as examples, but two for one of them and none for another."""
-    ((x, y),) = pairs
-    rows = 1 + int(y) if x[0] < 0.5 else 1 - int(y)
-    return x.expand(rows, 3), y.expand(rows)
-
-
-def ragged(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    ((x, y),) = pairs
-    return x[None], y.expand(2)
-
-
-@pytest.mark.parametrize("collate", [twice, moved, ragged])
-def test_one_example_gives_one_row(collate) -> None:
-    """Clipping bounds a row: an example with two would have twice the influence that is paid for."""
-    with pytest.raises(fp.DataError, match=r"for 1 of its examples: give one row for each"):
-        training(DataLoader(table(), collate_fn=collate))
-
-
-class Together(Flipped):
-    """Fetches a batch at once, and takes its mean away: each example changes the others."""
-
-    def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, Tensor]]:
-        x = X[indices]
-        return list(zip(x - x.mean(0), Y[indices], strict=True))
-
-
-def test_a_data_set_is_asked_for_one_example_at_a_time() -> None:
-    run = training(DataLoader(Together(0.0)))
-    assert torch.equal(run.population.examples.inputs, X)
-
-
-def breaks(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    raise KeyError("label")
-
-
-@pytest.mark.parametrize(
-    ("loader", "why"),
-    [
-        (DataLoader(table(), collate_fn=breaks), "client 0: its examples cannot be read .KeyError: 'label'"),
-        (DataLoader(Lying(9, 20), batch_size=3), None),
-        (DataLoader(Lying(25, 20)), "IndexError: no example 20"),
-        (DataLoader(Lying(2**40, 20)), "says that it has 1099511627776 examples"),
-    ],
-)
-def test_loaders_that_raise_or_lie_are_named(loader: DataLoader, why: str | None) -> None:
-    if why is None:  # nobody can know of the rest
-        assert len(training(loader).population.examples.inputs) == 9
-        return
-    with pytest.raises(fp.DataError, match=why):
-        training(loader)
-
-
-class Nameless(Flipped):
-    def __len__(self) -> int:
-        raise OSError("the file is gone")
-
-
-def test_a_length_that_cannot_be_told_is_named() -> None:
-    with pytest.raises(fp.DataError, match=r"len\(\) of a client's data set fails .OSError: the file is gone"):
-        fp.Client(SoftmaxRegression(3, 2), nn.CrossEntropyLoss(), DataLoader(Nameless(0.0), sampler=range(20)))
-
-
-@pytest.mark.parametrize("x", [X.to_sparse(), X.to("meta"), X.to(torch.complex64)])
-def test_numbers_that_are_not_there_are_refused(x: Tensor) -> None:
-    with pytest.raises(fp.DataError, match="give dense real tensors"):
-        training(DataLoader(TensorDataset(x, Y)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import warnings
 from pathlib import Path
@@ -10,56 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from augmented import EVERYTHING, X, Y, model, noisy, population, tables, v2, views
 from going_on import goes_on_bit_for_bit
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
-from typer.testing import CliRunner
+from torch.utils.data import Dataset, TensorDataset
 
 import fedpriv as fp
-from fedpriv.cli import app
 from fedpriv.clients.population import Population
-from fedpriv.data.augmentation import Augmentation, Each, Transform
-from fedpriv.data.torchvision_compat import import_torchvision
+from fedpriv.data.augmentation import Augmentation
 from fedpriv.oracle.backends.loop import LoopBackend
 from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.sampler import BatchSampler
 from fedpriv.privacy.settings import FixedSize, FullBatch, Poisson
 from fedpriv.randomness.streams import Randomness
-
-v2 = import_torchvision("transforms.v2")
-X = torch.rand(24, 1, 6, 6, generator=torch.Generator().manual_seed(0))
-Y = torch.arange(24) % 3
-EVERY = FullBatch()
-EVERYTHING = (fp.Crop(1), fp.Flip(), fp.Affine(degrees=20, shift=1, scale=0.1, shear=10))
-
-
-def noisy(x: Tensor) -> Tensor:
-    return x + 0.1 * torch.randn_like(x) + float(np.random.rand()) + random.random()  # noqa: NPY002
-
-
-def tables(x: Tensor = X) -> list[TensorDataset]:
-    return [TensorDataset(x[i : i + 8], Y[i : i + 8]) for i in (0, 8, 16)]
-
-
-def model() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(32, 3))
-
-
-def population(augmentation: Augmentation | None, x: Tensor = X, datasets=None, chunk: int = 8192) -> Population:
-    clients = fp.make_clients(model(), nn.CrossEntropyLoss(), datasets or tables(x), augmentation=augmentation)
-    return Population(clients, chunk=chunk)
-
-
-def views(people: Population, round_index: int = 0, index: int = 0, sampling=EVERY, cohort=(0, 1, 2)):
-    """What an answer is computed on: each example's views, by its place among all."""
-    draws = BatchSampler(people, Randomness(0, 1), 1.0)
-    draws.begin_round(round_index, torch.tensor(cohort))
-    found: dict[int, Tensor] = {}
-    for batch in draws.views(sampling, index):
-        for client, example in batch.mask.nonzero().tolist():
-            found[int(batch.examples[client, example])] = batch.inputs[client, example]
-    return found
 
 
 def train(people_or_data=None, augmentation=None, **options):
@@ -250,130 +212,3 @@ def test_a_run_goes_on_with_its_own_augmentation_only(tmp_path: Path) -> None:
     run.folder.close()
     with pytest.raises(fp.FedprivError, match="was made with other settings"):
         training(2, resume=True)
-
-
-# --- what the transforms make of images -----------------------------------------------------------------------------
-
-
-def test_a_crop_moves_an_image_by_at_most_the_padding() -> None:
-    uniform = torch.tensor([[0.0, 0.0], [0.999999, 0.999999], [0.5, 0.5], [0.5, 0.0]]).double()
-    found = fp.Crop(2).views(X[:4], uniform)
-    assert torch.equal(found[0][:, 2:, 2:], X[0][:, :4, :4])
-    assert not found[0][:, :2].any()
-    assert torch.equal(found[1][:, :4, :4], X[1][:, 2:, 2:])
-    assert torch.equal(found[2], X[2])
-    assert torch.equal(found[3][:, :, 2:], X[3][:, :, :4])
-
-
-def test_a_flip_turns_images_left_to_right() -> None:
-    found = fp.Flip(0.3).views(X[:2], torch.tensor([[0.29], [0.31]]).double())
-    assert torch.equal(found[0], X[0].flip(2))
-    assert torch.equal(found[1], X[1])
-
-
-def test_affine_changes_do_what_they_say() -> None:
-    middle = torch.full((1, 5), 0.5).double()
-    image = X[:1]
-    torch.testing.assert_close(fp.Affine(30, 2, 0.5, 20).views(image, middle), image)
-
-    def only(at: int, **options: float) -> Tensor:
-        numbers = middle.clone()
-        numbers[0, at] = 1.0
-        return fp.Affine(**options).views(image, numbers)
-
-    torch.testing.assert_close(only(0, degrees=90), image.rot90(1, (2, 3)), rtol=0, atol=1e-5)
-    torch.testing.assert_close(only(3, shift=1)[..., :5], image[..., 1:], rtol=0, atol=1e-5)
-    torch.testing.assert_close(only(4, shift=2)[..., :4, :], image[..., 2:, :], rtol=0, atol=1e-5)
-    wide = torch.zeros(1, 1, 7, 7)
-    wide[..., 2:5, 2:5] = 1
-    numbers = middle.clone()
-    numbers[0, 2] = 1.0
-    assert fp.Affine(scale=0.6).views(wide, numbers).sum() > 1.5 * wide.sum()
-    oblong = torch.zeros(1, 1, 4, 8)
-    oblong[..., 1:3, 3:5] = 1
-    numbers = middle.clone()
-    numbers[0, 0] = 1.0
-    turned = fp.Affine(degrees=90).views(oblong, numbers)
-    torch.testing.assert_close(turned, oblong, rtol=0, atol=1e-5)  # a square stays one, in an oblong image too
-
-
-@pytest.mark.parametrize("transform", [*EVERYTHING, Each(noisy)], ids=lambda one: type(one).__name__)
-def test_a_row_of_views_depends_on_its_own_row_only(transform: Transform) -> None:
-    uniform = torch.rand(6, transform.draws, generator=torch.Generator().manual_seed(1)).double()
-    together = transform.views(X[:6], uniform)
-    for row in range(6):
-        torch.testing.assert_close(transform.views(X[row : row + 1], uniform[row : row + 1])[0], together[row])
-
-
-def test_a_function_may_change_its_copy_in_place() -> None:
-    def emptied(x: Tensor) -> Tensor:
-        return x.zero_()
-
-    before = X.clone()
-    assert not any(view.any() for view in views(population(Augmentation([emptied]))).values())
-    assert torch.equal(before, X)
-
-
-# --- what is refused -------------------------------------------------------------------------------------------------
-
-
-def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(fp.ConfigError, match=r"augmentation.multiplicity = 0"):
-        Augmentation([fp.Flip()], 0)
-    with pytest.raises(fp.ConfigError, match=r"augmentation.transforms = .*give objects such as Flip\(\)"):
-        Augmentation([fp.Flip])
-    with pytest.raises(fp.ConfigError, match=r"makes \(1, 4, 4\) float32 of an example's \(1, 6, 6\) float32"):
-        population(Augmentation([v2.CenterCrop(4)]))
-    with pytest.raises(fp.ConfigError, match=r"augmentation fails on an example .*ValueError: no"):
-        population(Augmentation([refuses]))
-    with pytest.raises(fp.ConfigError, match=r"flip.*takes images \[c, h, w\], and an input is \(36,\) float32"):
-        population(Augmentation([fp.Flip()]), datasets=[TensorDataset(X.flatten(1), Y)])
-    clients = [
-        fp.Client(model(), nn.CrossEntropyLoss(), DataLoader(data), augmentation=augmentation)
-        for data, augmentation in zip(tables(), (None, Augmentation([fp.Flip()]), None), strict=True)
-    ]
-    with pytest.raises(fp.ConfigError, match=r"clients\[1\].augmentation = .*: give all clients the same"):
-        Population(clients)
-    problem = fp.Problem(constraints=(fp.LossAtMost(1.0),))
-    clients = fp.make_clients(model(), nn.CrossEntropyLoss(), tables(), problem, Augmentation([fp.Flip()]))
-    with pytest.raises(fp.ConfigError, match="constraints are about examples as they are"):
-        Population(clients)
-
-
-def refuses(x: Tensor) -> Tensor:
-    raise ValueError("no")
-
-
-CONFIG = """
-data: {name: digits, partition: {kind: iid, n_clients: 3}, %s}
-model: softmax
-strategy: {name: fedavg, learning_rate: 1.0}
-privacy: {epsilon: 3, sampling: {poisson: {rate: 0.2}}}
-rounds: 2
-seed: 0
-"""
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ("augment: [{name: crop, padding: 0}]", "padding = 0: must be a whole number, at least 1"),
-        ("augment: [{name: cropp}]", "unknown; did you mean 'crop'"),
-        ("augment: [{name: flip, chanse: 1.0}]", "chanse"),
-        ("augment: {name: flip}", "give a list"),
-        ("augmentation_multiplicity: 0", "data.augmentation_multiplicity = 0"),
-        ("augment: [flip], flat: true", "takes images"),
-    ],
-)
-def test_the_command_refuses_what_does_not_fit(options: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "run.yaml").write_text(CONFIG % options)
-    result = CliRunner().invoke(app, ["train", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "out")])
-    assert result.exit_code == 2
-    assert said in " ".join(result.output.split())
-
-
-def test_the_command_trains_with_several_views(tmp_path: Path) -> None:
-    (tmp_path / "run.yaml").write_text(CONFIG % "augment: [{name: crop, padding: 1}], augmentation_multiplicity: 2")
-    result = CliRunner().invoke(app, ["train", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "out")])
-    assert result.exit_code == 0, result.output
-    assert json.loads((tmp_path / "out" / "result.json").read_text())["rounds"] == 2
