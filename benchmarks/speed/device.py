@@ -2,10 +2,10 @@
 
     python benchmarks/speed/device.py [--only WORDS] [--rounds 3] [--markdown FILE]
 
-Kernels, uploads and synchronisations of a round are counted on a pretend device (`tests/counting_device.py`), which
-needs no GPU; the ledger is on the disk. Beside them stands the time of the round on the processor, with as many threads
-as torch takes, and where there is a GPU the time on it, their ratio, and `busy`, the share of it for which the GPU
-computed at all: where that is small, the processor that hands it its work is what limits. `most of it` is what
+Kernels, uploads and synchronisations of a round are counted on a pretend device (`tests/helpers/counting_device.py`),
+which needs no GPU; the ledger is on the disk. Beside them stands the time of the round on the processor, with as many
+threads as torch takes, and where there is a GPU the time on it, their ratio, and `busy`, the share of it for which the
+GPU computed at all: where that is small, the processor that hands it its work is what limits. `most of it` is what
 computing was spent on, on the GPU or else on one thread of the processor. By the clock on the wall: nothing else may
 run. `--smoke` runs tiny sizes: its numbers mean nothing.
 """
@@ -35,7 +35,7 @@ import fedpriv as fp
 from fedpriv.models import MnistCNN, SoftmaxRegression
 from fedpriv.strategies.base import Strategy
 
-sys.path.append(str(Path(__file__).parents[2] / "tests"))  # where the pretend device is tested
+sys.path.append(str(Path(__file__).parents[2] / "tests" / "helpers"))  # where the pretend device is tested
 from counting_device import DEVICE, CountingDevice, Counts
 
 CLIENTS, IMAGES, REST = 100, 60, "elementwise and others"

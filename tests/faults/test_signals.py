@@ -30,7 +30,7 @@ def nothing_is_past_the_checkpoint(folder: Path) -> bool:
 
 
 def test_sigterm_ends_a_run_between_two_rounds_and_what_is_ignored_stays_ignored(tmp_path: Path) -> None:
-    """The latter as under `nohup`. Ctrl-C has a test in test_cli.py."""
+    """The latter as under `nohup`. Ctrl-C has a test in test_cli_resume.py."""
     folder = tmp_path / "run"
     with running("train", CONFIG, "--out", str(folder), *LONG) as run:
         wait(lambda: rounds(folder) > 2, run)

@@ -165,7 +165,7 @@ def main() -> None:
         tests = Map(KEPT / "map.json", list(sources))
         files = [p for p in [*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("fedpriv/**/*.py")] if HERE not in p.parents]
         names = [p.relative_to(ROOT).as_posix() for p in files if p.name.startswith("test_") or ">>> " in p.read_text()]
-        tests.update(sorted(names, key=lambda n: ("privacy/" not in n, "backends" not in n, n)), folders[0], print)
+        tests.update(sorted(names, key=lambda n: ("privacy/" not in n, "oracle/" not in n, n)), folders[0], print)
         session, old = Session(sources, tests, folders, chosen.seconds, chosen.first), dict[str, str]()
         if chosen.again and (KEPT / "results.json").exists():
             old = json.loads((KEPT / "results.json").read_text())

@@ -16,6 +16,7 @@ import pytest
 import torch
 from forging import plain
 from privacy_worlds import Data, Wiretap, clients_of, digits_of, with_record
+from strategy_options import EXACT, OPTIONS
 from torch import Tensor
 
 import fedpriv as fp
@@ -29,14 +30,6 @@ from fedpriv.strategies.state import flatten_with_names
 
 SIZES, ROUNDS = (12, 9, 15), 4
 QUESTIONS = {name for name, value in vars(Oracle).items() if callable(value) and not name.startswith("_")}
-EXACT = {"proximal_al"}  # makes no promise, and must be refused one
-OPTIONS = {
-    "dp_svrg": "epoch_length: 2",
-    "dp_svrg_plus_plus": "epoch_length: 1",
-    "dp_accmd": "radius: 2",
-    **dict.fromkeys(("fedavg", "fedopt", "scaffold"), "learning_rate: 0.5, local_steps: 2"),
-    "fedprox": "learning_rate: 0.5, proximal: 0.1, local_steps: 2",
-}
 
 
 class Watched:

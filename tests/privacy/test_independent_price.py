@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 from second_accountant import epsilons_of
-from test_every_strategy import EXACT, OPTIONS
+from strategy_options import EXACT, OPTIONS
 from torch import nn
 from torch.utils.data import TensorDataset
 

@@ -11,8 +11,8 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from correlated_runs import training_of
 from test_correlated_price import brute, matrix_of
-from test_correlated_runs import training_of
 
 import fedpriv as fp
 from fedpriv.config import load_config, to_yaml

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import networkx as nx
 import numpy as np
 import pytest
 import torch
+from pair_draws import DIM, RANDOM, SIGMA, covariance_of, law_holds, pairs_of, record_of, rows_of
 from scipy import stats
 from torch import Tensor
 
@@ -23,12 +24,9 @@ from fedpriv.privacy.accounting import pairwise as price
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.mechanisms import Gaussian, add_noise
-from fedpriv.privacy.pairwise import Edges, Links, Pairs, Pairwise, RandomRegular, in_order, name_of
-from fedpriv.privacy.record import Record
+from fedpriv.privacy.pairwise import Edges, Links, Pairwise, RandomRegular, in_order
 from fedpriv.randomness.streams import Randomness, normal
 
-DIM, SIGMA = 20_000, 0.7
-RANDOM = Randomness(0, 3, run="a run")
 REAL = pair_noise.of_pairs
 GRAPHS: dict[str, tuple[int, Edges | None]] = {
     "complete": (5, None),
@@ -37,40 +35,6 @@ GRAPHS: dict[str, tuple[int, Edges | None]] = {
     "random": (7, in_order(nx.gnp_random_graph(7, 0.4, seed=1).edges)),
     "regular": (8, RandomRegular(4).edges(8)),
 }
-
-
-def pairs_of(edges: Edges | None, ratio: float = 3.0, colluders: int = 1) -> Pairs:
-    return Pairs(ratio, colluders, name_of(edges), edges)
-
-
-def record_of(pairs: Pairs, round_index: int = 0, index: int = 0) -> Record:
-    return Record(round_index, "gradient", index, "gaussian", 1.0, "sample", "replace_one", pairs=pairs)
-
-
-def rows_of(
-    pairs: Pairs, clients: Sequence[int], dim: int = DIM, at: int = 0, randomness: Randomness = RANDOM
-) -> Tensor:
-    """Noised rows of zeros, as an oracle makes them."""
-    record, scales, zeros = record_of(pairs, at), [SIGMA] * len(clients), torch.zeros(len(clients), dim)
-    record = replace(record, clients=tuple(clients))
-    hidden = pair_noise.with_pair_noise(zeros, scales, pairs, record, randomness, clients)
-    released = add_noise(hidden, scales, Gaussian(), record, randomness, clients)
-    return Ledger(Accountant(10, 1e-5)).open(released)
-
-
-def covariance_of(pairs: Pairs, n: int, clients: Sequence[int]) -> np.ndarray:
-    shared = price.adjacency(in_order(nx.complete_graph(n).edges) if pairs.edges is None else pairs.edges, n)
-    return SIGMA**2 * price.covariance(shared[np.ix_(clients, clients)], pairs.ratio)
-
-
-def law_holds(rows: Tensor, joint: np.ndarray) -> bool:
-    """Whether rows `[k, dim]` look like `dim` draws of N(0, joint): to five deviations."""
-    k, dim = rows.shape
-    assert k == len(joint)
-    white = np.linalg.solve(np.linalg.cholesky(joint), rows.numpy())
-    sampled = white @ white.T / dim
-    within = np.abs(sampled - np.eye(k)) < 5 * np.sqrt((1 + np.eye(k)) / dim)
-    return bool(within.all()) and bool((np.abs(white.mean(1)) < 5 / math.sqrt(dim)).all())
 
 
 @pytest.mark.parametrize("name", GRAPHS)

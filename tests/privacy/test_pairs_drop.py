@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_pairwise_runs import PRIVACY, training_of
+from pair_runs import PRIVACY, training_of
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 

@@ -1,8 +1,7 @@
-"""Whole runs under noise that cancels between pairs: what they say, cost, refuse and repeat."""
+"""Whole runs under noise that cancels between pairs: what they say and cost, and that they repeat."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import signal
@@ -13,38 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import networkx as nx
+import pair_runs
 import pytest
 import torch
-from forging import lines_of, rewrite
-from torch import nn
-from torch.utils.data import TensorDataset
+from pair_runs import PAIRWISE, PRIVACY, SIZES, clients_of, training_of
 
 import fedpriv as fp
-from fedpriv.config import build, load_config
-from fedpriv.errors import LedgerError
-from fedpriv.models import SoftmaxRegression
 from fedpriv.privacy.accounting import pairwise as price
 from fedpriv.privacy.accounting.accountant import account
-from fedpriv.privacy.ledger_file import LedgerFile, read_ledger
+from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.pairwise import Complete, Links, Pairwise, RandomRegular, Secrets, Topology
-from fedpriv.privacy.record import Record
-from fedpriv.strategies.base import Strategy
-
-SIZES = (6, 9, 4, 12)
-PAIRWISE = Pairwise(1, 3.0)
-PRIVACY = fp.Privacy(epsilon=4.0, trust=PAIRWISE, sampling=fp.Poisson(0.7))
-
-
-def clients_of(sizes: tuple[int, ...] = SIZES) -> list[fp.Client]:
-    draw = torch.Generator().manual_seed(0)
-    data = [TensorDataset(torch.randn(m, 3, generator=draw), torch.arange(m) % 2) for m in sizes]
-    return fp.make_clients(SoftmaxRegression(3, 2), nn.CrossEntropyLoss(), data)
-
-
-def training_of(privacy: fp.Privacy = PRIVACY, strategy: Strategy | None = None, **options: object) -> fp.Training:
-    settings = {"rounds": 5, "seed": 1, "secret_seed": 1, "checkpoint_every": 2, **options}
-    return fp.Training(clients_of(), strategy or fp.inexact_admm(), privacy, **settings)  # pyright: ignore
-
 
 # --- what is said and paid -------------------------------------------------------------------------------------
 
@@ -189,147 +166,17 @@ def test_kill_9_and_resume_give_the_unbroken_run(tmp_path: Path) -> None:
     script = """
         import os, signal, sys
         from pathlib import Path
-        sys.path[:0] = [{here!r}, {above!r}]
-        from test_pairwise_runs import training_of
+        sys.path.insert(0, {helpers!r})
+        from pair_runs import training_of
         for report in training_of(folder=Path({folder!r})):
             if report.round == 3:
                 os.kill(os.getpid(), signal.SIGKILL)
     """
     folder = tmp_path / "killed"
-    code = textwrap.dedent(script).format(
-        here=str(Path(__file__).parent), above=str(Path(__file__).parents[1]), folder=str(folder)
-    )
+    code = textwrap.dedent(script).format(helpers=str(Path(pair_runs.__file__).parent), folder=str(folder))
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
     assert done.returncode == -signal.SIGKILL
     whole, again = training_of(folder=tmp_path / "whole"), training_of(folder=folder, resume=True)
     list(whole), list(again)
     assert torch.equal(again.result().params, whole.result().params)
     assert (folder / "ledger.jsonl").read_bytes() == (tmp_path / "whole" / "ledger.jsonl").read_bytes()
-
-
-# --- records -----------------------------------------------------------------------------------------------------
-
-
-def test_a_record_is_read_back_with_the_pairs_of_its_file_alone(tmp_path: Path) -> None:
-    privacy = replace(PRIVACY, trust=Pairwise(1, 3.0, RandomRegular(2)))
-    training = training_of(privacy, folder=tmp_path / "run")
-    list(training)
-    record = training.ledger.records[0]
-    assert record.pairs is not None and record.pairs.edges is not None
-    line = record.to_json()
-    assert "edges" not in line and Record.from_json(line, record.pairs.edges) == record
-    for edges in (None, ((0, 1),)):
-        with pytest.raises(ValueError, match="pairs"):
-            Record.from_json(line, edges)
-    for wrong in ({"ratio": 3.0}, {"ratio": 3.0, "colluders": 1, "secrets": "complete", "edges": None}, None, 3):
-        with pytest.raises(ValueError):
-            Record.from_json(json.dumps({**json.loads(line), "pairs": wrong}), record.pairs.edges)
-
-
-def test_a_ledger_without_pairs_says_nothing_of_them(tmp_path: Path) -> None:
-    training = training_of(replace(PRIVACY, trust=fp.Local()), folder=tmp_path / "run")
-    list(training)
-    header, first, *_ = (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()
-    assert "secrets" not in json.loads(header)
-    assert "pairs" not in json.loads(first)
-
-
-def test_a_header_without_its_pairs_is_refused(tmp_path: Path) -> None:
-    training = training_of(replace(PRIVACY, trust=Pairwise(1, 3.0, RandomRegular(2))), folder=tmp_path / "run")
-    list(training)
-    path = tmp_path / "run" / "ledger.jsonl"
-    lines = lines_of(path)
-    for secrets in (None, [[0, 1]]):
-        rewrite(path, [{**lines[0], "secrets": secrets}, *lines[1:]])
-        with pytest.raises(LedgerError, match="damaged"):
-            read_ledger(path)
-
-
-def test_records_of_other_pairs_than_planned_are_not_resumed(tmp_path: Path) -> None:
-    from fedpriv.runs.integrity import against_plan
-    from fedpriv.runs.run_files import RunFiles
-
-    training = training_of(folder=tmp_path / "run")
-    list(training)
-    files, plan = RunFiles.read(tmp_path / "run"), training.plan
-    assert not list(against_plan(files, plan))
-    fewer = [replace(record, pairs=replace(record.pairs, colluders=2)) for record in plan.records if record.pairs]
-    assert "other pairs" in next(against_plan(files, replace(plan, records=tuple(fewer)))).text
-
-
-# --- refusals ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("changes", "field"),
-    [
-        ({"mechanism": fp.Laplace(), "clip": fp.Clip(1.0, "l1")}, "privacy.mechanism"),
-        ({"trust": Pairwise(4, 3.0)}, "privacy.trust.pairwise.colluders"),
-        ({"trust": Pairwise(1, 3.0, Topology())}, "privacy.trust.pairwise.secrets"),
-        ({"trust": Pairwise(1, 3.0, RandomRegular(9))}, "privacy.trust.pairwise.secrets.random_regular.degree"),
-        ({"trust": Pairwise(1, 3.0, Links(((0, 7),)))}, "privacy.trust.pairwise.secrets"),
-    ],
-    ids=str,
-)
-def test_what_has_no_price_is_refused(changes: dict[str, object], field: str) -> None:
-    with pytest.raises(fp.ConfigError) as caught:
-        training_of(replace(PRIVACY, **changes))  # pyright: ignore[reportArgumentType]
-    assert caught.value.field == field
-
-
-@pytest.mark.parametrize(
-    ("written", "trust"),
-    [
-        ("{pairwise: {colluders: 1, ratio: 3}}", Pairwise(1, 3.0)),
-        ("{pairwise: {colluders: 0, ratio: 1, secrets: topology}}", Pairwise(0, 1.0, Topology())),
-        (
-            "{pairwise: {colluders: 2, ratio: 1, secrets: {random_regular: {degree: 4}}}}",
-            Pairwise(2, 1.0, RandomRegular(4)),
-        ),
-    ],
-)
-def test_a_configuration_says_it_in_the_same_words(written: str, trust: Pairwise) -> None:
-    run = Path(__file__).parents[1] / "run.yaml"
-    config = load_config(run, [f"privacy.trust={written}"])
-    assert config.privacy.trust == trust
-    again = config.model_dump(mode="json")["privacy"]["trust"]
-    assert load_config(run, [f"privacy.trust={json.dumps(again)}"]).privacy.trust == trust
-
-
-@pytest.mark.parametrize(
-    ("written", "field"),
-    [
-        ("{pairwise: {colluders: -1, ratio: 3}}", "colluders"),
-        ("{pairwise: {colluders: 1}}", "ratio"),
-        ("{pairwise: {colluders: 1, ratio: 3, secret: complete}}", "secret"),
-        ("{pairwise: {colluders: 1, ratio: 3, secrets: {random_regular: {degree: 0}}}}", "degree"),
-        ("{pairwise: {colluders: 1, ratio: 3, secrets: ring}}", "secrets"),
-    ],
-)
-def test_what_a_configuration_misspells_is_named(written: str, field: str) -> None:
-    with pytest.raises(fp.ConfigError) as caught:
-        load_config(Path(__file__).parents[1] / "run.yaml", [f"privacy.trust={written}"])
-    assert field in caught.value.field.split(".")
-
-
-# --- what it reaches ---------------------------------------------------------------------------------------------
-
-
-def reached(name: str, *overrides: str) -> float:
-    """Test accuracy of a shipped configuration."""
-    file = Path(__file__).parents[2] / "configs" / f"{name}.yaml"
-    training = build(load_config(file, [*overrides, "log.evaluate_every=1000"]))
-    list(training)
-    return training.result().test_accuracy or 0.0
-
-
-def test_digits_reach_with_pairs_what_they_do_not_reach_without() -> None:
-    assert reached("digits_pairwise") >= 0.78
-    assert reached("digits_pairwise", "privacy.trust=local") <= 0.7
-
-
-@pytest.mark.slow
-def test_plain_mnist_reaches_with_pairs_what_it_does_not_reach_without(data_root: Path) -> None:
-    place = f"data.root={data_root / 'mnist'}"
-    assert reached("mnist_softmax_pairwise", place) >= 0.903
-    assert reached("mnist_softmax_pairwise", place, "privacy.trust=local") <= 0.87

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from sites_in_memory import Party, party
-
-sys.path.append(str(Path(__file__).parents[1] / "faults"))
 from faulty_disk import Recorder
+from sites_in_memory import Party, party
 
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.sites import Site

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_fingerprints import OF_STRATEGIES
+from strategy_fingerprints import OF_STRATEGIES
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 

@@ -285,7 +285,7 @@ def test_tracking_schedules_spend_what_they_should() -> None:
 
 @pytest.mark.parametrize(
     ("epsilon", "sensitivity", "final_model", "messages"),
-    [(0.8, 1, 1479, 1508), (0.8, 2, 6375, 6405)],  # 0.2: in tests/privacy/test_decentralised_claims.py
+    [(0.8, 1, 1479, 1508), (0.8, 2, 6375, 6405)],  # 0.2: in tests/papers/test_decentralised_claims.py
 )
 def test_true_epsilon_of_the_dual_averaging_paper(
     epsilon: float, sensitivity: float, final_model: float, messages: float

@@ -1,0 +1,138 @@
+"""`fedpriv account` on the folders of real runs."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+from commands import fedpriv, refused, result_of, trained
+
+import fedpriv as fp
+from fedpriv.config import build, load_config
+
+DIGITS = Path(__file__).parents[1] / "run.yaml"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three runs of epsilon 1 on the same data."""
+    folder = tmp_path_factory.mktemp("runs")
+    return [trained(folder / f"{seed}", "privacy.epsilon=1", f"secret_seed={seed}") for seed in (1, 2, 3)]
+
+
+def accounted(*words: object) -> dict[str, object]:
+    done = fedpriv("account", *map(str, words), "--json")
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_one_run_costs_what_it_said(runs: list[Path]):
+    facts, said = accounted(runs[0]), result_of(runs[0])
+    assert facts["epsilon"] == pytest.approx(said["epsilon"], rel=1e-9)
+    assert facts["per_client_epsilon"] == pytest.approx(said["per_client_epsilon"])
+    assert {facts[name] for name in ("unit", "relation", "trust")} == {"sample", "replace_one", "local"}
+    assert len(facts["matrix"]) == 15 and not facts["notes"]
+    assert facts["matrix"][0]["epsilon"] == facts["epsilon"]
+
+
+def test_three_runs_of_epsilon_1_cost_less_than_3(runs: list[Path]):
+    facts = accounted(*runs)
+    assert facts["epsilon"] == pytest.approx(1.835, abs=1e-3) == max(facts["per_client_epsilon"])
+    assert facts["basic"] == {"epsilon": pytest.approx(3, rel=1e-4), "delta": pytest.approx(3e-5)}
+    assert [run["epsilon"] for run in facts["runs"]] == pytest.approx([1.0] * 3, rel=1e-4)
+    text = fedpriv("account", *map(str, runs)).stdout
+    assert "together" in text and "epsilon=1.835 (delta=1e-5, unit=sample" in text
+    assert "epsilon=3 at delta=3e-05" in text
+    assert "no smaller one is known" in text
+    shown = fedpriv("show", *map(str, runs)).stdout
+    assert "they cost up to epsilon=1.835 at delta=1e-5 together" in shown and "epsilon=3 at delta=3e-05 if" in shown
+
+
+def test_another_delta_and_bound_need_no_training(runs: list[Path]):
+    assert accounted(runs[0], "--delta", "1e-7")["epsilon"] > 1.1
+    facts = accounted(runs[0], "--accountant", "rdp")
+    assert facts["epsilon"] > 1.01 and facts["accountant"] == "rdp"
+    assert accounted(runs[0], "--accountant", "pure")["epsilon"] == "inf"
+    assert accounted(runs[0], "--group", "3")["matrix"][2]["unit"] == "group of 3 samples"
+    assert "choose pure, rdp, gaussian, pld" in refused("account", str(runs[0]), "--accountant", "clt")
+    assert "delta" in refused("account", str(runs[0]), "--delta", "2")
+
+
+def test_copies_and_altered_ledgers_are_refused(runs: list[Path], tmp_path: Path):
+    copy = tmp_path / "copy"
+    shutil.copytree(runs[0], copy)
+    assert "drew the same noise" in refused("account", str(runs[0]), str(copy))
+    (copy / "ledger.jsonl").write_text("".join((copy / "ledger.jsonl").read_text().splitlines(keepends=True)[:-1]))
+    assert "incomplete" in refused("account", str(copy))
+    assert "is not a ledger's header" in refused("account", str(_broken(runs[1], tmp_path)))
+    assert "does not exist" in refused("account", str(tmp_path))
+
+
+def _broken(run: Path, folder: Path) -> Path:
+    shutil.copytree(run, folder / "broken")
+    (folder / "broken/ledger.jsonl").write_text("{}\n")
+    return folder / "broken"
+
+
+def test_other_data_are_counted_as_if_one_unit_were_in_all(runs: list[Path], tmp_path: Path):
+    other = trained(tmp_path / "other", "data.partition.n_clients=4", "privacy.epsilon=1", "secret_seed=9")
+    facts = accounted(runs[0], other)
+    assert 1.4 < facts["epsilon"] < 1.5
+    assert any("data differ" in note for note in facts["notes"])
+    whole = [
+        trained(tmp_path / name, "privacy.unit=client", "secret_seed=7", f"data.partition.n_clients={count}")
+        for name, count in (("four", 4), ("five", 5))
+    ]
+    assert "whole clients, but other ones" in refused("account", *map(str, whole))
+    assert accounted(runs[0], whole[0])["unit"] == "sample"
+
+
+def test_an_unfinished_run_is_counted_so_far(tmp_path: Path):
+    config = load_config(DIGITS, ["data.partition.n_clients=3", "rounds=9"])
+    training = build(config, tmp_path / "run")
+    for report in training:
+        if report.round == 4:
+            break
+    training.save()
+    facts = accounted(tmp_path / "run")
+    assert 0 < facts["epsilon"] < 3 and any("is not finished" in note for note in facts["notes"])
+
+
+def test_a_run_that_ended_early_is_charged_for_its_whole_plan(tmp_path: Path):
+    early = [
+        "rounds=9",
+        "log.stop={metric: accuracy, patience: 1, least: 0.9}",
+        "privacy.sampling={poisson: {rate: 0.3}}",
+    ]
+    run = trained(tmp_path / "run", *early)
+    said = result_of(run)
+    assert said["ended"] == "metric" and said["rounds"] < 9
+    assert accounted(run)["epsilon"] == pytest.approx(said["epsilon"], rel=1e-6)
+    (run / "config.yaml").unlink()
+    assert "ended early, so it is charged for its whole plan" in refused("account", str(run))
+
+
+def test_a_run_without_a_promise(tmp_path: Path):
+    facts = accounted(trained(tmp_path / "run", "privacy={at: none}"))
+    assert facts["epsilon"] == "inf" and facts["non_private"] == ["exact answers, no noise"]
+
+
+def test_total_of_results():
+    def result(stop: fp.Stop | None = None) -> fp.Result:
+        training = build(load_config(DIGITS, ["rounds=6", "privacy.epsilon=1", "data.partition.n_clients=3"]))
+        for report in training:
+            if stop is not None and report.round == 2:
+                break
+        return training.result()
+
+    whole, left = result(), result(fp.Stop("accuracy"))
+    assert left.rounds == 2 and len(left.charged) == len(whole.charged) == 6
+    found = fp.total([whole, result(), left])
+    assert found.epsilon == pytest.approx(1.835, abs=1e-3)
+    assert fp.total([whole], delta=1e-6).epsilon > 1
+    assert math.isinf(fp.total([whole], accountant="pure").epsilon)
+    with pytest.raises(fp.ConfigError, match="results"):
+        fp.total([])

@@ -1,0 +1,149 @@
+"""`fedpriv resume` after `kill -9`, Ctrl-C and full disks: the unbroken run, or one line that says why not."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import time
+from functools import partial
+from pathlib import Path
+
+import own_code
+import pytest
+import torch
+from commands import COMMAND, DIGITS, LONG, SMALL, fedpriv, killed, refused, result_of, same_run, trained
+from forging import lines_of, rewrite
+
+from fedpriv.runs.checkpoint import Checkpoint
+
+
+@pytest.fixture(scope="module")
+def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files of a run that `kill -9` ended between two checkpoints."""
+    folder = tmp_path_factory.mktemp("killed") / "run"
+    killed(folder, [*SMALL, *LONG], after=10)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def stopped_folder(stopped_run: dict[str, bytes], tmp_path: Path) -> Path:
+    for name, content in stopped_run.items():
+        (tmp_path / name).write_bytes(content)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run, unbroken."""
+    return trained(tmp_path_factory.mktemp("whole") / "run", *LONG)
+
+
+def test_kill_9_and_resume_give_the_unbroken_run(stopped_folder: Path, whole_run: Path):
+    so_far = json.loads(fedpriv("show", str(stopped_folder), "--json").stdout)
+    assert so_far["finished"] is False
+    assert 10 <= so_far["rounds"] < 40
+    done = fedpriv("resume", str(stopped_folder))
+    assert done.exit_code == 0, done.stderr
+    same_run(stopped_folder, whole_run)
+
+
+def test_a_truncated_ledger_is_refused(stopped_folder: Path):
+    ledger = stopped_folder / "ledger.jsonl"
+    ledger.write_bytes(b"\n".join(ledger.read_bytes().split(b"\n")[:4]) + b"\n")
+    message = refused("resume", str(stopped_folder))
+    assert "incomplete: " in message and "ledger.jsonl holds 3 records but" in message
+    ledger.unlink()
+    assert "without its ledger has no epsilon" in refused("resume", str(stopped_folder))
+
+
+def test_a_damaged_line_is_refused(stopped_folder: Path):
+    ledger = stopped_folder / "ledger.jsonl"
+    lines = ledger.read_bytes().split(b"\n")
+    ledger.write_bytes(b"\n".join([*lines[:3], lines[3][:20], *lines[4:]]))
+    assert "line 4 does not follow from what comes before it: it was altered" in refused("resume", str(stopped_folder))
+
+
+def test_a_ledger_with_a_torn_last_line_is_resumed(stopped_folder: Path, whole_run: Path):
+    with (stopped_folder / "ledger.jsonl").open("ab") as file:
+        file.write(b'{"round":17,"query":"gra')
+    assert fedpriv("resume", str(stopped_folder)).exit_code == 0
+    same_run(stopped_folder, whole_run)
+
+
+def test_other_settings_are_refused(stopped_folder: Path):
+    config = stopped_folder / "config.yaml"
+    config.write_text(config.read_text().replace("rounds: 40", "rounds: 41"))
+    assert "config.yaml is not the one that the run began with" in refused("resume", str(stopped_folder))
+
+
+def test_other_data_cannot_replay_the_same_noise(stopped_folder: Path):
+    """The difference of the two answers would reveal the data; fresh noise is offered, and charged."""
+    lines = lines_of(stopped_folder / "ledger.jsonl")
+    assert lines[9]["round"] == 8
+    lines[9]["digest"] = "00000000"
+    saved = Checkpoint.load(stopped_folder / "checkpoint.pt", torch.device("cpu"))
+    rewrite(stopped_folder / "ledger.jsonl", lines, saved.randomness().seal_key())
+    metrics = stopped_folder / "metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:8]))
+    assert "--fresh-noise" in refused("resume", str(stopped_folder))
+    records = len(lines) - 1
+    done = fedpriv("resume", str(stopped_folder), "--fresh-noise")
+    assert done.exit_code == 0, done.stderr
+    result = result_of(stopped_folder)
+    assert result["epsilon"] <= 3, "the repeated rounds are paid for, so the budget ends the run before round 40"
+    assert result["rounds"] == 40 - (records - 8)
+    assert "the next round would overspend" in done.stdout
+
+
+def test_control_c_says_how_to_go_on_even_before_the_first_checkpoint(tmp_path: Path, whole_run: Path):
+    folder = tmp_path / "run"
+    words = [*COMMAND, "train", DIGITS, "--out", str(folder), *SMALL, *LONG, "log.checkpoint_every=100"]
+    words += ["--allow-plugins"]  # without it such a run could not go on
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # shells let background jobs ignore it
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=heard) as run:
+        while not ((folder / "metrics.jsonl").exists() and (folder / "metrics.jsonl").stat().st_size):
+            time.sleep(0.01)
+        run.send_signal(signal.SIGINT)
+        _, stderr = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert f"go on with: fedpriv resume {folder} --allow-plugins\n" in stderr
+    assert "Traceback" not in stderr
+    assert fedpriv("resume", str(folder)).exit_code == 0
+    same_run(folder, whole_run)
+
+
+def with_disk(size: int, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run where no file may grow past `size` bytes: a write fails as it does on a full disk."""
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    # Python would leave half of what it compiles for all others
+    path = {**os.environ, "PYTHONPATH": str(Path(own_code.__file__).parent), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False, preexec_fn=limit, env=path)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_a_run_that_filled_the_disk_goes_on_when_there_is_space(tmp_path: Path):
+    """The ledger is the first file to reach 8 kB. With space again the run goes on where it was."""
+    folder, whole = tmp_path / "run", tmp_path / "whole"
+    words = ["data.partition.n_clients=1", "model={name: 'own_code:Tiny', width: 1}", *SMALL[2:]]
+    words += ["rounds=32", "log.checkpoint_every=8", "--allow-plugins"]
+    done = with_disk(8192, "train", DIGITS, "--out", str(folder), *words)
+    assert "ledger.jsonl could not be written" in done.stderr
+    assert (folder / "ledger.jsonl").read_bytes().endswith(b"\n"), "no torn line is left"
+    assert fedpriv("resume", str(folder), "--allow-plugins").exit_code == 0
+    assert fedpriv("train", DIGITS, "--out", str(whole), *words).exit_code == 0
+    same_run(folder, whole)
+
+
+def test_a_disk_too_full_to_start_leaves_nothing(tmp_path: Path):
+    done = with_disk(2000, "train", DIGITS, "--out", str(tmp_path / "run"), *SMALL)
+    assert "checkpoint.pt could not be written" in done.stderr
+    assert not (tmp_path / "run").exists()

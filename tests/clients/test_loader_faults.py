@@ -1,0 +1,106 @@
+"""Loaders that raise, lie, or give other than one row for an example, are refused by name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from loader_runs import Flipped, X, Y, table, training
+from torch import Tensor, nn
+from torch.utils.data import (
+    DataLoader,
+    TensorDataset,
+)
+
+import fedpriv as fp
+from fedpriv.models import SoftmaxRegression
+
+
+class Lying(Flipped):
+    """Says that it has other examples than it gives."""
+
+    def __init__(self, sends: int, has: int) -> None:
+        super().__init__(0.0, has)
+        self.sends = sends
+
+    def __len__(self) -> int:
+        return self.sends
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        if index >= self.n:
+            raise IndexError(f"no example {index}")
+        return super().__getitem__(index)
+
+
+def twice(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Two views of each example: its influence would be twice what is paid for."""
+    x, y = map(torch.stack, zip(*pairs, strict=True))
+    return torch.cat([x, x.flip(1)]), torch.cat([y, y])
+
+
+def moved(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """As many rows as examples, but two for one of them and none for another."""
+    ((x, y),) = pairs
+    rows = 1 + int(y) if x[0] < 0.5 else 1 - int(y)
+    return x.expand(rows, 3), y.expand(rows)
+
+
+def ragged(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    ((x, y),) = pairs
+    return x[None], y.expand(2)
+
+
+@pytest.mark.parametrize("collate", [twice, moved, ragged])
+def test_one_example_gives_one_row(collate) -> None:
+    """Clipping bounds a row: an example with two would have twice the influence that is paid for."""
+    with pytest.raises(fp.DataError, match=r"for 1 of its examples: give one row for each"):
+        training(DataLoader(table(), collate_fn=collate))
+
+
+class Together(Flipped):
+    """Fetches a batch at once, and takes its mean away: each example changes the others."""
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, Tensor]]:
+        x = X[indices]
+        return list(zip(x - x.mean(0), Y[indices], strict=True))
+
+
+def test_a_data_set_is_asked_for_one_example_at_a_time() -> None:
+    run = training(DataLoader(Together(0.0)))
+    assert torch.equal(run.population.examples.inputs, X)
+
+
+def breaks(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    raise KeyError("label")
+
+
+@pytest.mark.parametrize(
+    ("loader", "why"),
+    [
+        (DataLoader(table(), collate_fn=breaks), "client 0: its examples cannot be read .KeyError: 'label'"),
+        (DataLoader(Lying(9, 20), batch_size=3), None),
+        (DataLoader(Lying(25, 20)), "IndexError: no example 20"),
+        (DataLoader(Lying(2**40, 20)), "says that it has 1099511627776 examples"),
+    ],
+)
+def test_loaders_that_raise_or_lie_are_named(loader: DataLoader, why: str | None) -> None:
+    if why is None:  # nobody can know of the rest
+        assert len(training(loader).population.examples.inputs) == 9
+        return
+    with pytest.raises(fp.DataError, match=why):
+        training(loader)
+
+
+class Nameless(Flipped):
+    def __len__(self) -> int:
+        raise OSError("the file is gone")
+
+
+def test_a_length_that_cannot_be_told_is_named() -> None:
+    with pytest.raises(fp.DataError, match=r"len\(\) of a client's data set fails .OSError: the file is gone"):
+        fp.Client(SoftmaxRegression(3, 2), nn.CrossEntropyLoss(), DataLoader(Nameless(0.0), sampler=range(20)))
+
+
+@pytest.mark.parametrize("x", [X.to_sparse(), X.to("meta"), X.to(torch.complex64)])
+def test_numbers_that_are_not_there_are_refused(x: Tensor) -> None:
+    with pytest.raises(fp.DataError, match="give dense real tensors"):
+        training(DataLoader(TensorDataset(x, Y)))

@@ -1,0 +1,158 @@
+"""What of a loader a run does not use, it says: its settings, samplers, random transforms and collate functions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from loader_runs import Flipped, X, Y, table, training
+from torch import Tensor, nn
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+import fedpriv as fp
+from fedpriv.models import SoftmaxRegression
+
+
+def test_settings_of_a_loader_that_are_not_used_are_named_once() -> None:
+    loaders = [DataLoader(table(4 * i, 4 * i + 4), batch_size=2, shuffle=True, drop_last=True) for i in range(4)]
+    weighted = DataLoader(table(16), sampler=WeightedRandomSampler([1.0] * 4, 4))
+    for privacy in (fp.Privacy(epsilon=3), fp.Privacy(at="none")):
+        (said,) = training(*loaders, weighted, privacy=privacy).warnings
+        named = "batch_size=2, shuffle=True, drop_last=True, sampler=WeightedRandomSampler. fedpriv draws its own"
+        assert named in said
+        assert "Poisson(rate)" in said
+    own = DataLoader(table(), batch_sampler=BatchSampler(SequentialSampler(range(20)), 5, drop_last=False))
+    assert "batch_sampler=BatchSampler" in training(own).warnings[0]
+    with pytest.warns(UserWarning, match="not used of the clients' loaders: batch_size=7"):
+        client = fp.Client(SoftmaxRegression(3, 2), nn.CrossEntropyLoss(), DataLoader(table(), batch_size=7))
+        fp.train([client], fp.fedavg(1.0), fp.Privacy(epsilon=3), rounds=1)
+
+
+def test_a_loader_without_settings_is_no_news() -> None:
+    assert training(DataLoader(table(0, 10)), DataLoader(Subset(table(), range(10, 20)), num_workers=0)).warnings == []
+    clients = fp.make_clients(SoftmaxRegression(3, 2), nn.CrossEntropyLoss(), [table(), Flipped(0.0)])
+    assert fp.Training(clients, fp.fedavg(1.0), fp.Privacy(epsilon=3), rounds=1).warnings == []
+
+
+def test_a_sampler_that_leaves_examples_out_is_refused() -> None:
+    """They would have been trained on, perhaps as the owner's own test data."""
+    with pytest.raises(fp.DataError, match=r"5 chosen examples.*Subset\(dataset, indices\)"):
+        training(DataLoader(table(), sampler=SubsetRandomSampler(range(5))))
+
+
+class OwnGenerator(Flipped):
+    """Draws from a generator of its own, which nobody can seed."""
+
+    def __init__(self, chance: float) -> None:
+        super().__init__(chance)
+        self.generator = torch.Generator().manual_seed(0)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        flipped = torch.rand((), generator=self.generator) < self.chance
+        return (X[index].flip(0) if flipped else X[index]), Y[index]
+
+
+@pytest.mark.parametrize("chance", [0.5, 0.8])
+def test_a_random_transform_with_a_generator_of_its_own_is_said_to_be_frozen(chance: float) -> None:
+    run = training(DataLoader(table()), DataLoader(Flipped(0.0)), DataLoader(OwnGenerator(chance)))
+    (said,) = run.warnings
+    assert said.startswith("an example of client 2 is another one when it is read again: its random transform has run")
+    assert "global generator" in said
+    assert training(DataLoader(table()), DataLoader(Flipped(chance))).warnings == []
+
+
+def test_the_search_for_random_transforms_reads_a_few_examples_only() -> None:
+    data = [Flipped(0.0, n) for n in (20, 1, 1)] + [Flipped(0.0, 2) for _ in range(40)]
+    run = training(*map(DataLoader, data))
+    assert run.warnings == []
+    assert sum(dataset.reads - dataset.n for dataset in data) <= 96
+
+
+def test_a_random_collate_function_is_no_news() -> None:
+    """It is called again for every example that is drawn."""
+
+    def noisy(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        x, y = map(torch.stack, zip(*pairs, strict=True))
+        return x + torch.randn_like(x), y
+
+    run = training(DataLoader(table(), collate_fn=noisy))
+    assert run.warnings == []
+    assert run.population.examples.random
+    assert not torch.allclose(run.population.examples.inputs, X)
+
+
+def test_under_constraints_a_random_transform_is_frozen_which_is_said() -> None:
+    problem = fp.Problem(constraints=(fp.LossAtMost(1.0),))
+    clients = fp.make_clients(SoftmaxRegression(3, 2), nn.CrossEntropyLoss(), [Flipped(0.5)], problem)
+    run = fp.Training(clients, fp.proximal_al(fp.Outer(beta=1.0), rho=0.1), fp.Privacy(at="none"), rounds=1)
+    assert "is frozen, for constraints are about examples as they are" in run.warnings[0]
+
+
+def centred(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Takes the mean of the batch away: each example changes all others."""
+    x, y = map(torch.stack, zip(*pairs, strict=True))
+    return x - x.mean(0), y
+
+
+def test_a_collate_function_is_given_one_example_at_a_time() -> None:
+    other = TensorDataset(torch.cat([X[:19], 100 * torch.ones(1, 3)]), Y)
+    runs = [training(DataLoader(data, collate_fn=centred)) for data in (table(), other)]
+    assert torch.equal(runs[0].population.examples.inputs[:19], runs[1].population.examples.inputs[:19])
+    assert "collate_fn of client 0 makes something else of two examples together" in runs[0].warnings[0]
+
+
+def test_examples_of_different_shapes_are_refused() -> None:
+    def padless(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        ((x, y),) = pairs
+        return x[None, : 2 + int(y)], y[None]
+
+    with pytest.raises(fp.DataError, match=r"inputs of a client have shapes \[\(2,\), \(3,\)\]"):
+        training(DataLoader(table(), collate_fn=padless))
+
+
+def test_what_a_users_own_table_or_collate_function_does_is_done() -> None:
+    """A subclass of TensorDataset or Subset, or a collate function, is not passed by for its raw tensors."""
+
+    class Doubled(TensorDataset):
+        def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+            x, y = super().__getitem__(index)
+            return 2 * x, y
+
+    class Tripled(Subset):
+        def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+            x, y = super().__getitem__(index)
+            return 3 * x, y
+
+        def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, ...]]:
+            return [self[index] for index in indices]
+
+    def negative(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        x, y = map(torch.stack, zip(*pairs, strict=True))
+        return -x, y
+
+    loaders = (
+        DataLoader(Doubled(X[:5], Y[:5])),
+        DataLoader(Subset(Doubled(X[5:10], Y[5:10]), range(5))),
+        DataLoader(Tripled(table(10, 15), range(5))),
+        DataLoader(table(15), collate_fn=negative),
+    )
+    factors = torch.tensor([2.0, 2, 3, -1]).repeat_interleave(5)
+    torch.testing.assert_close(training(*loaders).population.examples.inputs, X * factors[:, None])
+    split = fp.data.Split(Doubled(X, Y), table(), 2, None, "doubled")
+    with pytest.raises(fp.DataError, match=r"train\[1\] has an input that is NaN"):
+        fp.data.Split(Broken(X, Y), split.test, 2, None, "broken")
+
+
+class Broken(TensorDataset):
+    """Good tensors, and a class that breaks one."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        x, y = super().__getitem__(index)
+        return (x * torch.nan if index == 1 else x), y

@@ -1,0 +1,164 @@
+"""What configurations refuse: by field, value and fix, and before the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from fedpriv.config import Config, build, forecast, load_config
+from fedpriv.errors import ConfigError, DataError
+
+pytestmark = pytest.mark.usefixtures("allow_plugins")
+DIGITS = Path(__file__).parents[1] / "run.yaml"
+PUBLISHED = ["strategy={name: iadmm_trust, variant: published}", "privacy={epsilon_bar: 0.05}"]
+
+
+def digits(*overrides: str) -> Config:
+    return load_config(DIGITS, overrides)
+
+
+BAD = {
+    # given: what the message must say
+    "rounds=-3": "rounds = -3: must be a whole number, at least 1",
+    "round=3": "round = 3: unknown; did you mean 'rounds'?",
+    "strategy.rho.scal=1": "strategy.rho.scal = 1: unknown; did you mean 'scale'? (there are: growth, offset, period",
+    "strategy.rh.scale=1": "strategy.rh = {'scale': 1}: unknown; did you mean 'rho'?",
+    "strategy.name=iadm_prox": "strategy = 'iadm_prox': unknown; did you mean 'iadmm_prox'",
+    "strategy={name: fedavg, learning_rate: fast}": "strategy.learning_rate = 'fast': must be a positive",
+    "strategy=fedavg": "strategy.learning_rate = None: is required",
+    "strategy.feasible={kind: bal, radius: 1}": "did you mean 'ball'",
+    "strategy.feasible={kind: box, bound: -1}": "strategy.feasible.bound = -1: must be a positive, finite number",
+    "strategy.variant=published": "unknown; choose one of preset, scale",
+    "strategy={name: fedavg, variant: published}": "fedavg has no published variant; these have: iadmm_prox",
+    "strategy=tests:nothing": "strategy = 'tests:nothing'",
+    "strategy=own_code:not_a_strategy": "it returns int: it must be def not_a_strategy(...) -> Strategy",
+    "model=mnist_cn": "model = 'mnist_cn': unknown; did you mean 'mnist_cnn'",
+    "model.bias=perhaps": "model.bias = 'perhaps': must be a valid boolean",
+    "model=own_code:Tinny": "did you mean 'Tiny'",
+    "data.name=digitz": "data = 'digitz': unknown; did you mean 'digits'",
+    "data.flt=true": "data.flt = True: unknown; did you mean 'flat'",
+    "data.partition.n_clients=0": "data.partition.n_clients = 0: must be a whole number, at least 1",
+    "strategy={fedavg: {learning_rate: 1}}": "write {name: fedavg, ...}, its options beside it",
+    "data.partition={n_clients: 3}": "data.partition.kind = None: is required",
+    "data.partition={kind: iid}": "data.partition.n_clients = None: is required",
+    "privacy.noise={time: bsr}": "privacy.noise.time.bsr.band = None: is required",
+    "strategy.rho={cosine: {peak: 1, rounds: 3, warmup: 4}}": "strategy.rho.cosine.warmup = 4: must be less",
+    "strategy.rho={function: 'a:b'}": "strategy.rho.function = 'a:b': no module 'a'",
+    "log.metrics=[rmse]": "log.metrics = ['rmse']: give a mapping",
+    "data.partition.alpha=3": "data.partition.alpha = 3: unknown",
+    "data.partition.kind=dirichlt": "data.partition.kind = 'dirichlt': unknown; did you mean 'dirichlet'",
+    "data.transforms=unit": "data.transforms = 'unit': give a list, e.g. [value]",
+    "problem.constraints={name: loss_at_most}": "problem.constraints = {'name': 'loss_at_most'}: give a list",
+    "model={name: 'own_code:WithBatchNorm', width: 3}": "model.width = 3: unknown; there are no options here",
+    "privacy.clip.bound=0": "privacy.clip.bound = 0: must be a positive, finite number",
+    "privacy.clip.bound=.inf": "privacy.clip.bound = inf: must be a positive, finite number",
+    "privacy.delta=0": "privacy.delta = 0: Gaussian noise needs delta > 0",
+    "privacy.delta=1": "privacy.delta = 1: must be a number in [0, 1)",
+    "privacy.epsilon=-1": "privacy.epsilon = -1: must be positive and finite; use at: none",
+    "privacy.epsilon=null": "privacy.epsilon = None",
+    "privacy.epsilon_bar=1": "privacy.epsilon_bar = 1.0: it belongs to strategy.variant: published",
+    "privacy.mechanism=laplac": "privacy.mechanism = 'laplac': choose 'gaussian' or 'laplace'",
+    "privacy.sampling=ful": "privacy.sampling = 'ful': unknown; did you mean 'full'",
+    "privacy.sampling.poisson.rate=2": "privacy.sampling.poisson.rate = 2: must be a number in (0, 1]",
+    "privacy.sampling={poisson: {rate: .1}, fixed_size: {size: 3}}": "choose one of poisson, fixed_size",
+    "privacy.trust=locl": "privacy.trust = 'locl': unknown; did you mean 'local'",
+    "privacy.at=message": "privacy.unit = 'sample': at: message clips whole messages",
+    "privacy.schedule.function=own_code:nothing": "privacy.schedule.function = 'own_code:nothing'",
+    "network.cohort.fixed=20": "network.cohort.fixed = 20: there are only 10 clients",
+    "compute.backend=fast": "compute.backend = 'fast': choose 'auto', 'loop', 'vmap', 'ghost' or 'linear'",
+    "privacy=3": "privacy = 3: give a mapping",
+    "rounds": "override = 'rounds': write it as section.field=value",
+    "rounds={": "is not YAML",
+}
+
+
+@pytest.mark.parametrize("override", BAD)
+def test_bad_settings_name_field_value_and_fix(override: str):
+    with pytest.raises(ConfigError) as caught:
+        digits(override)
+    assert BAD[override] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([PUBLISHED[0], "privacy={epsilon: 3}"], "privacy.epsilon_bar = None: variant: published needs"),
+        ([*PUBLISHED, "privacy.epsilon=3"], "privacy.epsilon = 3.0: variant: published makes no promise"),
+        (["strategy.name=iadmm_output", "privacy.schedule.geometric.ratio=.9"], "the strategy sets the schedule"),
+        (["strategy.rho.scale=1", "strategy=null"], "strategy = None"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(overrides: list[str], message: str):
+    with pytest.raises(ConfigError) as caught:
+        digits(*overrides)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("door", [build, forecast], ids=["train", "plan"])
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["model=own_code:TakesFive"], "model = 'own_code:TakesFive': cannot take inputs of shape (1, 8, 8)"),
+        (["model=own_code:GivesTwo"], "loss = 'cross_entropy': cannot compare outputs of shape (2,) with label 9"),
+        (["model=own_code:WithBatchNorm"], "it normalises over the batch"),
+        (["data.partition.n_clients=5000"], "give between 1 and 1437"),
+        (
+            ["problem.constraints=[{name: loss_at_most, bound: 1}]"],
+            "iadmm_prox minimises the mean loss and would ignore",
+        ),
+        (["problem.objective={name: class_loss, label: 1}"], "problem = 'ClassLossAtMost': iadmm_prox minimises"),
+        (
+            ["privacy.trust.secure_aggregation.min_honest=11", "strategy.linearize_at=received"],
+            "min_honest = 11: a round has at most 10 participants",
+        ),
+        (
+            [
+                "strategy={name: fedavg, learning_rate: 1}",
+                "privacy.trust.secure_aggregation.min_honest=5",
+                "network.cohort.fixed=4",
+            ],
+            "min_honest = 5: a round has at most 4 participants",
+        ),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_the_run(
+    door: Callable[[Config], object], overrides: list[str], message: str
+):
+    with pytest.raises(ConfigError) as caught:
+        door(digits(*overrides))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "abacus"])
+def test_a_device_that_is_not_there_is_refused(device: str):
+    with pytest.raises(ConfigError, match=rf"compute\.device = '{device}': cannot be used here .*; say auto or cpu"):
+        build(digits(f"compute.device={device}"))
+
+
+def test_files_that_are_no_configuration_are_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path / "nothing.yaml")
+    bad = tmp_path / "bad.yaml"
+    for text, message in (("[1, 2]", "mapping of sections"), ("a: {b", "is not YAML"), ("rounds: 3", "is required")):
+        bad.write_text(text)
+        with pytest.raises(ConfigError, match=message):
+            load_config(bad)
+
+
+def test_batch_norm_is_refused_and_can_be_fixed():
+    with pytest.raises(ConfigError, match="--fix-model"):
+        build(digits("model=own_code:WithBatchNorm"))
+    model = build(digits("model={name: 'own_code:WithBatchNorm', fix: true}")).population.model
+    assert any(isinstance(layer, nn.GroupNorm) for layer in model.modules())
+
+
+def test_settings_that_do_not_suit_the_data_are_refused_when_they_are_read(tmp_path: Path):
+    with pytest.raises(DataError, match="nowhere"):
+        build(digits(f"data={{name: mnist, root: {tmp_path / 'nowhere'}, partition: {{kind: iid, n_clients: 10}}}}"))
+    with pytest.raises(ConfigError, match=r"data\.partition\.n_clients = 5000: give between 1 and 1437"):
+        build(digits("data.partition.n_clients=5000"))
+    with pytest.raises(ConfigError, match=r"data\.partition\.writers"):
+        build(digits("data.partition={kind: by_writer}"))

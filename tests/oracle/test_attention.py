@@ -1,0 +1,54 @@
+"""Attention as the backends compute it: torch's, with a mask for each example."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from model_batches import single
+from model_kinds import (
+    E,
+    Mapped,
+    T,
+    attended,
+    attention,
+)
+from torch import nn
+
+from fedpriv.clients.batch import Batch
+from fedpriv.oracle.backends import BACKENDS
+from fedpriv.oracle.backends.attention import WRITTEN_OUT
+from fedpriv.privacy.clipping import Clip
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:There is a performance drop", "ignore:enable_nested_tensor", "ignore:.*norm_first"
+)
+
+
+@pytest.mark.parametrize("mask", [None, "causal", "boolean", "added"])
+def test_written_out_attention_is_torchs(mask: str | None) -> None:
+    torch.manual_seed(6)
+    q, k, v = torch.randn(3, 2, 2, T, E, dtype=torch.float64)
+    allowed = torch.ones(T, T, dtype=torch.bool).tril(1)
+    added = torch.randn(T, T, dtype=torch.float64)
+    given = {"causal": {"is_causal": True}, "boolean": {"attn_mask": allowed}, "added": {"attn_mask": added}}
+    options = given.get(mask or "", {})
+    attend = nn.functional.scaled_dot_product_attention
+    found = WRITTEN_OUT[attend](q, k, v, dropout_p=1e-12, **options)
+    torch.testing.assert_close(found, attend(q, k, v, **options))
+    assert WRITTEN_OUT[attend](q, k, v) is None
+
+
+@pytest.mark.parametrize("backend", ["ghost", "loop"])
+def test_each_example_has_a_mask_of_its_own_in_attention_with_dropout(backend: str) -> None:
+    """Of 64 equal examples about half lose a given weight: not all, and not none."""
+    torch.manual_seed(7)
+    model = Mapped(attended, attention(dropout=0.5)()).double()
+    row = torch.cat([p.detach().flatten() for p in model.parameters()]).unsqueeze(0)
+    x, y = torch.randn(1, 1, T, E).double().expand(1, 64, -1, -1), torch.zeros(1, 64).long()
+    whole = Batch(torch.zeros(1).long(), x, y, torch.ones(1, 64, dtype=torch.bool))
+    served = BACKENDS[backend](model, nn.CrossEntropyLoss())
+    sums = torch.stack([served.clipped_sum(row, one, Clip(1e6))[0] for one in list(single(whole))[:2]])
+    assert not torch.equal(*sums)
+    mean = served.clipped_sum(row, whole, Clip(1e6))[0] / 64
+    again = served.clipped_sum(row, whole, Clip(1e6))[0] / 64
+    assert 0 < float((mean - again).norm()) < float((sums[0] - sums[1]).norm())

@@ -1,0 +1,72 @@
+"""The backend that is chosen for a model without the data, and models that vmap cannot batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from model_batches import clients
+from model_kinds import (
+    CLASSES,
+    KINDS,
+    E,
+)
+from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
+
+import fedpriv as fp
+from fedpriv.clients.population import Population
+from fedpriv.data.nested import Rows
+from fedpriv.errors import PromiseWarning
+from fedpriv.oracle.backend_selection import select_backend
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:There is a performance drop", "ignore:enable_nested_tensor", "ignore:.*norm_first"
+)
+
+
+def test_a_model_that_vmap_cannot_batch_is_warned_of_with_the_reason() -> None:
+    kind = KINDS["gru, packed"]
+    with pytest.warns(PromiseWarning, match=r"one example at a time, about \d+ times slower.*vmap: It looks like"):
+        run = fp.Training(clients(kind, kind.make()), fp.fedavg(0.1), fp.Privacy(epsilon=3), rounds=1)
+    assert sum("one example at a time" in text for text in run.warnings) == 1
+    told = fp.Training(
+        clients(kind, kind.make()), fp.fedavg(0.1), fp.Privacy(epsilon=3), rounds=1, compute=fp.Compute("loop")
+    )
+    assert not told.warnings
+
+
+def test_constraints_on_a_model_that_vmap_cannot_batch_are_refused() -> None:
+    kind = KINDS["gru, packed"]
+    made = clients(kind, kind.make())
+    owners = [fp.Client(c.model, c.loss, c.loader, problem=fp.Problem(constraints=(fp.LossAtMost(2.0),))) for c in made]
+    with pytest.raises(fp.ConfigError, match=r"problem\.constraints = 'Mapped': .*a model that vmap can batch"):
+        fp.Training(owners, fp.private_al(), fp.Privacy(epsilon=3), rounds=2)
+
+
+@pytest.mark.parametrize("backend", ["ghost", "vmap"])
+def test_a_backend_that_does_not_serve_the_model_is_refused(backend: Any) -> None:
+    kind = KINDS["gru, packed"]
+    with pytest.raises(fp.ConfigError, match=rf"compute\.backend = '{backend}': does not serve this model .*'auto'"):
+        fp.Training(
+            clients(kind, kind.make()), fp.fedavg(0.1), fp.Privacy(epsilon=3), rounds=1, compute=fp.Compute(backend)
+        )
+
+
+def test_the_choice_of_a_backend_does_not_look_at_the_data() -> None:
+    """All that the model is given is made up: numbers below 1, where the data have 5."""
+    largest: list[float] = []
+
+    class Looking(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            if not is_functorch_wrapped_tensor(input):
+                largest.append(float(input.detach().abs().max()))
+            return super().forward(input)
+
+    model = nn.Sequential(Looking(E, E), nn.Linear(E, CLASSES))
+    data = [Rows(torch.full((6, E), 5.0), torch.zeros(6).long()) for _ in "ab"]
+    population = Population(fp.make_clients(model, nn.CrossEntropyLoss(), data))
+    population.start_alike()
+    assert select_backend("auto", population).name == "ghost"
+    assert len(largest) > 10 and max(largest) <= 1

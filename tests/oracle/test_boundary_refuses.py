@@ -1,0 +1,73 @@
+"""What cannot be private is refused, or says so; what is exact has no noise on record."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from privacy_worlds import clients_of, digits_of
+
+import fedpriv as fp
+from fedpriv.privacy.accounting.accountant import account
+from fedpriv.privacy.release import Answer, release_scheme
+
+SIZES = (12, 9, 15)
+
+
+def test_admm_is_refused_where_only_messages_are_noised() -> None:
+    with pytest.raises(fp.ConfigError, match="state that is not a function of released messages"):
+        fp.train(
+            clients_of(digits_of(SIZES)),
+            fp.inexact_admm(),
+            fp.Privacy(epsilon=3, unit="client", at="message"),
+            rounds=2,
+        )
+
+
+def test_noised_messages_protect_whole_clients_only() -> None:
+    with pytest.raises(fp.ConfigError, match="the unit must be client"):
+        fp.Privacy(epsilon=3, at="message")
+
+
+@pytest.mark.parametrize(
+    ("privacy", "reason"),
+    [
+        (fp.Privacy(at="none"), "exact answers, no noise"),
+        (fp.Privacy(published=fp.Published(0.05)), "the noise scale is measured on the client's own data"),
+        (fp.Privacy(published=fp.Published(0.05, law="gaussian")), "the gradient bound is assumed, not enforced"),
+        (fp.Privacy(published=fp.Published(math.inf)), "exact answers, no noise"),
+        (fp.Privacy(at="message", unit="client", published=fp.Published(0.05)), "the noise scale is measured"),
+    ],
+    ids=["none", "eq 20", "assumed bound", "no noise", "as message"],
+)
+def test_a_run_that_is_not_private_says_so(privacy: fp.Privacy, reason: str) -> None:
+    strategy = fp.fedavg(0.1) if privacy.at == "message" else fp.inexact_admm()
+    result = fp.train(clients_of(digits_of(SIZES)), strategy, privacy, rounds=2)
+    assert math.isinf(result.spent.epsilon)
+    assert all(math.isinf(epsilon) for epsilon in result.spent.per_client)
+    assert any(reason in why for why in result.spent.non_private)
+    assert "epsilon=inf (not private" in str(result) and reason in str(result)
+    assert result.to_json()["epsilon"] == "inf"
+
+
+def test_per_client_epsilon_counts_only_the_rounds_a_client_took_part_in() -> None:
+    network = fp.Star(3, fp.FixedCohort(1))
+    training = fp.Training(
+        clients_of(digits_of(SIZES)), fp.fedavg(0.1), fp.Privacy(noise_multiplier=3.0), rounds=9, network=network
+    )
+    turns = [int(record.clients[0]) for record in training.plan.records]
+    list(training)
+    spent = training.result().spent
+    for client, epsilon in enumerate(spent.per_client):
+        alone = [replace(r, clients=(0,)) for r in training.ledger.records if r.clients == (client,)]
+        assert len(alone) == turns.count(client)
+        assert epsilon == (account(alone, 1, 1e-5).epsilon if alone else 0.0)
+    assert spent.epsilon == max(spent.per_client)
+
+
+def test_an_answer_without_noise_has_no_noise_on_record() -> None:
+    privacy = fp.Privacy(at="none")
+    record = release_scheme(privacy, [5, 6]).unprotected(Answer(3, 1, "gradient", range(2), privacy.clip))
+    assert (record.mechanism, record.noise_multiplier, record.non_private) == ("none", 0, "exact answers, no noise")
+    assert (record.round, record.index, record.clients) == (3, 1, None)

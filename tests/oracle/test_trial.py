@@ -1,0 +1,123 @@
+"""Models that mix or remember examples are refused before a run begins, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import Function
+from trial_models import CLASSES, FEATURES, Mapped, around, start
+
+import fedpriv as fp
+
+
+def centred(_: nn.Module, x: Tensor) -> Tensor:
+    return x - x.mean(0)
+
+
+def centred_in_training(layer: nn.Module, x: Tensor) -> Tensor:
+    return nn.functional.dropout(x - x.mean(0) if layer.training else x, 0.5, layer.training)
+
+
+def running_mean(layer: nn.Module, x: Tensor) -> Tensor:
+    layer.kept = x.mean(0).detach() if layer.kept is None else 0.9 * layer.kept + 0.1 * x.mean(0).detach()
+    return x - layer.kept
+
+
+def of_the_first_batch(layer: nn.Module, x: Tensor) -> Tensor:
+    layer.kept = x.mean(0).detach() if layer.kept is None else layer.kept
+    return x - layer.kept
+
+
+def over_the_batch_size(_: nn.Module, x: Tensor) -> Tensor:
+    return x / len(x)
+
+
+def alone_doubled(place: int) -> Callable[[nn.Module, Tensor], Tensor]:
+    """Doubles what stood at this place of the last batch of three, when it comes alone."""
+
+    def function(layer: nn.Module, x: Tensor) -> Tensor:
+        if len(x) == 3:
+            layer.kept = x.detach().clone()
+        return 2 * x if len(x) == 1 and torch.allclose(x[0], layer.kept[place], atol=1e-5) else x
+
+    return function
+
+
+MIXING = {
+    "batch mean": (centred, "depends on the other examples"),
+    "batch mean in training, with dropout": (centred_in_training, "depends on the other examples"),
+    "running mean": (running_mean, "differently when it is asked again"),
+    "mean of the first batch": (of_the_first_batch, "differently when it is asked again"),
+    "batch size": (over_the_batch_size, "alone is not what it gives in a batch"),
+    "batch size in training": (
+        lambda layer, x: x / len(x) if layer.training else x,
+        "alone is not what it gives in a batch",
+    ),
+    "batch size, with dropout": (
+        lambda layer, x: nn.functional.dropout(x / len(x), 0.5, layer.training),
+        "alone is not what it gives in a batch",
+    ),
+    **{
+        f"alone, example {place}": (alone_doubled(place), "alone is not what it gives in a batch")
+        for place in (0, 1, 2)
+    },
+    "place in the batch": (
+        lambda _, x: x + torch.arange(len(x)).view(-1, 1),
+        "alone is not what it gives in a batch",
+    ),
+    "own generator": (lambda _, x: x * torch.rand(1, generator=OWN), "random numbers that are not torch's"),
+}
+OWN = torch.Generator().manual_seed(1)
+
+
+@pytest.mark.parametrize("kind", MIXING)
+def test_a_layer_that_mixes_or_remembers_is_refused_by_its_path(kind: str) -> None:
+    function, reason = MIXING[kind]
+    with pytest.raises(fp.ConfigError, match=rf"^model\.1\.1 = 'Mapped': .*{reason}"):
+        start(around(Mapped(function)))
+
+
+def test_mixing_between_layers_is_laid_to_the_module_whose_forward_does_it() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inside = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inside(x - x.mean(0))
+
+    with pytest.raises(fp.ConfigError, match=r"^model\.1\.1 = 'Block'"):
+        start(around(Block()))
+
+
+def test_a_layer_that_needs_a_whole_batch_is_refused() -> None:
+    with pytest.raises(fp.ConfigError, match=r"^model = 'Sequential': gives \(3,\) for 1 examples"):
+        start(nn.Sequential(nn.Linear(FEATURES, CLASSES), Mapped(lambda _, x: x.squeeze())))
+    with pytest.raises(fp.ConfigError, match=r"^model = 'Sequential': it and the loss cannot .* not tuple"):
+        start(nn.Sequential(nn.Linear(FEATURES, CLASSES), Mapped(lambda _, x: (x, x))))
+
+
+class SharedBackward(Function):
+    """The identity, whose gradient is scaled by the batch's mean."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.saved_tensors[0].mean()
+
+
+def test_a_backward_pass_that_mixes_is_refused() -> None:
+    with pytest.raises(fp.ConfigError, match=r"^model = 'Sequential': an example's gradient depends on the other"):
+        start(around(Mapped(lambda _, x: SharedBackward.apply(x))))
+
+
+def test_a_model_that_cannot_be_computed_is_refused_with_the_reason() -> None:
+    with pytest.raises(fp.ConfigError, match=r"^model = 'Linear': .*examples of shape \(6,\) \(RuntimeError: mat1"):
+        start(nn.Linear(FEATURES + 1, CLASSES))

@@ -1,0 +1,91 @@
+"""Losses that mix or remember examples are refused before a run begins, by name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from trial_models import CLASSES, FEATURES, clients, start
+
+import fedpriv as fp
+from fedpriv import models
+from fedpriv.clients.batch import Batch
+from fedpriv.oracle.backends import BACKENDS
+from fedpriv.privacy.clipping import Clip
+
+
+def less_the_mean(outputs: Tensor, labels: Tensor) -> Tensor:
+    losses = models.cross_entropy(outputs, labels)
+    return 100 * (losses - losses.mean())
+
+
+def same_value_other_gradient(outputs: Tensor, labels: Tensor) -> Tensor:
+    losses = models.cross_entropy(outputs, labels)
+    return losses + 50 * (outputs.mean() - outputs.mean().detach())
+
+
+def one_number(outputs: Tensor, labels: Tensor) -> Tensor:
+    return models.cross_entropy(outputs, labels).mean()
+
+
+@pytest.mark.parametrize("form", [less_the_mean, same_value_other_gradient, one_number])
+def test_a_per_example_loss_that_looks_at_the_whole_batch_is_refused_by_name(form) -> None:
+    for backend in ("linear", "vmap"):
+        made = clients(models.SoftmaxRegression(FEATURES, CLASSES), models.Loss(form))
+        with pytest.raises(fp.ConfigError, match=rf"^loss = 'Loss': its per-example form {form.__name__} "):
+            fp.Training(made, fp.fedavg(0.1), fp.Privacy(epsilon=3), rounds=1, compute=fp.Compute(backend))
+
+
+def test_a_loss_of_the_whole_batch_breaks_the_sensitivity_and_is_refused() -> None:
+    """One example of 100 moves the clipped sum by far more than the 2 that two clipped gradients may differ by."""
+    torch.manual_seed(0)
+    model, x, y = (
+        models.SoftmaxRegression(FEATURES, CLASSES),
+        1 + 0.1 * torch.randn(1, 100, FEATURES),
+        torch.zeros(1, 100).long(),
+    )
+    batch = Batch(torch.zeros(1, dtype=torch.long), x, y, torch.ones(1, 100, dtype=torch.bool))
+    neighbour = Batch(batch.rows, x.clone(), y, batch.mask)
+    batch.inputs[0, 0], neighbour.inputs[0, 0] = 1e4, -1e4
+
+    def towards_the_mean(outputs: Tensor, labels: Tensor) -> Tensor:
+        return 100 * models.cross_entropy(outputs, labels) * outputs.detach().mean().tanh()
+
+    linear, row = BACKENDS["linear"](model, models.Loss(towards_the_mean)), torch.ones(1, FEATURES * CLASSES)
+    one, other = (linear.clipped_sum(row, b, Clip(1.0))[0] for b in (batch, neighbour))
+    assert float((one - other).norm()) > 100
+    with pytest.raises(fp.ConfigError, match="its per-example form towards_the_mean"):
+        start(model, models.Loss(towards_the_mean))
+
+
+def test_a_loss_with_a_memory_is_refused() -> None:
+    seen: list[Tensor] = []
+
+    def drifting(outputs: Tensor, labels: Tensor) -> Tensor:
+        seen.append(outputs.detach().mean())
+        return nn.functional.cross_entropy(outputs, labels) * (1 + len(seen))
+
+    with pytest.raises(fp.ConfigError, match=r"^loss = 'drifting': answers the same example differently"):
+        start(nn.Linear(FEATURES, CLASSES), drifting)
+
+    def drifting_in_batches(outputs: Tensor, labels: Tensor) -> Tensor:
+        seen.extend([outputs] if len(outputs) > 1 else [])
+        return nn.functional.cross_entropy(outputs, labels, reduction="none") * (1 + max(len(seen) - 1, 0))
+
+    seen.clear()
+    with pytest.raises(fp.ConfigError, match=r"per-example form drifting_in_batches answers the same example diff"):
+        start(nn.Linear(FEATURES, CLASSES), models.Loss(drifting_in_batches))
+
+
+def test_a_loss_of_many_numbers_is_refused() -> None:
+    with pytest.raises(fp.ConfigError, match=r"^loss = 'MSELoss': gives 3 numbers for one example"):
+        start(nn.Linear(FEATURES, CLASSES), nn.MSELoss(reduction="none"), y=torch.rand(12, CLASSES))
+
+
+def test_a_loss_without_trainable_parameters_in_it_is_refused() -> None:
+    class Unused(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).detach()
+
+    with pytest.raises(fp.ConfigError, match=r"^model = 'Unused': no trainable parameter has a part in its loss"):
+        start(Unused(FEATURES, CLASSES))

@@ -1,0 +1,102 @@
+"""What a configuration's run will cost, before it starts."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+import fedpriv
+from fedpriv.config import Config, build, forecast, load_config
+from fedpriv.privacy.clipping import ROUNDING
+
+DIGITS = Path(__file__).parents[1] / "run.yaml"
+PUBLISHED = ["strategy={name: iadmm_trust, variant: published}", "privacy={epsilon_bar: 0.05}"]
+
+
+def digits(*overrides: str) -> Config:
+    return load_config(DIGITS, overrides)
+
+
+def test_a_forecast_needs_no_data():
+    """MNIST is not there, yet its sizes are known."""
+    config = digits("data={name: mnist, root: /nowhere, partition: {kind: iid, n_clients: 9}}")
+    found = forecast(config)
+    assert found.examples == (6666, 6667)
+    assert (found.parameters, found.releases) == (7840, 30)
+    assert found.bytes_per_round == 2 * 9 * 7840 * 4
+    assert 2.99 < found.spent.epsilon <= 3
+    assert 0 < found.first_round.epsilon < 1
+    assert found.warnings == ()
+    trained = build(digits())
+    assert forecast(digits()).noise_multiplier == trained.plan.privacy.noise_multiplier
+    assert forecast(digits("data.partition={kind: dirichlet, n_clients: 4}")).n_clients == 4
+
+
+@pytest.mark.parametrize("transforms", ["[]", "[scattering]", "[edges, unit]", "[bandpass]"])
+@pytest.mark.parametrize("flat", ["true", "false"])
+def test_a_forecast_knows_the_shape_of_transformed_images(transforms: str, flat: str):
+    config = digits(f"data.transforms={transforms}", f"data.flat={flat}")
+    assert forecast(config).parameters == len(build(config).result().params)
+
+
+def test_a_forecast_refuses_transforms_that_images_are_too_small_for():
+    with pytest.raises(fedpriv.ConfigError, match=r"^data\.transforms = 'edges': needs 4 pixels a side"):
+        forecast(digits("data={name: mnist, transforms: [edges, edges, edges], partition: {kind: iid, n_clients: 9}}"))
+
+
+def test_a_forecast_says_that_a_run_will_stop_early():
+    found = forecast(digits("privacy.noise_multiplier=2"))
+    assert found.spent.epsilon > 3
+    assert "noise_multiplier=2 is too little for epsilon=3" in found.warnings[0]
+    assert forecast(digits("privacy.noise_multiplier=20")).warnings == ()
+
+
+def test_a_forecast_says_when_a_client_is_smaller_than_a_batch():
+    assert "a client has fewer" in forecast(digits("privacy.sampling.fixed_size.size=144")).batches
+    assert "a client has fewer" not in forecast(digits("privacy.sampling.fixed_size.size=143")).batches
+
+
+def test_a_forecast_warns():
+    assert "delta=0.001 is not below 1/1437" in forecast(digits("privacy.delta=1e-3")).warnings[0]
+    many = forecast(digits("privacy={epsilon: 3, mechanism: laplace}"))
+    assert "needs 24% less noise" in many.warnings[0]
+    assert forecast(digits("privacy={epsilon: 3, mechanism: laplace}", "rounds=2")).warnings == ()
+    assert "makes no promise" in forecast(digits("privacy.at=none")).warnings[0]
+    assert forecast(digits("rounds=3"), timed=True).seconds_per_round > 0
+
+
+def test_a_forecast_of_the_published_variant_says_what_the_claim_amounts_to():
+    found = forecast(digits(*PUBLISHED, "rounds=200", "data.partition.n_clients=2"))
+    assert found.claim is not None
+    assert (found.claim.stated_epsilon, found.claim.basic_total) == (0.05, 10)
+    assert 2 < found.claim.tight_total < 4
+    assert math.isinf(found.spent.epsilon)
+    assert found.to_json()["spent"]["epsilon"] == "inf"
+    assert any("is that of one round" in warning for warning in found.warnings)
+    assert any("depends on the private data" in warning for warning in found.warnings)
+
+
+def test_a_forecast_says_what_the_papers_formula_would_call_the_noise():
+    rate, rounds = 1 / 71, 1000
+    noise = fedpriv.papers.claims.dual_averaging_noise(0.8, rounds, 71, 0.1)
+    graph = "network={topology: {name: complete}, activity: {name: random_edges, count: 1}}"
+    lines = ["strategy={name: dual_averaging}", "data.partition={kind: iid, n_clients: 20}", graph, f"rounds={rounds}"]
+    private = f"privacy={{noise_multiplier: {noise / 2}, sampling: {{poisson: {{rate: {rate}}}}}}}"
+    found = forecast(digits(*lines, private))
+    assert found.formula is not None
+    # the noise of a run covers rounding, too
+    assert found.formula.stated_epsilon == pytest.approx(0.8 / (1 + ROUNDING))
+    assert found.spent.epsilon > 3 * 0.8
+    assert forecast(digits(*lines, private.replace(str(rate), "0.1"))).formula is None
+    assert forecast(digits(private.replace(str(rate), "0.1"))).formula is None
+
+
+def test_steps_that_no_proof_covers_are_said_in_the_plan() -> None:
+    folder = Path(__file__).parents[2] / "configs"
+    said = [
+        forecast(load_config(folder / f"{name}.yaml")).warnings
+        for name in ("digits_tracking", "digits_tracking_published")
+    ]
+    assert [any("proof of convergence needs at most" in warning for warning in each) for each in said] == [False, True]

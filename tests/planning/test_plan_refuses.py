@@ -1,0 +1,54 @@
+"""What a run refuses, its plan refuses with the same words, before anything is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedpriv.config import build, forecast, load_config
+from fedpriv.errors import ConfigError
+
+RUN = Path(__file__).parents[1] / "run.yaml"
+FAR = "log.metrics.far=torch.nn.functional:cross_entropy"
+FEDAVG = "strategy={name: fedavg, learning_rate: 1}"
+REFUSED = {
+    r"compute\.backend = 'ghost': is not for bfloat16": ["compute={precision: bfloat16, backend: ghost}"],
+    r"compute\.dtype = 'float64': with compute\.precision": ["compute={precision: bfloat16, dtype: float64}"],
+    r"compute\.precision = 'bfloat16': is shown for unit sample": [
+        "compute.precision=bfloat16",
+        FEDAVG,
+        "privacy={epsilon: 3, unit: client, at: message}",
+    ],
+    r"compute\.state = 'disk': clients of fedavg keep nothing": ["compute.state=disk", FEDAVG],
+    r"compute\.state = 'disk': every client takes part": ["compute.state=disk"],
+    r"compute\.backend = 'linear': needs one nn\.Linear": ["compute.backend=linear", "model=mnist_cnn"],
+    r"log\.stop\.metric = 'acuracy': is no metric .* there are: test_loss, test_accuracy": ["log.stop.metric=acuracy"],
+    r"log\.stop\.metric = 'client_test_loss_min'": ["log.stop.metric=client_test_loss_min"],
+    r"log\.metrics\.error = 'rmse': is for targets that are numbers": ["log.metrics.error=rmse"],
+    r"log\.metrics\.error = 'rsme': choose 'rmse' or 'mae', or write": ["log.metrics.error=rsme"],
+    r"log\.metrics = 'accuracy': is a metric of fedpriv's": ["log.metrics.accuracy=math:hypot"],
+    r"log\.stop\.better = None: say which way far is better": [
+        "log={metrics: {far: 'torch.nn.functional:cross_entropy'}, stop: {metric: far}}"
+    ],
+    r"log\.client_tests = True: digits does not say whose": ["log.client_tests=true"],
+}
+
+
+@pytest.mark.parametrize("said", REFUSED)
+@pytest.mark.usefixtures("allow_plugins")
+def test_a_plan_refuses_what_its_run_refuses_in_the_same_words(said: str) -> None:
+    found: list[str] = []
+    for make in (build, forecast):
+        with pytest.raises(ConfigError, match=f"^{said}") as caught:
+            make(load_config(RUN, REFUSED[said]))
+        found.append(str(caught.value))
+    assert found[0] == found[1]
+
+
+@pytest.mark.usefixtures("allow_plugins")
+def test_a_plan_takes_what_its_run_takes() -> None:
+    """What a metric gives for examples that are made up is not asked."""
+    stop = ["log.metrics.far=math:hypot", "log.stop={metric: far, better: lower}"]
+    for taken in (stop, ["log.stop.metric=loss"], ["compute.precision=bfloat16"]):
+        assert forecast(load_config(RUN, taken)).releases == 30

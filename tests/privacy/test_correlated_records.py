@@ -1,0 +1,88 @@
+"""Records of noise that is correlated between rounds: read back, priced together, and refused where they do not fit."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from correlated_runs import ROUNDS, training_of
+
+import fedpriv as fp
+from fedpriv.errors import ConfigError, PrivacyError
+from fedpriv.privacy.accounting.accountant import Accountant, account
+from fedpriv.privacy.accounting.gaussian import epsilon_of
+from fedpriv.privacy.correlated import CorrelatedNoise, Factor, sensitivity
+from fedpriv.privacy.record import Record
+
+
+def records_of(**changes: Any) -> list[Record]:
+    return [replace(record, **changes) for record in training_of().plan.records]
+
+
+def test_records_are_read_back_with_their_matrix_alone() -> None:
+    (record, *_), time = records_of(), CorrelatedNoise(fp.BSR(4).factor(ROUNDS, 4), 4)
+    assert record.time == time
+    assert Record.from_json(record.to_json(), factor=time.factor) == record
+    for factor in (None, fp.BSR(3).factor(ROUNDS, 4)):
+        with pytest.raises(ValueError, match="matrix"):
+            Record.from_json(record.to_json(), factor=factor)
+    for wrong in ({"separation": 0}, {"separation": 4.0}, {"separation": True}, {"slot": 4}, {"more": 1}):
+        line = json.loads(record.to_json())
+        line["time"] |= wrong
+        with pytest.raises(ValueError):
+            Record.from_json(json.dumps(line), factor=time.factor)
+
+
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [
+        ([1, 2], "where round 0 must"),
+        ([0, 2], "where round 1 must"),
+        ([0, 1, 1], "where round 2 must"),
+        ([0, 1, 0], "where round 2 must"),
+    ],
+)
+def test_rounds_that_are_missing_or_come_twice_have_no_price(order: list[int], said: str) -> None:
+    records = records_of()
+    with pytest.raises(PrivacyError, match=said):
+        account([records[t] for t in order], 4, 1e-5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"noise_multiplier": 9.0},
+        {"bound": 0.5},
+        {"attempt": 1},
+        {"index": 1},
+        {"query": "message"},
+        {"time": CorrelatedNoise(Factor(), 4, 1)},
+        {"time": CorrelatedNoise(fp.BSR(4).factor(ROUNDS, 4), 5, 1)},
+    ],
+    ids=str,
+)
+def test_a_round_with_other_noise_than_those_before_has_no_price(change: dict[str, Any]) -> None:
+    first, second, *_ = records_of()
+    accountant = Accountant(4, 1e-5)
+    accountant.admit(first)
+    with pytest.raises(PrivacyError, match="other noise"):
+        accountant.admit(replace(second, **change))
+    accountant.admit(second)
+
+
+@pytest.mark.parametrize("change", [{"mechanism": "laplace"}, {"clients": (0,)}, {"sampling": "without_replacement"}])
+def test_a_record_without_a_price_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="Gaussian, from all clients, of all or Poisson draws"):
+        account(records_of(**change)[:1], 4, 1e-5)
+
+
+def test_answers_with_independent_noise_are_added_to_the_price() -> None:
+    records, multiplier = records_of(), records_of()[0].noise_multiplier
+    assert isinstance(multiplier, float)
+    other = replace(records[0], time=None, query="statistic:constraints", index=1, noise_multiplier=2.0)
+    mu2 = (sensitivity(fp.BSR(4).factor(ROUNDS, 4), ROUNDS, 4) / multiplier) ** 2 + 2 / 4
+    found = account([*records, other, replace(other, round=1)], 4, 1e-5)
+    assert found.epsilon == pytest.approx(epsilon_of(math.sqrt(mu2), 1e-5), rel=1e-9)

@@ -1,0 +1,110 @@
+"""Settings of noise that is correlated between rounds: what a configuration says, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import pytest
+from correlated_runs import PRIVACY, training_of
+
+import fedpriv as fp
+from fedpriv.config import build, forecast, load_config
+from fedpriv.errors import ConfigError
+from fedpriv.privacy.correlated import CorrelatedNoise, Factor
+from fedpriv.runs.integrity import _of_turns, findings
+from fedpriv.runs.run_files import RunFiles
+
+# --- what a configuration says ---------------------------------------------------------------------------------
+
+CONFIG = """
+model: softmax
+data: {name: digits, partition: {kind: iid, n_clients: 3}}
+strategy: {name: fedavg, learning_rate: .5}
+privacy: {epsilon: 2, sampling: {cyclic: {blocks: 3}}, noise: {time: {bsr: {band: 3}}}}
+rounds: 6
+seed: 1
+"""
+
+
+def test_a_configuration_can_name_correlated_noise(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    config = load_config(tmp_path / "config.yaml")
+    assert config.promise(3).noise == fp.BSR(3) and config.promise(3).sampling == fp.Cyclic(3)
+    assert build(config, tmp_path / "run").plan.privacy.over_time == CorrelatedNoise(fp.BSR(3).factor(6, 3), 3)
+
+
+def test_an_edited_number_of_blocks_is_found(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    list(build(load_config(tmp_path / "config.yaml"), tmp_path / "run"))
+    folder = RunFiles.read(tmp_path / "run")
+    asked = {"privacy": {"sampling": {"cyclic": {"blocks": 3}}}}
+    assert not findings(replace(folder, config=None)) and not [*_of_turns(replace(folder, config=asked))]
+    for edited in ({"sampling": {"cyclic": {"blocks": 2}}}, {"sampling": "full"}, {}):
+        (found,) = _of_turns(replace(folder, config={"privacy": edited}))
+        assert "blocks take turns" in found.text
+
+
+# --- what is refused -------------------------------------------------------------------------------------------
+
+
+CLIENT = {"unit": "client", "sampling": fp.FullBatch()}
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "poisson": ({"sampling": fp.Poisson(0.1)}, {}, "privacy.sampling"),
+    "fixed size": ({"sampling": fp.FixedSize(2)}, {}, "privacy.sampling"),
+    "laplace": ({"mechanism": fp.Laplace(), "clip": fp.Clip(1.0, "l1")}, {}, "privacy.mechanism"),
+    "schedule": ({"schedule": fp.Geometric(0.9)}, {}, "privacy.schedule"),
+    "secret cohort": ({**CLIENT, "trust": fp.Central(0.5)}, {}, "privacy.trust.cohort_rate"),
+    "random cohort": ({}, {"network": fp.Star(4, fp.FixedCohort(2))}, "network.cohort"),
+    "random cohort of clients": (CLIENT, {"network": fp.Star(4, fp.PoissonCohort(0.5))}, "network.cohort"),
+    "random nodes": ({}, {"network": fp.Graph(nx.cycle_graph(4), activity=fp.RandomNodes(0.5))}, "network.cohort"),
+    "turns of single clients": (CLIENT, {"network": fp.Star(4, fp.CyclicCohort(2))}, "network.cohort"),
+    "both in turns": ({}, {"network": fp.Star(4, fp.CyclicCohort(2))}, "network.cohort"),
+    "two questions": ({}, {"strategy": fp.fedavg(0.5, local_steps=2)}, "privacy.noise"),
+    "differences": ({}, {"strategy": fp.svrg(0.1, epoch_length=2)}, "privacy.noise"),
+    "scaffold": ({}, {"strategy": fp.scaffold(0.1, local_steps=2)}, "privacy.noise"),
+    "a separation of one's own": ({"noise": CorrelatedNoise(Factor((0.5,)), 8)}, {}, "privacy.noise"),
+    "a matrix of one's own, random cohort": (
+        {"noise": CorrelatedNoise(Factor(), 1), **CLIENT},
+        {"network": fp.Star(4, fp.PoissonCohort(0.5))},
+        "network.cohort",
+    ),
+    "no privacy": ({"at": "none"}, {}, "privacy.noise"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_settings_without_a_price_are_refused(name: str) -> None:
+    privacy, options, field = REFUSED[name]
+    with pytest.raises(ConfigError) as error:
+        training_of(replace(PRIVACY, **privacy), **options)
+    assert error.value.field == field
+
+
+@pytest.mark.parametrize("name", ["two questions", "differences", "random cohort", "laplace"])
+def test_cyclic_batches_without_a_price_are_refused_with_independent_noise(name: str) -> None:
+    privacy, options, field = REFUSED[name]
+    with pytest.raises(ConfigError) as error:
+        training_of(replace(PRIVACY, noise=fp.Independent(), **privacy), **options)
+    # nobody asked for noise over time: what does not fit are the batches
+    assert error.value.field == field.replace("privacy.noise", "privacy.sampling")
+
+
+def test_fresh_noise_in_the_middle_is_refused(tmp_path: Path) -> None:
+    training = training_of(folder=tmp_path)
+    next(iter(training))
+    training.folder.close()  # pyright: ignore
+    with pytest.raises(ConfigError, match="fresh_noise"):
+        training_of(folder=tmp_path, resume=True, fresh_noise=True)
+
+
+def test_a_plan_says_how_much_noise_is_kept_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    found = forecast(load_config(tmp_path / "config.yaml"))
+    kept = 2 * 3 * found.parameters * 8 / 1e6
+    assert found.over_time == f"cancels over rounds, {kept:.3g} MB in memory; each sample takes part in one of 3 rounds"
+    assert found.batches == "3 fixed slots of each client's examples, one a round in turn (cyclic)"
+    independent = load_config(tmp_path / "config.yaml", ["privacy.noise=independent"])
+    assert forecast(independent).over_time == "independent; each sample takes part in one of 3 rounds"

@@ -1,0 +1,122 @@
+"""The file of a ledger, read back: what is torn, damaged or of another kind is told apart."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from forging import rewrite
+from ledger_runs import record_of, run_until, stopped, training_in
+
+import fedpriv as fp
+from fedpriv.privacy.ledger_file import FORMAT, read_ledger
+from fedpriv.privacy.record import Record
+
+
+def test_a_torn_last_line_is_cut_and_its_round_repeated(tmp_path: Path) -> None:
+    path = stopped(tmp_path / "torn")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-17])
+    run_until(training_in(tmp_path / "torn", resume=True), 8)
+    unbroken = stopped(tmp_path / "unbroken", stop=8)
+    assert path.read_bytes() == unbroken.read_bytes()
+
+
+def test_reading_leaves_a_torn_file_alone(tmp_path: Path) -> None:
+    path = stopped(tmp_path)
+    torn = path.read_bytes()[:-5]
+    path.write_bytes(torn)
+    assert len(read_ledger(path)) == 4
+    assert path.read_bytes() == torn
+
+
+@pytest.mark.parametrize("damage", ["{}", "not json", '{"round": 1}', "[1]"])
+def test_a_damaged_line_is_named(tmp_path: Path, damage: str) -> None:
+    path = stopped(tmp_path)
+    lines = path.read_text().splitlines()
+    lines[2] = damage
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(fp.LedgerError, match="line 3 does not follow"):
+        training_in(tmp_path, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("noise_multiplier", "5.0"),
+        ("noise_multiplier", True),
+        ("noise_multiplier", None),
+        ("noise_multiplier", float("inf")),
+        ("noise_multiplier", ["a"]),
+        ("noise_multiplier", [[5.0]]),
+        ("rate", "full"),
+        ("rate", {}),
+        ("round", 1.5),
+        ("round", None),
+        ("clients", [0.0, 1.0]),
+        ("clients", 3),
+        ("attempt", "0"),
+        ("trust", 3),
+        ("non_private", False),
+        ("mechanism", ["gaussian"]),
+        ("norm", None),
+    ],
+)
+def test_a_record_with_a_field_of_another_kind_is_damaged(tmp_path: Path, field: str, value: object) -> None:
+    """It would be priced as something else, or break what reads it."""
+    path = tmp_path / "ledger.jsonl"
+    raw = json.loads(record_of(0).to_json()) | {field: value}
+    rewrite(path, [{"fedpriv_ledger": FORMAT, "n_clients": 1, "delta": 1e-5}, raw])
+    with pytest.raises(fp.LedgerError, match="line 2 is damaged"):
+        read_ledger(path)
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    many = replace(record_of(1), clients=(0, 2), noise_multiplier=(5.0, 4.0), rate=(0.5, 1.0), sampling="poisson")
+    exact = replace(record_of(2), mechanism="none", noise_multiplier=0.0, non_private="asked for")
+    for one in (record_of(0), many, exact, replace(record_of(3), noise_multiplier=5, digest="ab", attempt=2**61)):
+        assert Record.from_json(one.to_json()) == one
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        '{"fedpriv_ledger": "2", "n_clients": 1, "delta": 1e-05}',
+        '{"fedpriv_ledger": 7, "n_clients": 1.5, "delta": 1e-05}',
+        '{"fedpriv_ledger": 7, "n_clients": 0, "delta": 1e-05}',
+        '{"fedpriv_ledger": 7, "n_clients": 1, "delta": 1}',
+        '{"fedpriv_ledger": 7, "n_clients": 1, "delta": NaN}',
+        '{"fedpriv_ledger": true, "n_clients": 1, "delta": 1e-05}',
+    ],
+)
+def test_a_header_of_another_kind_is_none(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.write_text(f"{header}\n{record_of(0).to_json()}\n")
+    with pytest.raises(fp.LedgerError, match="line 1 is not a ledger's header"):
+        read_ledger(path)
+
+
+@pytest.mark.parametrize("number", [1, FORMAT - 1, 99])
+def test_a_ledger_of_another_format_is_refused(tmp_path: Path, number: int) -> None:
+    path = tmp_path / "ledger.jsonl"
+    rewrite(path, [{"fedpriv_ledger": number, "n_clients": 1, "delta": 1e-5}, json.loads(record_of(0).to_json())])
+    with pytest.raises(fp.LedgerError, match=f"is of format {number}, and this fedpriv reads format {FORMAT} alone"):
+        read_ledger(path)
+
+
+def test_a_lost_header_is_not_taken_for_one(tmp_path: Path) -> None:
+    """Else the first record would be skipped as the header, and its round be free of charge."""
+    path = stopped(tmp_path)
+    path.write_bytes(path.read_bytes().split(b"\n", 1)[1])
+    with pytest.raises(fp.LedgerError, match="line 1"):
+        training_in(tmp_path, resume=True, fresh_noise=True)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_record_that_is_no_json_is_not_written(bad: float):
+    """A reader would refuse the line, and with it all that was spent."""
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        Record(0, "gradient", 0, "gaussian", 1.0, "sample", "replace_one", bound=bad).to_json()

@@ -1,0 +1,143 @@
+"""The page for a data-protection officer: it answers the ten questions, in every format, and only for sound runs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from commands import fedpriv, refused, trained
+
+from fedpriv.reports.pages import WRITERS, html, markdown, pdf
+from fedpriv.reports.statement import Statement, StatementSection
+
+FEDAVG = "strategy={name: fedavg, learning_rate: 0.5}"
+SHORT = ("data.partition.n_clients=4", "rounds=3")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two runs of epsilon 1 on the same data."""
+    folder = tmp_path_factory.mktemp("runs")
+    return [trained(folder / f"{seed}", "privacy.epsilon=1", f"secret_seed={seed}", *SHORT) for seed in (1, 2)]
+
+
+def page_of(*words: object) -> str:
+    done = fedpriv("statement", *map(str, words))
+    assert done.exit_code == 0, done.stderr
+    return done.stdout
+
+
+def text_of(content: bytes) -> str:
+    """The words of a PDF, in order."""
+    streams = re.findall(rb"stream\r?\n(.*?)endstream", content, re.DOTALL)
+    plain = b"".join(
+        zlib.decompress(base64.a85decode(s.strip(), adobe=s.strip().startswith(b"<~"))) for s in map(_a85, streams)
+    )
+    return " ".join(
+        re.sub(r"\\(.)", r"\1", part.decode("latin-1")) for part in re.findall(rb"\((.*?)(?<!\\)\) Tj", plain)
+    )
+
+
+def _a85(stream: bytes) -> bytes:
+    return b"<~" + stream.strip() if not stream.strip().startswith(b"<~") else stream
+
+
+def test_the_page_of_a_run_says_what_was_protected_from_whom_and_at_which_price(runs: list[Path]):
+    text, head = page_of(runs[0]), json.loads((runs[0] / "result.json").read_text())["head"]
+    answers = {
+        "whose data": "4 data holders with 359 to 360 records each, 1437 in all",
+        "what is protected": "one record (a row, an image) of one data holder; any other value in its place",
+        "how well": "reveals at most epsilon=1 (delta=1e-5) about one record",
+        "how sure": "can become at most 73.2 % sure of one",
+        "who could see what": "| whoever sees messages | all that travels between data holders and server | 1 [a] |",
+        "a person with several records": "epsilon of 10 records of one person",
+        "what was released": "3 x gradient, gaussian noise of 6.46 times what one record can change",
+        "what is simulated": "All data holders were SIMULATED by one operator",
+        "what is not protected": "the number of data holders, how many records each has",
+        "what must be kept secret": "checkpoint.pt holds the secret",
+        "what another run would cost": "| with one more like the last | epsilon=1.466 at delta=1e-5 |",
+        "how to verify": f"3 records in a chain, head {head}",
+    }
+    for question, answer in answers.items():
+        assert answer in text, f"{question}: {text}"
+    assert re.search(r"20\d\d-\d\d-\d\d \d\d:\d\d to 20\d\d-\d\d-\d\d \d\d:\d\d", text)
+    assert "none was set" in text
+
+
+def test_several_runs_are_priced_together(runs: list[Path]):
+    text = page_of(*runs)
+    assert "reveals at most epsilon=1.466 (delta=1e-5)" in text
+    assert "| if answers chose later runs | epsilon=2 at delta=2e-5 |" in text
+    assert "| with one more like the last | epsilon=1.835 at delta=1e-5 |" in text
+    assert all(f"{run}: ledger" in text for run in runs)
+
+
+def test_all_formats_say_the_same_and_belong_to_their_owner(runs: list[Path], tmp_path: Path):
+    places = [tmp_path / f"page{end}" for end in WRITERS]
+    said = page_of(runs[0], *(word for place in places for word in ("--out", place)))
+    assert "reveals at most epsilon=1" in said
+    md, web, paper = (place.read_bytes() for place in places)
+    for wanted in ("SIMULATED", "epsilon of one record", "How can this be verified?", "epsilon=1.466"):
+        assert wanted in md.decode() and wanted in web.decode(), wanted
+    words = text_of(paper)
+    assert "SIMULATED" in words and "epsilon=1.466 at delta=1e-5" in words and "73.2 %" in words
+    assert len(re.findall(rb"/Type /Page\b(?!s)", paper)) == 1, "one page"
+    assert "<script" not in web.decode()
+    assert {oct(place.stat().st_mode & 0o777) for place in places} == {"0o600"}
+    assert "name a file that ends in .md, .html, .pdf" in refused(
+        "statement", str(runs[0]), "--out", str(tmp_path / "a.doc")
+    )
+
+
+def test_altered_and_incomplete_runs_get_no_page(runs: list[Path], tmp_path: Path):
+    shutil.copytree(runs[0], tmp_path / "altered")
+    ledger = tmp_path / "altered" / "ledger.jsonl"
+    ledger.write_text(ledger.read_text().replace('"noise_multiplier":6', '"noise_multiplier":9', 1))
+    assert "altered" in refused("statement", str(tmp_path / "altered"))
+    assert "holds no run" in refused("statement", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (("privacy={at: none}",), ["Not private: epsilon=inf", "no bound"]),
+        (
+            ("privacy={epsilon: 3, trust: {secure_aggregation: {min_honest: 4}}}", FEDAVG),
+            [
+                "All that was released, sums alone, reveals",
+                "The protocol for that was SIMULATED",
+                "the protocol was SIMULATED",
+            ],
+        ),
+        (
+            (
+                "privacy={epsilon: 3, unit: client, at: message, relation: add_remove, trust: central}",
+                FEDAVG,
+            ),
+            [
+                "All that left the trusted server reveals",
+                "everything that one data holder has",
+                "as likely to be among",
+            ],
+        ),
+    ],
+)
+def test_other_trust_and_no_noise_are_said(settings: tuple[str, ...], said: list[str], tmp_path: Path):
+    text = page_of(trained(tmp_path / "run", *settings, *SHORT, "log.tensorboard=false"))
+    for wanted in said:
+        assert wanted in text, text
+
+
+def test_names_from_data_are_shown_and_not_obeyed():
+    rows = (("name|of <b>it</b>", "<script>alert(1)</script> | 多"),)
+    page = Statement("<i>t</i>", "s & t", (StatementSection("q?", ("<p>",), rows, (("a", "b"), ("1", "|")), ("n",)),))
+    web, text = html(page).decode(), markdown(page).decode()
+    assert "<script>" not in web and "&lt;script&gt;" in web and "<i>" not in web
+    assert "name\\|of" in text and "\\| 多" in text
+    assert pdf(page).startswith(b"%PDF") and pdf(replace(page, sections=())).startswith(b"%PDF")

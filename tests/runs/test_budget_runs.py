@@ -1,0 +1,160 @@
+"""Runs that draw on a lifetime budget: they reserve first, pay once, and are refused before their data are read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from budgeted import LOSS, Counted, clients, training
+from commands import fedpriv, refused, trained
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import fedpriv as fp
+from fedpriv.privacy.budget import AT_WORK, Budget
+from fedpriv.privacy.ledger_file import LedgerFile, read_ledger
+from fedpriv.strategies.base import Strategy
+
+
+def test_the_command_line_counts_runs_together_and_refuses_the_third(tmp_path: Path):
+    file = tmp_path / "lifetime.jsonl"
+    made = fedpriv("budget", str(file), "--epsilon", "1.5", "--data", "digits")
+    assert made.exit_code == 0 and "nothing" in made.stdout and "epsilon=1.5 of the data 'digits'" in made.stdout
+    folders = [
+        trained(tmp_path / f"r{i}", "privacy.epsilon=1", f"privacy.budget={file}", f"secret_seed={i}") for i in (1, 2)
+    ]
+    told = json.loads(fedpriv("budget", str(file), "--json").stdout)
+    assert told["epsilon"] == pytest.approx(1.465, abs=1e-3)
+    assert [run["run"] for run in told["runs"]] == [str(folder) for folder in folders]
+    assert {run["state"] for run in told["runs"]} == {"rounds"}
+    accounted = json.loads(fedpriv("account", *map(str, folders), "--json").stdout)
+    assert told["epsilon"] == pytest.approx(accounted["epsilon"], rel=1e-9)
+
+    words = ["train", str(Path(__file__).parents[1] / "run.yaml"), "--out", str(tmp_path / "r3")]
+    said = refused(*words, "privacy.epsilon=1", f"privacy.budget={file}", "rounds=4")
+    for text in (str(file), "allows epsilon=1.5", "is spent by 2 runs", "costs 1", "cost 1.835", "up to epsilon=0."):
+        assert text in said
+    assert not (tmp_path / "r3").exists()
+    shown = fedpriv("budget", str(file)).stdout
+    assert "(delta=1e-5, unit=sample" in shown and "finished" in shown
+    assert "does not exist" in refused(*words, f"privacy.budget={tmp_path / 'none'}")
+
+
+def test_a_run_that_would_overspend_reads_no_example(budget: Budget, tmp_path: Path):
+    before = Counted.reads
+    with pytest.raises(fp.BudgetExhausted, match="Nothing was released"):
+        training(budget.path, tmp_path / "r", privacy={"noise_multiplier": 1.0})
+    assert Counted.reads == before
+    assert not (tmp_path / "r" / "ledger.jsonl").exists()
+    assert not budget.balance().entries
+
+
+def test_the_whole_plan_is_reserved_before_the_first_release(budget: Budget, tmp_path: Path):
+    run = training(budget.path, tmp_path / "r")
+    entry = budget.balance().entries[0]
+    assert entry.epsilon == pytest.approx(run.plan.spent().epsilon) and entry.state == AT_WORK
+    assert read_ledger(tmp_path / "r" / "ledger.jsonl") == []
+    assert LedgerFile.read(tmp_path / "r" / "ledger.jsonl").header.budget == budget.terms.id
+
+
+def test_a_budget_changes_neither_noise_nor_answers(budget: Budget, tmp_path: Path):
+    privacy = [{"budget": None}, {}]
+    with_and_without = [
+        training(budget.path, tmp_path / str(i), privacy=p, secret_seed=7) for i, p in enumerate(privacy)
+    ]
+    for run in with_and_without:
+        list(run)
+    one, other = (read_ledger(tmp_path / name / "ledger.jsonl") for name in "01")
+    assert one == other and one[0].digest
+
+
+def test_a_second_run_with_the_same_noise_is_refused(budget: Budget, tmp_path: Path):
+    list(training(budget.path, tmp_path / "a", secret_seed=7))
+    with pytest.raises(fp.PrivacyError, match="would draw the noise of"):
+        training(budget.path, tmp_path / "b", secret_seed=7)
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """Asks once more where an answer is not zero: a plan, whose answers are zero, cannot foresee it."""
+
+    receives: ClassVar = ("model",)
+    sends: ClassVar = ("update",)
+    memory: ClassVar = "none"
+    linear: ClassVar = False
+
+    def init(self, params: Tensor) -> None:
+        """Nothing is kept."""
+
+    def __call__(self, received: Tensor, state: None, oracle: Any) -> tuple[Tensor, None]:
+        gradient = oracle.gradient(received)
+        return -(oracle.gradient(received) if (gradient != 0).any() else gradient), state
+
+
+def test_what_was_not_reserved_is_not_released(budget: Budget, tmp_path: Path):
+    run = training(budget.path, tmp_path / "r", Strategy(Greedy(), fp.fedavg(0.5).aggregator))
+    with pytest.raises(fp.PrivacyError, match="the plan has no such answer at this price"):
+        list(run)
+    assert len(read_ledger(tmp_path / "r" / "ledger.jsonl")) == 1
+    assert budget.balance().entries[0].state == AT_WORK
+
+
+def test_runs_that_no_epsilon_covers_are_refused(budget: Budget, tmp_path: Path):
+    exact = {"at": "none", "noise_multiplier": None}
+    with pytest.raises(fp.PrivacyError, match="epsilon=inf"):
+        training(budget.path, privacy=exact)
+    with pytest.raises(fp.PrivacyError, match="no epsilon covers"):
+        training(budget.path, optimum=0.1)
+
+
+def test_a_run_in_memory_is_charged_too(budget: Budget):
+    result = fp.train(clients(), fp.fedavg(0.5), fp.Privacy(noise_multiplier=8.0, budget=budget.path), rounds=2)
+    (entry,) = budget.balance().entries
+    assert (entry.run, entry.state) == ("a run in memory", "rounds")
+    assert entry.epsilon == pytest.approx(result.spent.epsilon)
+
+
+def test_a_run_that_cannot_be_set_up_is_not_charged(budget: Budget):
+    broken = [fp.Client(nn.Linear(4, 2), LOSS, DataLoader(TensorDataset(torch.rand(8, 3), torch.zeros(8).long())))]
+    with pytest.raises((fp.FedprivError, RuntimeError)):
+        fp.train(broken, fp.fedavg(0.5), fp.Privacy(noise_multiplier=8.0, budget=budget.path), rounds=2)
+    assert not budget.balance().entries
+
+
+@pytest.mark.distributed
+def test_several_processes_pay_as_one(tmp_path: Path):
+    import subprocess
+
+    file, config = tmp_path / "b.jsonl", str(Path(__file__).parents[1] / "run.yaml")
+    Budget.create(file, epsilon=1.3, delta=1e-5)
+    settings = [
+        "strategy={name: fedavg, learning_rate: 0.5}",
+        "privacy.epsilon=1",
+        f"privacy.budget={file}",
+        "rounds=3",
+    ]
+
+    def train(name: str) -> subprocess.CompletedProcess[str]:
+        words = ["train", config, *settings, "log.tensorboard=false", "--out", str(tmp_path / name), "--processes", "2"]
+        command = [sys.executable, "-m", "fedpriv", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+    assert train("a").returncode == 0
+    assert [one.state for one in Budget(file).balance().entries] == ["rounds"]
+    second = train("b")
+    assert second.returncode == 2 and second.stderr.count("error:") == 1
+    assert "allows epsilon=1.3" in second.stderr
+    assert len(Budget(file).balance().entries) == 1
+
+
+def test_a_budget_is_for_privacy_of_the_settings_it_names(budget: Budget, tmp_path: Path):
+    whole = replace(fp.Privacy(noise_multiplier=8.0, unit="client"), budget=str(budget.path))
+    fp.train(clients(), fp.fedavg(0.5), whole, rounds=2)  # who protects clients protects their examples
+    strict = Budget.create(tmp_path / "clients.jsonl", epsilon=1.9, delta=1e-5, unit="client")
+    with pytest.raises(fp.PrivacyError, match="protects one sample, and the budget one client"):
+        training(strict.path)

@@ -1,0 +1,231 @@
+"""Whatever is edited in a run's folder, `show`, `show --json` and `resume` say so instead of a smaller number."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from edits import ALTERED, INCOMPLETE, OF_RESULTS, in_config, in_metrics, thorough
+from forging import lines_of, plain, rewrite
+from typer.testing import CliRunner
+
+from fedpriv.cli import app
+from fedpriv.config import build, load_config, to_yaml
+from fedpriv.privacy.accounting.accountant import account
+from fedpriv.privacy.chain import linked
+from fedpriv.privacy.ledger_file import read_ledger
+from fedpriv.reports.sinks import Jsonl
+from fedpriv.runs.checkpoint import Checkpoint
+from fedpriv.storage.identity import of_config
+
+CONFIG = str(Path(__file__).parents[1] / "run.yaml")
+SHORT = [
+    "data.partition.n_clients=3",
+    "rounds=6",
+    "secret_seed=7",
+    "compute.threads=1",
+    "log={checkpoint_every: 2, tensorboard: false}",
+]
+
+
+def fedpriv(*words: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, list(words))
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exc_info
+    return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.fixture(scope="session")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    assert fedpriv("train", CONFIG, "--out", str(folder / "finished"), *SHORT)[0] == 0
+    (folder / "stopped").mkdir()
+    config = load_config(Path(CONFIG), SHORT)
+    (folder / "stopped" / "config.yaml").write_text(to_yaml(config))
+    sink = Jsonl(folder / "stopped" / "metrics.jsonl")
+    for report in build(config, folder / "stopped"):
+        sink.write(report)
+        if report.round == 5:  # the checkpoint is of round 4, the ledger holds 5 records
+            break
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedpriv.reports.picture.draw", lambda run, path: None)
+
+
+@pytest.fixture
+def finished(originals: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(originals / "finished", tmp_path / "run"))
+
+
+@pytest.fixture
+def stopped(originals: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(originals / "stopped", tmp_path / "run"))
+
+
+def check_called_out(folder: Path, kind: str) -> None:
+    code, out, err = fedpriv("show", str(folder))
+    assert code in (1, 2), out
+    assert kind in out + err
+    assert "epsilon=" not in next((line for line in out.splitlines() if line.startswith("privacy")), ""), out
+    code, out, err = fedpriv("show", str(folder), "--json")
+    assert code in (1, 2), out
+    assert kind in out + err
+    assert code == 2 or (json.loads(out)["epsilon"], json.loads(out)["integrity"]) == (None, kind)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    code, out, err = fedpriv("resume", str(folder))
+    assert code == 2, out
+    assert kind in err, err
+    assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+EDITS = [*(("altered", name) for name in ALTERED), *(("incomplete", name) for name in INCOMPLETE)]
+
+
+@pytest.mark.parametrize("run", ["stopped", "finished"])
+@pytest.mark.parametrize(("kind", "name"), EDITS)
+def test_a_run_that_was_edited_or_cut(originals: Path, tmp_path: Path, run: str, kind: str, name: str) -> None:
+    folder = Path(shutil.copytree(originals / run, tmp_path / "run"))
+    (ALTERED | INCOMPLETE)[name](folder)
+    check_called_out(folder, kind)
+
+
+@pytest.mark.parametrize("name", OF_RESULTS)
+def test_a_result_that_was_edited(finished: Path, name: str) -> None:
+    edit, kind = OF_RESULTS[name]
+    edit(finished)
+    check_called_out(finished, kind)
+
+
+def test_a_stopped_run_without_a_checkpoint(stopped: Path) -> None:
+    (stopped / "checkpoint.pt").unlink()
+    check_called_out(stopped, "incomplete")
+
+
+def test_a_forgery_that_fits_but_for_what_the_configuration_asks(finished: Path) -> None:
+    (finished / "checkpoint.pt").unlink()
+    thorough(finished, unit="client")
+    assert "config.yaml has unit = 'sample', and the ledger 'client'" in fedpriv("show", str(finished))[1]
+    thorough(finished, unit="sample", delta=1e-3)
+    assert "config.yaml has delta = 1e-05, and the ledger 0.001" in fedpriv("show", str(finished))[1]
+    in_config("privacy", epsilon=1.0)(finished)
+    thorough(finished, delta=1e-5, config=of_config(yaml.safe_load((finished / "config.yaml").read_text())))
+    assert "the ledger's records cost more than the 1 that config.yaml allows" in fedpriv("show", str(finished))[1]
+    in_config("privacy", epsilon=3.0)(finished)
+    thorough(finished, config=of_config(yaml.safe_load((finished / "config.yaml").read_text())))
+    assert fedpriv("show", str(finished))[0] == 0
+
+
+# --- what is no edit -------------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_run_is_sound_and_goes_on_to_the_same_end(stopped: Path, finished_bytes: dict[str, bytes]) -> None:
+    with (stopped / "ledger.jsonl").open("ab") as file:
+        file.write(b'{"round":17,"query":"gra')
+    in_metrics(lambda rows: rows[:4])(stopped)  # a power cut may take what the checkpoint does not count
+    in_config("log", csv=True)(stopped)
+    code, out, _ = fedpriv("show", str(stopped), "--json")
+    facts = json.loads(out)
+    assert (code, facts["integrity"], facts["findings"]) == (0, "sound", [])
+    assert 0 < facts["epsilon"] < 3
+    assert fedpriv("resume", str(stopped))[0] == 0
+    assert {name: (stopped / name).read_bytes() for name in finished_bytes} == finished_bytes
+
+
+@pytest.fixture
+def finished_bytes(originals: Path) -> dict[str, bytes]:
+    return {name: (originals / "finished" / name).read_bytes() for name in ("ledger.jsonl", "metrics.jsonl")}
+
+
+def test_a_finished_run_is_sound_without_its_checkpoint(finished: Path) -> None:
+    """It holds the secret seed, so it is not handed on."""
+    (finished / "checkpoint.pt").unlink()
+    code, out, _ = fedpriv("show", str(finished))
+    assert code == 0
+    assert "6 records in a chain" in out
+
+
+# --- for whoever holds the key ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def key(originals: Path, tmp_path: Path) -> str:
+    path = tmp_path / "run.key"
+    path.write_text(fedpriv("key", str(originals / "finished"))[1])
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["stopped", "finished"])
+def test_what_the_run_wrote_is_sealed_with_its_key(name: str, key: str, originals: Path) -> None:
+    code, out, _ = fedpriv("show", str(originals / name), "--verify", key)
+    assert code == 0
+    assert "every line sealed with the key" in out
+    assert json.loads(fedpriv("show", str(originals / name), "--verify", key, "--json")[1])["sealed"] is True
+
+
+def test_a_forgery_that_fits_in_all_files_is_found_by_the_key_alone(finished: Path, key: str) -> None:
+    thorough(finished, noise_multiplier=1e3)
+    (finished / "checkpoint.pt").unlink()
+    epsilon = account(read_ledger(finished / "ledger.jsonl"), 3, 1e-5).epsilon
+    assert epsilon < 0.01
+    result = plain(json.loads((finished / "result.json").read_text()))
+    result |= {"epsilon": epsilon, "per_client_epsilon": [epsilon] * 3}
+    (finished / "result.json").write_text(json.dumps(linked(result, result["head"], b"")))
+    assert fedpriv("show", str(finished))[0] == 0
+    code, out, _ = fedpriv("show", str(finished), "--verify", key)
+    assert code == 1
+    assert "altered" in out
+    assert "line 1 is not sealed with this key" in out
+
+
+def test_a_result_of_somebody_without_the_key(finished: Path, key: str) -> None:
+    result = plain(json.loads((finished / "result.json").read_text())) | {"test_accuracy": 1.0}
+    (finished / "result.json").write_text(json.dumps(linked(result, result["head"], b"another")))
+    assert fedpriv("show", str(finished))[0] == 0
+    code, out, _ = fedpriv("show", str(finished), "--verify", key)
+    assert (code, "result.json is not sealed with this key" in out) == (1, True)
+
+
+def test_a_resume_holds_the_key(stopped: Path) -> None:
+    """Records past the checkpoint and the metrics: nothing but their seals tells that they were made anew."""
+    in_metrics(lambda rows: rows[:4])(stopped)
+    whole = (stopped / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    lines = lines_of(stopped / "ledger.jsonl")
+    rewrite(stopped / "ledger.jsonl", [*lines[:-1], lines[-1] | {"noise_multiplier": 1e3}])
+    forged_last = (stopped / "ledger.jsonl").read_bytes().splitlines(keepends=True)[-1]
+    (stopped / "ledger.jsonl").write_bytes(b"".join([*whole[:-1], forged_last]))
+    assert fedpriv("show", str(stopped))[0] == 0
+    code, _, err = fedpriv("resume", str(stopped))
+    assert (code, "line 6 is not sealed with this key" in err) == (2, True), err
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"noise_multiplier": 1e3}, "line 2 has noise multiplier 1000.0 where the plan has "),
+        ({"planned": 60}, "line 1 has planned = 60, and the run's plan 6"),
+        ({"n_clients": 30}, "line 1 has n_clients = 30, and the run's plan 3"),
+    ],
+)
+def test_a_resume_makes_the_plan_anew(stopped: Path, changes: dict[str, object], said: str) -> None:
+    """Even by who has the key, and changes the checkpoint too."""
+    saved = torch.load(stopped / "checkpoint.pt", weights_only=True)
+    key = Checkpoint.load(stopped / "checkpoint.pt", torch.device("meta")).randomness().seal_key()
+    torch.save(saved | {"head": thorough(stopped, key, **changes)[saved["records"]]}, stopped / "checkpoint.pt")
+    assert fedpriv("show", str(stopped))[0] == 0
+    code, _, err = fedpriv("resume", str(stopped))
+    assert (code, said in err) == (2, True), err
+
+
+def test_another_key_and_no_key(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("00" * 32)
+    code, out, _ = fedpriv("show", str(finished), "--verify", str(tmp_path / "key"))
+    assert (code, "another run's key" in out) == (1, True)
+    (tmp_path / "key").write_text("not a key")
+    assert "holds no key" in fedpriv("show", str(finished), "--verify", str(tmp_path / "key"))[2]
+    assert "one run" in fedpriv("show", str(finished), str(finished), "--verify", str(tmp_path / "key"))[2]

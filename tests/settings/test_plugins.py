@@ -1,0 +1,311 @@
+"""Names outside the catalogue: not imported without the user's word, not called before they are what they must be."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from fedpriv.cli import app
+from fedpriv.config import load_config
+from fedpriv.errors import ConfigError
+from fedpriv.models import MODELS
+from fedpriv.models.constraints import CONSTRAINTS, ClassLossAtMost, Constraint, LossAtMost
+from fedpriv.network.activity import ACTIVITIES, Activity, Always
+from fedpriv.settings import plugins
+from fedpriv.settings.plugins import Registry, RegistryEntry, build, checked, find, resolve_object
+
+RUN = Path(__file__).parents[1] / "run.yaml"
+NUMBER = 3
+
+
+class Pair(tuple[int, int]):
+    __slots__ = ()
+
+
+def pair(left: int, right: int = 2) -> Pair:
+    return Pair((left, right))
+
+
+def unannotated(left):
+    raise AssertionError("called before it was checked")
+
+
+REGISTRY: Registry[RegistryEntry[Any]] = Registry({"pair": RegistryEntry(pair, "two numbers")}, (Pair,))
+
+
+@pytest.mark.usefixtures("allow_plugins")
+def test_an_object_of_the_users():
+    assert resolve_object(f"{__name__}:pair") is pair
+    assert resolve_object("collections:OrderedDict").__name__ == "OrderedDict"
+
+
+@pytest.mark.parametrize("reference", ["pair", ":pair", "module:", "a.b.c"])
+def test_the_form_is_checked(reference):
+    with pytest.raises(ConfigError, match=r"model = .*package\.module:Name"):
+        resolve_object(reference, field="model")
+
+
+@pytest.mark.usefixtures("allow_plugins")
+def test_what_is_not_found_is_answered_with_the_nearest():
+    with pytest.raises(ConfigError, match="has no 'OrderDict'; did you mean 'OrderedDict'"):
+        resolve_object("collections:OrderDict")
+    with pytest.raises(ConfigError, match="no module 'colections'; did you mean 'collections'"):
+        resolve_object("colections:OrderedDict")
+    with pytest.raises(ConfigError, match=r"no module 'fedpriv\.modles'; did you mean 'fedpriv\.models'"):
+        resolve_object("fedpriv.modles:MnistCNN")
+    with pytest.raises(ConfigError, match=r"no module 'zzqqxx' .*PYTHONPATH"):
+        resolve_object("zzqqxx.part:Name")
+
+
+@pytest.mark.usefixtures("allow_plugins")
+def test_a_module_that_does_not_import_is_explained(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "needs_more.py").write_text("import zzqqxx\n")
+    (tmp_path / "is_broken.py").write_text("1 / 0\n")
+    with pytest.raises(ConfigError, match="'needs_more' imports 'zzqqxx': install it"):
+        resolve_object("needs_more:Name")
+    with pytest.raises(ConfigError, match="importing 'is_broken' failed with ZeroDivisionError"):
+        resolve_object("is_broken:Name")
+
+
+@pytest.mark.usefixtures("allow_plugins")
+def test_options_and_context():
+    assert build("pair", REGISTRY, {"left": 1}, field="x") == (1, 2)
+    assert build("pair", REGISTRY, {"right": 5}, field="x", context={"left": 4, "unused": 0}) == (4, 5)
+    assert build(f"{__name__}:pair", REGISTRY, {"left": 1, "right": 1}, field="x") == (1, 1)
+    assert build("builtins:dict", Registry({}, (dict,)), {"a": 1}, field="x") == {"a": 1}
+
+
+@pytest.mark.usefixtures("allow_plugins")
+def test_wrong_options_are_named():
+    with pytest.raises(ConfigError, match=r"x\.lefft = 1: unknown; did you mean 'left'"):
+        build("pair", REGISTRY, {"lefft": 1}, field="x")
+    with pytest.raises(ConfigError, match=r"x\.left = None: pair needs this option"):
+        build("pair", REGISTRY, {}, field="x")
+    with pytest.raises(ConfigError, match="x = 'pairs': unknown; did you mean 'pair'"):
+        build("pairs", REGISTRY, {}, field="x")
+    with pytest.raises(ConfigError, match="is a int, not a class or function"):
+        build(f"{__name__}:NUMBER", REGISTRY, {}, field="x")
+    with pytest.raises(ConfigError, match=r"cannot be made of these options \(TypeError"):
+        build("torch.nn:Linear", MODELS, {"in_features": "x", "out_features": 3}, field="model")
+
+
+# --- what must be said first
+
+
+OUTSIDE = [
+    "model={name: 'marks:Net'}",
+    "model={name: 'marks:mark'}",
+    "loss='marks:Net'",
+    "strategy='marks:mark'",
+    "data={name: 'marks:mark', partition: {kind: iid, n_clients: 2}}",
+    "network={topology: 'marks:mark'}",
+    "network={topology: ring, mixing: 'marks:mark'}",
+    "network={topology: ring, activity: {name: function, function: 'marks:mark'}}",
+    "network={topology: ring, activity: 'marks:mark'}",
+    "problem={objective: 'marks:mark'}",
+    "problem={constraints: ['marks:mark']}",
+    "privacy.schedule={function: 'marks:mark'}",
+]
+
+
+@pytest.fixture
+def marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder whose module leaves a mark when it is imported, and another when it is called."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "marks.py").write_text(
+        "open('imported', 'w')\ndef mark(*a, **b):\n    open('called', 'w')\nclass Net:\n    __init__ = mark\n"
+    )
+    yield tmp_path
+    sys.modules.pop("marks", None)
+
+
+@pytest.mark.parametrize("override", OUTSIDE)
+@pytest.mark.parametrize("command", ["plan", "train"])
+def test_a_configuration_runs_no_code_unless_the_user_says_so(override: str, command: str, marks: Path):
+    done = CliRunner().invoke(app, [command, str(RUN), override])
+    assert done.exit_code == 2
+    assert "add --allow-plugins (or set FEDPRIV_ALLOW_PLUGINS=1" in done.stderr
+    assert {path.name for path in marks.iterdir()} <= {"marks.py", "__pycache__"}
+
+
+@pytest.mark.parametrize("override", OUTSIDE)
+def test_what_is_not_of_the_right_kind_is_not_called(override: str, marks: Path):
+    done = CliRunner().invoke(app, ["plan", str(RUN), override, "--allow-plugins"])
+    assert done.exit_code == 2
+    assert (marks / "imported").exists(), done.stderr
+    assert not (marks / "called").exists()
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_resume_and_topology_ask_too(marks: Path):
+    folder = marks / "run"
+    folder.mkdir()
+    (folder / "config.yaml").write_text(RUN.read_text().replace("model: softmax", "model: 'marks:Net'"))
+    (folder / "ledger.jsonl").write_text('{"fedpriv_ledger": 1}\n')
+    for words in (["resume", str(folder)], ["topology", "marks:mark", "4"]):
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 2
+        assert not (marks / "imported").exists(), words
+
+
+def test_the_word_holds_for_one_command_only(marks: Path):
+    assert CliRunner().invoke(app, ["plan", str(RUN), "model='marks:Net'", "--allow-plugins"]).exit_code == 2
+    assert not plugins.are_allowed()
+    with pytest.raises(ConfigError, match="allow-plugins"):
+        resolve_object("marks:Net")
+
+
+def test_python_says_it_with_a_block(marks: Path):
+    override = [f"model={{name: '{__name__}:Own', width: 3}}"]
+    with pytest.raises(ConfigError, match=r"with fedpriv\.allow_plugins\(\)"):
+        load_config(RUN, override)
+    with plugins.allow_plugins():
+        assert load_config(RUN, override).model.options == {"width": 3}
+
+
+@pytest.mark.usefixtures("allow_plugins")
+@pytest.mark.parametrize("reference", ["os:system", "shutil:rmtree", "builtins:print", "builtins:int"])
+def test_a_function_of_the_round_is_one(reference: str):
+    with pytest.raises(ConfigError, match=reference):
+        load_config(RUN, [f"privacy.schedule={{function: '{reference}'}}"])
+
+
+# --- what is what
+
+
+class Own(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+
+
+def own(width: int) -> Own:
+    return Own(width)
+
+
+def either(width: int) -> Own | nn.Linear:
+    return Own(width)
+
+
+def any_one(width: int) -> Any:
+    return Own(width)
+
+
+class OwnConstraint:
+    def __init__(self) -> None:
+        self.equality = (False,)
+
+    def values(self, model, inputs, targets):
+        return torch.zeros(1)
+
+    def sums(self):
+        return None
+
+
+def own_constraint() -> Constraint:
+    return OwnConstraint()
+
+
+@pytest.mark.parametrize("found", [Own, own, either, nn.Linear])
+def test_what_gives_a_module(found: Callable[..., Any]):
+    assert checked(found, (nn.Module,), "x:y", "model") is found
+
+
+@pytest.mark.parametrize("found", [Pair, pair, unannotated, any_one, "Own", nn.Module(), torch.relu, print])
+def test_what_does_not(found: object):
+    with pytest.raises(ConfigError, match="model = 'x:y'"):
+        checked(found, (nn.Module,), "x:y", "model")
+
+
+@pytest.mark.parametrize("found", [LossAtMost, ClassLossAtMost, OwnConstraint, own_constraint])
+def test_a_protocol_is_met_by_its_methods(found: Callable[..., Any]):
+    assert checked(found, CONSTRAINTS.makes, "x:y", "problem.constraints") is found
+    assert checked(Always, ACTIVITIES.makes, "x:y", "network.activity") is Always
+    for kinds in (ACTIVITIES.makes, (nn.Module, Activity)):
+        with pytest.raises(ConfigError):
+            checked(OwnConstraint, kinds, "x:y", "network.activity")
+
+
+# --- installed packages
+
+
+def installed(folder: Path, name: str, *lines: str) -> None:
+    """What an installer leaves of a package with entry points."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    (folder / f"{name}.py").write_text(
+        "import fedpriv, torch\n"
+        "class Wide(torch.nn.Linear):\n"
+        "    'A wide layer.'\n"
+        "    def __init__(self, n_features: int, n_classes: int, width: int = 3) -> None:\n"
+        "        super().__init__(n_features, n_classes)\n"
+        "    def forward(self, x: torch.Tensor) -> torch.Tensor:\n"
+        "        return super().forward(x.flatten(1))\n"
+        "def slow(rate: float = 0.1) -> fedpriv.Strategy:\n"
+        "    'Slow averaging.'\n"
+        "    return fedpriv.fedavg(rate)\n"
+        "def few() -> fedpriv.data.Split:\n"
+        "    train, test = torch.zeros(2, 8, 2)\n"
+        "    parts = [torch.utils.data.TensorDataset(x, torch.arange(8) % 2) for x in (train, test)]\n"
+        "    return fedpriv.data.Split(*parts, 2, None, 'few')\n"
+        "def nothing():\n"
+        "    raise AssertionError('called')\n"
+    )
+
+
+def test_an_installed_package_registers_by_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    installed(
+        tmp_path,
+        "zz_wide",
+        *("[fedpriv.models]", "wide = zz_wide:Wide", "softmax = zz_wide:nothing"),
+        *("[fedpriv.strategies]", "slow = zz_wide:slow", "[fedpriv.data]", "few = zz_wide:few"),
+    )
+    words = ["model={name: wide, width: 4}", "strategy={name: slow, rate: 0.5}"]
+    words += ["data={name: few, partition: {kind: iid, n_clients: 2}}"]
+    planned = CliRunner().invoke(app, ["plan", str(RUN), *words])
+    assert planned.exit_code == 0, planned.stderr
+    assert "slow, 30 rounds" in planned.stdout
+    assert "wide" in MODELS and MODELS["wide"].description == "A wide layer. (of zz_wide)"
+    assert MODELS["softmax"].description.startswith("softmax regression"), "fedpriv's own names stay"
+    assert "did you mean 'wide'" in CliRunner().invoke(app, ["plan", str(RUN), "model=widee"]).stderr
+
+
+def test_a_broken_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    installed(tmp_path, "zz_broken", "[fedpriv.models]", "gone = zz_broken:Gone", "odd = zz_broken:nothing")
+    with pytest.raises(ConfigError, match="of zz_broken: AttributeError"):
+        find("gone", MODELS, "model")
+    with pytest.raises(ConfigError, match=r"entry point fedpriv\.models = 'zz_broken:nothing'"):
+        find("odd", MODELS, "model")
+
+
+FOR_CHECKERS = """
+from __future__ import annotations
+from typing import TYPE_CHECKING
+from torch import nn
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+class Net(nn.Linear):
+    def __init__(self, width: Decimal = 3) -> None:
+        super().__init__(width, 2)
+"""
+
+
+@pytest.mark.usefixtures("allow_plugins")
+def test_an_annotation_that_cannot_be_read_is_an_error_and_not_an_option_unchecked(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "for_checkers.py").write_text(FOR_CHECKERS)
+    with pytest.raises(ConfigError, match=r"for_checkers:Net\.__init__.*name 'Decimal' is not defined.*import"):
+        load_config(RUN, ["model={name: 'for_checkers:Net', width: nonsense}"])

@@ -1,0 +1,139 @@
+"""Words of other libraries in Python: each is answered with what to write here, and the number that it would be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from answers import answer, clients, run
+
+import fedpriv
+
+# --- another word for a setting ---------------------------------------------------------------------------------------
+
+OF_PRIVACY = {
+    "eps": (3.0, "write epsilon=3.0"),
+    "target_epsilon": (3.0, "write epsilon=3.0"),
+    "target_delta": (1e-6, "write delta=1e-06"),
+    "sigma": (1.1, "write noise_multiplier=1.1"),
+    "max_grad_norm": (1.5, "write clip=fedpriv.Clip(1.5)"),
+    "clip_norm": (1.5, "write clip=fedpriv.Clip(1.5)"),
+    "C": (1.5, "write clip=fedpriv.Clip(1.5)"),
+    "sample_rate": (0.02, "write sampling=fedpriv.Poisson(rate=0.02)"),
+    "batch_size": (64, "write sampling=fedpriv.Poisson(rate=64 / n) (n is the number of examples of a client"),
+    "batches": (20, "write sampling=fedpriv.Poisson(rate=1 / 20)"),
+    "poisson_sampling": (True, "write sampling=fedpriv.Poisson(rate=0.01)"),
+    "noise_type": ("laplace", "write mechanism=fedpriv.Gaussian()"),
+    "secure_aggregation": (True, "write trust=fedpriv.SecureAggregation(min_honest=5)"),
+    "user_level": (True, 'write unit="client"'),
+    "alphas": ([2, 3], "leave it out"),
+    "epsilonn": (3.0, "did you mean 'epsilon'"),
+    "lr": (0.1, "strategy=fedpriv.fedavg(learning_rate=0.1)"),
+}
+
+
+@pytest.mark.parametrize("word", OF_PRIVACY)
+def test_other_words_for_settings_of_privacy(word: str):
+    value, write = OF_PRIVACY[word]
+    said = answer(lambda: fedpriv.Privacy(**{word: value}))
+    assert said.startswith(f"privacy.{word} = ")
+    assert write in said
+
+
+OF_A_RUN = {
+    "epsilon": (3.0, "privacy=fedpriv.Privacy(epsilon=3.0)"),
+    "target_epsilon": (3.0, "privacy=fedpriv.Privacy(epsilon=3.0)"),
+    "max_grad_norm": (1.0, "privacy=fedpriv.Privacy(..., clip=fedpriv.Clip(1.0))"),
+    "lr": (0.1, "strategy=fedpriv.fedavg(learning_rate=0.1)"),
+    "num_rounds": (5, "write rounds=5"),
+    "optimizer": ("adam", "fedpriv.fedavg(learning_rate=0.1, optimizer=fedpriv.Adam())"),
+    "momentum": (0.9, "optimizer=fedpriv.Momentum(0.9)"),
+    "weight_decay": (0.01, "optimizer=fedpriv.AdamW(weight_decay=0.01)"),
+    "scheduler": ("cosine", "learning_rate=fedpriv.Cosine(0.1, rounds=100)"),
+    "device": ("cuda", 'compute=fedpriv.Compute(device="cuda")'),
+    "gpu": (True, 'compute=fedpriv.Compute(device="cuda")'),
+    "fp16": (True, 'compute=fedpriv.Compute(precision="bfloat16")'),
+    "tensorboard": (True, 'sinks=[fedpriv.sinks.TensorBoard("runs/a")]'),
+    "log_dir": ("runs/a", 'sinks=[fedpriv.sinks.TensorBoard("runs/a")]'),
+    "output_dir": ("runs/a", 'folder="runs/a"'),
+    "verbose": (1, "progress=True"),
+    "val_loader": (None, "test=dataset"),
+    "criterion": (None, "fedpriv.make_clients(model, loss, datasets)"),
+    "random_state": (0, "seed=0"),
+    "eval_every": (5, "evaluate_every=5"),
+    "early_stopping": (5, 'stop=fedpriv.Stop("accuracy", patience=5)'),
+    "clients_per_round": (5, "network=fedpriv.Star(n_clients, cohort=fedpriv.FixedCohort(5))"),
+    "fraction_fit": (0.5, "network=fedpriv.Star(n_clients, cohort=fedpriv.PoissonCohort(0.5))"),
+    "topology": ("ring", "network=fedpriv.Graph("),
+    "fairness": (True, "fedpriv.Problem(constraints="),
+    "rouns": (5, "did you mean 'rounds'"),
+}
+
+
+@pytest.mark.parametrize("word", OF_A_RUN)
+@pytest.mark.parametrize("call", [fedpriv.train, fedpriv.Training])
+def test_other_words_for_arguments_of_a_run(call: Any, word: str):
+    value, write = OF_A_RUN[word]
+    if call is fedpriv.Training and word in ("tensorboard", "verbose"):
+        write = f"fedpriv.train(..., {write})"  # it is iterated over, and tells nobody
+    if call is fedpriv.Training and word == "log_dir":
+        write = "folder='runs/a'"
+    said = answer(lambda: call(clients(), fedpriv.fedavg(0.1), fedpriv.Privacy(epsilon=3.0), **{word: value}))
+    assert said.startswith(f"{word} = ")
+    assert write in said
+
+
+OF_STRATEGIES = {
+    "lr": (fedpriv.fedavg, 0.5, "write learning_rate=0.5"),
+    "epochs": (fedpriv.fedavg, 5, "write local_steps=5"),
+    "mu": (fedpriv.fedprox, 0.1, "write proximal=0.1"),
+    "server_lr": (fedpriv.fedopt, 0.1, "write server_learning_rate=0.1"),
+    "ema": (fedpriv.fedavg, 0.99, "write average=fedpriv.Ema(0.99)"),
+    "step_size": (fedpriv.gradient_descent, 0.1, "write learning_rate=0.1"),
+    "learning_rate": (fedpriv.decentralized_sgd, 0.1, "write step_size=0.1"),
+    "momentum": (fedpriv.fedavg, 0.9, "write optimizer=fedpriv.Momentum(0.9)"),
+    "weight_decay": (fedpriv.gradient_descent, 0.1, "write regularizer=fedpriv.strategies.proximal.L2(0.1)"),
+    "betas": (fedpriv.Adam, (0.9, 0.99), "write beta1=0.9, beta2=0.999"),
+    "max_lr": (fedpriv.Cosine, 0.1, "write peak=0.1"),
+    "max_norm": (fedpriv.Clip, 2.0, "write bound=2.0"),
+    "sample_rate": (fedpriv.Poisson, 0.1, "write rate=0.1"),
+    "batch_size": (fedpriv.FixedSize, 64, "write size=64"),
+    "log_dir": (fedpriv.sinks.TensorBoard, "a", "write folder='a'"),
+}
+
+
+@pytest.mark.parametrize("word", OF_STRATEGIES)
+def test_other_words_for_options_of_algorithms(word: str):
+    call, value, write = OF_STRATEGIES[word]
+    assert write in answer(lambda: call(**{word: value}))
+
+
+# --- with the number that it would be ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sampling", "steps", "rounds"),
+    [
+        (fedpriv.FullBatch(), 1, 3),
+        (fedpriv.Poisson(0.02), 1, 150),
+        (fedpriv.Poisson(0.02), 5, 30),
+        (fedpriv.FixedSize(64), 1, 10),  # 200 examples a client: 9.4 batches are three epochs
+        (fedpriv.Cyclic(4), 1, 12),
+    ],
+)
+def test_epochs_are_answered_with_rounds(sampling: Any, steps: int, rounds: int):
+    privacy = fedpriv.Privacy(epsilon=3.0, sampling=sampling)
+    said = answer(lambda: fedpriv.train(clients(), fedpriv.fedavg(0.1, steps), privacy, epochs=3))
+    assert f"write rounds={rounds}:" in said
+
+
+def test_epochs_of_cohorts_take_more_rounds():
+    strategy, network = fedpriv.fedavg(0.1), fedpriv.Star(2, fedpriv.PoissonCohort(0.5))
+    privacy = fedpriv.Privacy(epsilon=3.0)
+    assert "write rounds=6:" in answer(lambda: fedpriv.train(clients(), strategy, privacy, epochs=3, network=network))
+    assert "rounds" in answer(lambda: fedpriv.train(clients(), epochs=3)), "without privacy settings it has no number"
+
+
+def test_a_batch_size_is_answered_with_its_rate():
+    assert "fedpriv.Poisson(rate=0.32)), for the 200 examples" in answer(lambda: run(batch_size=64))
+    assert "fedpriv.Poisson(rate=1))" in answer(lambda: run(batch_size=1000))

@@ -1,0 +1,167 @@
+"""One thing where another is meant, too few arguments or too many: the answer says what to write."""
+
+from __future__ import annotations
+
+import networkx
+import pytest
+import torch
+from answers import CNN, answer, clients, dataset, run
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import fedpriv
+from fedpriv import DataError
+
+SAID = {
+    "fedavg": (lambda: run(strategy="fedavg"), "strategy = 'fedavg': make it with fedpriv.fedavg(learning_rate=0.1)"),
+    "FedProx": (lambda: run(strategy="FedProx"), "make it with fedpriv.fedprox(learning_rate=0.1, proximal=0.1)"),
+    "none": (lambda: run(privacy="none"), 'make it with fedpriv.Privacy(at="none")'),
+    "a device for compute": (lambda: run(compute="cuda:0"), "make it with fedpriv.Compute()"),
+    "cuda for compute": (lambda: run(compute="cuda"), 'make it with fedpriv.Compute(device="cuda")'),
+    "a patience": (lambda: run(stop=5), 'make it with fedpriv.Stop("accuracy", patience=5)'),
+    "a ring": (lambda: run(network="ring"), "make it with fedpriv.Graph(networkx.cycle_graph(10))"),
+    "torch's scheduler": (
+        lambda: fedpriv.fedavg(torch.optim.lr_scheduler.StepLR(torch.optim.SGD(CNN.parameters(), lr=0.1), 3)),
+        "is torch's: write fedpriv.Cosine(peak=0.1, rounds=100), or a function of the round",
+    ),
+    "no such one": (lambda: run(strategy="zzz"), "make it with fedpriv.fedavg(learning_rate=0.1)"),
+    "the function": (lambda: run(strategy=fedpriv.fedavg), "call it, e.g. fedpriv.fedavg(learning_rate=0.1)"),
+    "torch SGD": (
+        lambda: run(strategy=torch.optim.SGD(CNN.parameters(), lr=0.3, momentum=0.9)),
+        "write fedpriv.fedavg(learning_rate=0.3, optimizer=fedpriv.Momentum(0.9))",
+    ),
+    "torch Adam": (
+        lambda: fedpriv.fedavg(0.1, optimizer=torch.optim.Adam(CNN.parameters())),
+        "strategy.optimizer = Adam",
+    ),
+    "a word for an optimizer": (
+        lambda: fedpriv.fedavg(0.1, optimizer="adam"),
+        "strategy.optimizer = 'adam': make it with fedpriv.Adam()",
+    ),
+    "a mechanism for privacy": (
+        lambda: run(privacy="gaussian"),
+        "make it with fedpriv.Privacy(epsilon=3.0, delta=1e-5, mechanism=fedpriv.Gaussian())",
+    ),
+    "a number for privacy": (lambda: run(privacy=2.0), "make it with fedpriv.Privacy(epsilon=2.0)"),
+    "no privacy": (lambda: run(privacy=None), 'fedpriv.Privacy(at="none")'),
+    "the class": (lambda: run(privacy=fedpriv.Privacy), "is a class: make one with fedpriv.Privacy("),
+    "a number for a clip": (lambda: fedpriv.Privacy(epsilon=1.0, clip=2.0), "make it with fedpriv.Clip(bound=2.0)"),
+    "a word for a mechanism": (
+        lambda: fedpriv.Privacy(epsilon=1.0, mechanism="laplace"),
+        "privacy.mechanism = 'laplace': make it with fedpriv.Laplace()",
+    ),
+    "a class for a mechanism": (
+        lambda: fedpriv.Privacy(epsilon=1.0, mechanism=fedpriv.Laplace),
+        "make it with fedpriv.Laplace()",
+    ),
+    "a word for trust": (lambda: fedpriv.Privacy(epsilon=1.0, trust="central"), "make it with fedpriv.Central()"),
+    "a word for batches": (
+        lambda: fedpriv.Privacy(epsilon=1.0, sampling="fixed_size"),
+        "make it with fedpriv.FixedSize(size=10)",
+    ),
+    "a rate for batches": (lambda: fedpriv.Privacy(epsilon=1.0, sampling=0.1), "fedpriv.Poisson(rate=0.1)"),
+    "a graph for a network": (
+        lambda: run(network=networkx.cycle_graph(4)),
+        "fedpriv.Graph(networkx.cycle_graph(10))",
+    ),
+    "gpu": (lambda: fedpriv.Compute(device="gpu"), "compute.device = 'gpu': write 'cuda'"),
+    "gpu:1": (lambda: fedpriv.Compute(device="gpu:1"), "write 'cuda:1'"),
+    "a torch device": (lambda: fedpriv.Compute(device=torch.device("cpu")), "write 'cpu'"),
+    "a torch dtype": (lambda: fedpriv.Compute(dtype=torch.float64), "choose 'float32' or 'float64'"),
+    "one client": (lambda: run(clients=clients()[0]), "clients = 'a Client': is one client: give a list of them"),
+    "one model": (lambda: run(clients=CNN), "fedpriv.Client(model, loss, loader)"),
+    "models": (lambda: run(clients=[CNN, CNN]), "clients[0] = 'a Linear': is no client"),
+    "loaders": (
+        lambda: run(clients=[clients()[0], DataLoader(dataset())]),
+        "clients[1] = 'a DataLoader': is no client: write fedpriv.Client(model, loss, loader)",
+    ),
+    "data sets": (lambda: run(clients=[dataset()]), "write fedpriv.make_clients(model, loss, datasets)"),
+    "a generator": (lambda: run(clients=(client for client in clients())), "list(clients)"),
+    "a dict": (lambda: run(clients=dict(enumerate(clients()))), "list(clients.values())"),
+    "no clients": (lambda: run(clients=[]), "at least one client"),
+    "one data set": (
+        lambda: fedpriv.make_clients(CNN, nn.CrossEntropyLoss(), dataset()),
+        "make_clients.datasets = 'a TensorDataset': is one data set: give a list",
+    ),
+    "loaders for data sets": (
+        lambda: fedpriv.make_clients(CNN, nn.CrossEntropyLoss(), [DataLoader(dataset())]),
+        "make_clients.datasets[0] = 'a DataLoader': is a loader: give its data set, loader.dataset",
+    ),
+    "tensors for a data set": (
+        lambda: fedpriv.make_clients(CNN, nn.CrossEntropyLoss(), [(torch.ones(2, 4), torch.ones(2))]),
+        "TensorDataset(inputs, targets)",
+    ),
+    "a data set for a loader": (
+        lambda: fedpriv.Client(CNN, nn.CrossEntropyLoss(), dataset()),
+        "client.loader = 'a TensorDataset': is no loader: write torch.utils.data.DataLoader(dataset)",
+    ),
+    "a class for a loss": (
+        lambda: fedpriv.make_clients(CNN, nn.CrossEntropyLoss, [dataset()]),
+        "make the loss, CrossEntropyLoss()",
+    ),
+    "a name for a loss": (lambda: fedpriv.make_clients(CNN, "cross_entropy", [dataset()]), "resolve_loss"),
+    "a class for a model": (lambda: fedpriv.make_clients(nn.Linear, nn.MSELoss(), [dataset()]), "is a class"),
+    "a loader for test data": (lambda: run(test=DataLoader(dataset())), "loader.dataset"),
+    "tensors for test data": (lambda: run(test=(torch.ones(2, 4), torch.ones(2))), "TensorDataset(inputs, targets)"),
+    "a folder for sinks": (lambda: run(sinks="runs/a"), "sinks=[fedpriv.sinks.TensorBoard('runs/a')]"),
+    "one sink": (lambda: run(sinks=Sink()), "sinks=[sink]"),
+    "a class for a sink": (lambda: run(sinks=[fedpriv.sinks.TensorBoard]), "TensorBoard('runs/a')"),
+    "a sink that never closes": (lambda: run(sinks=[HalfASink()]), "def close(self) -> None"),
+    "a list of metrics": (lambda: run(metrics=["f1"]), "by name"),
+}
+
+
+class Sink:
+    def write(self, report: object) -> None: ...
+    def close(self) -> None: ...
+
+
+class HalfASink:
+    def write(self, report: object) -> None: ...
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_an_argument_of_another_kind_is_answered_with_the_right_one(name: str):
+    typed, said = SAID[name]
+    assert said in answer(typed)
+
+
+def test_a_loader_without_labels_is_refused():
+    bare = DataLoader(TensorDataset(torch.ones(4, 4)))
+    with pytest.raises(DataError, match=r"inputs without targets.*TensorDataset\(inputs, targets\)"):
+        fedpriv.train(
+            [fedpriv.Client(CNN, nn.CrossEntropyLoss(), bare)],
+            fedpriv.fedavg(0.1),
+            fedpriv.Privacy(epsilon=3.0),
+            rounds=1,
+        )
+
+
+# --- too few, too many ------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_argument_is_explained_with_an_example():
+    assert answer(fedpriv.fedavg).startswith(
+        "strategy.learning_rate = (not given): is needed: Step size of the clients"
+    )
+    assert answer(fedpriv.fedavg).endswith("e.g. fedpriv.fedavg(learning_rate=0.1)")
+    assert "Each example joins the batch with probability `rate`" in answer(fedpriv.Poisson)
+    assert "rounds = (not given): is needed: Number of rounds; e.g. fedpriv.train(" in answer(
+        lambda: fedpriv.train(clients(), fedpriv.fedavg(0.1), fedpriv.Privacy(epsilon=3.0))
+    )
+    assert "target epsilon" in answer(fedpriv.Privacy)
+
+
+def test_an_argument_that_goes_by_name_is_refused_by_its_place():
+    three = clients(), fedpriv.fedavg(0.1), fedpriv.Privacy(epsilon=3.0)
+    assert "write its name, e.g. rounds=...; by their places go clients, strategy, privacy" in answer(
+        lambda: fedpriv.train(*three, 10)
+    )
+
+
+def test_one_argument_too_many_is_refused():
+    assert "is one too many: fedpriv.Poisson(rate=0.01) takes rate" in answer(lambda: fedpriv.Poisson(0.1, 10))
+
+
+def test_an_argument_that_is_given_twice_is_refused():
+    assert "is given twice" in answer(lambda: fedpriv.fedavg(0.1, learning_rate=0.2))

@@ -1,0 +1,131 @@
+"""A word of a configuration means one thing, and no text keeps the reader busy for long."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from fedpriv.config import load_config
+from fedpriv.errors import ConfigError
+from fedpriv.storage.strict_yaml import DEEPEST, read
+
+RUN = Path(__file__).parents[1] / "run.yaml"
+
+
+def test_what_is_read():
+    text = "{a: 1e-5, b: 3, c: -0.5, d: .inf, e: true, f: ~, g: [x, 'yes', '020'], h: 2020-01-01, i: {1: .5}}"
+    assert read(text, "text") == {
+        "a": 1e-5,
+        "b": 3,
+        "c": -0.5,
+        "d": float("inf"),
+        "e": True,
+        "f": None,
+        "g": ["x", "yes", "020"],
+        "h": "2020-01-01",
+        "i": {1: 0.5},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("epsilon: 3\nepsilon: 300", r"epsilon is given twice \(line 2, column 1\)"),
+        ("a: {b: 1, b: 1}", "b is given twice"),
+        *((f"seed: {word}", f"{word} is true|{word} is a truth") for word in ("yes", "No", "on", "OFF")),
+        *((f"a: {number}", "plain decimal") for number in ("020", "-007", "1:20", "12:30:45", "1_000", "0x1F", "0b1")),
+        ("a: 0o17", "plain decimal"),
+        ("a: .nan", "is no number"),
+        ("a: 1e999", "too large"),
+        ("a: " + "9" * 5000, "5000 digits"),
+        ("a: &x [1]\nb: *x", "aliases"),
+        ("a: !!int 020", "no tags"),
+        ("!!python/object/apply:os.system [ls]", "no tags"),
+        ("? [1, 2]\n: 3", "a key must be a word"),
+        ('a: "\\0"', "no text has"),
+        ('a: "\\uD800"', "no text has"),
+        ("a: 1\n---\na: 2", "is not YAML: .*another document"),
+        ("a: [", "is not YAML"),
+    ],
+)
+def test_what_may_mean_something_else_is_refused_in_one_short_line(text: str, message: str):
+    with pytest.raises(ConfigError, match=message) as caught:
+        read(text, "text")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 30))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        BOMB,
+        "[" * 3000,
+        "{a: " * 3000,
+        "- " * 3000,
+        "? " * 3000,
+        "a: " + "x" * 10**7,
+        "a: [" + "1," * 40_000 + "]",
+        "- a\n" * 24_000,
+        "".join(f"a{i}:\n" for i in range(12_000)),
+    ],
+    ids=lambda text: text[:8],
+)
+def test_what_never_ends_is_refused_at_once(text: str):
+    start = time.monotonic()
+    with pytest.raises(ConfigError):
+        read(text, "text")
+    assert time.monotonic() - start < 5
+
+
+def test_an_ordinary_depth_is_no_matter():
+    text = "[" * DEEPEST + "]" * DEEPEST
+    assert str(read(text, "text")) == text
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "rounds=true",
+        "rounds=3.0",
+        "rounds=1e9",
+        "rounds=1000000000",
+        "rounds='3'",
+        "seed=true",
+        "privacy.epsilon=true",
+        "privacy.epsilon='3'",
+        "privacy.durable=1",
+        "strategy.rho.scale=true",
+        "strategy={name: fedavg, learning_rate: 1, local_steps: true}",
+        "strategy={name: fedavg, learning_rate: 1, adaptive_clip: {share: '0.1'}}",
+        "network.outages=[{node: true}]",
+        "data.flat=1",
+        "compute.device=3",
+        "compute.threads=100000",
+        "problem.constraints=[{name: loss_at_most, bound: true}]",
+    ],
+)
+def test_a_value_of_another_kind_is_not_made_to_fit(override: str):
+    with pytest.raises(ConfigError, match=override.split("=")[0].split(".")[-1]):
+        load_config(RUN, [override])
+
+
+def test_a_long_value_is_cut():
+    with pytest.raises(ConfigError) as caught:
+        load_config(RUN, [f"model={'x' * 50_000}"])
+    assert len(str(caught.value)) < 1000
+    with pytest.raises(ConfigError) as caught:
+        load_config(RUN, [".".join("a" * 5000) + "=1"])
+    assert len(str(caught.value)) < 1000
+
+
+def test_an_error_can_show_any_value():
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert "too large to show" in str(ConfigError("seed", 10**5000, "give less"))
+    assert "seed = " in str(ConfigError("seed", deep, "give less"))

@@ -1,0 +1,181 @@
+"""An algorithm of one's own: it trains, and where it is faulty the answer says which line to write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from answers import answer, clients
+from torch import Tensor
+
+import fedpriv
+
+
+class Step:
+    receives: ClassVar[tuple[str, ...]] = ("model",)
+    sends: ClassVar[tuple[str, ...]] = ("gradient",)
+    memory: ClassVar[str] = "private"
+    linear: ClassVar[bool] = True
+
+    def init(self, params: Tensor) -> object:
+        return None
+
+    def __call__(self, received: Tensor, state: object, oracle: Any) -> object:
+        return oracle.gradient(received), state
+
+
+@dataclass(frozen=True)
+class Kept:
+    model: Tensor
+
+
+class Descend:
+    receives: ClassVar[tuple[str, ...]] = ("gradient",)
+    sends: ClassVar[tuple[str, ...]] = ("model",)
+    is_sum: ClassVar[bool] = True
+
+    def init(self, params: Tensor) -> object:
+        return params, Kept(params)
+
+    def __call__(self, message: Tensor, network: Any, state: Any) -> object:
+        model = state.model - 0.1 * network.mean(message)
+        return model, Kept(model)
+
+
+def paired(step: object = None, aggregator: object = None) -> fedpriv.Strategy:
+    return fedpriv.Strategy(step or Step(), aggregator or Descend())  # pyright: ignore
+
+
+def changed(base: type, **members: Any) -> object:
+    """An object of the class with these members, without those that are None."""
+    held = {**{name: value for name, value in vars(base).items() if not name.startswith("__") or name == "__call__"}}
+    held.update(members)
+    return type("Own", (), {name: value for name, value in held.items() if value is not None})()
+
+
+def test_an_own_algorithm_trains():
+    result = fedpriv.train(clients(), paired(), fedpriv.Privacy(epsilon=3.0), rounds=2)
+    assert result.rounds == 2
+
+
+OWN = {
+    "no sends": (
+        lambda: paired(changed(Step, sends=None)),
+        'add to the class: sends: ClassVar[tuple[str, ...]] = ("gr',
+    ),
+    "no receives": (lambda: paired(changed(Step, receives=None)), "receives: ClassVar[tuple[str, ...]] = "),
+    "no linear": (lambda: paired(changed(Step, linear=None)), "linear: ClassVar[bool] = False"),
+    "no memory": (lambda: paired(changed(Step, memory=None)), 'memory: ClassVar[Memory] = "private"'),
+    "no init": (lambda: paired(changed(Step, init=None)), "add def init(self, params: Tensor)"),
+    "no call": (lambda: paired(changed(Step, __call__=None)), "def __call__(self, received: Tensor, state: None"),
+    "no is_sum": (lambda: paired(None, changed(Descend, is_sum=None)), "is_sum: ClassVar[bool] = False"),
+    "no says in the aggregator": (lambda: paired(None, changed(Descend, sends=None)), "has no sends: add to the class"),
+    "a class": (lambda: paired(Step), "make it with Step()"),
+    "a function": (lambda: paired(lambda x: x), "is no LocalStep"),
+    "text": (lambda: paired(changed(Step, sends="gradient")), "is text: write a tuple, ('gradient',)"),
+    "is_sum as a word": (lambda: paired(None, changed(Descend, is_sum="yes")), "must be True or False"),
+    "another word": (
+        lambda: paired(changed(Step, sends=("update",))),
+        "sends ('update',) but Descend receives ('gradient',)",
+    ),
+    "a call without oracle": (
+        lambda: paired(changed(Step, __call__=lambda self, received, state: (received, state))),
+        "cannot be called with 3 arguments: write def __call__(self, received: Tensor, state: None, oracle: Oracle)",
+    ),
+    "no state returned": (
+        lambda: paired(changed(Step, __call__=lambda self, received, state, oracle: received)),
+        "must return two things: return message, state",
+    ),
+    "no model returned": (
+        lambda: paired(None, changed(Descend, init=lambda self, params: params)),
+        "Own.init -> a Tensor': must return two things: return received, state",
+    ),
+    "one mean": (
+        lambda: paired(None, changed(Descend, __call__=lambda self, message, network, state: (message.mean(0), state))),
+        "a row for each client; for [3, 2] it is [2]; a mean over clients is network.mean",
+    ),
+    "another shape next time": (
+        lambda: paired(
+            None,
+            changed(
+                Descend,
+                init=lambda self, params: (torch.cat([params, params], 1), Kept(params)),
+                __call__=lambda self, message, network, state: (network.mean(message)[:, :2], state),
+            ),
+        ),
+        "has the shape [3, 2], and Own.init gives [3, 4]: give the same one",
+    ),
+    "one row": (
+        lambda: paired(None, changed(Descend, init=lambda self, params: (params[:1], Kept(params)))),
+        "send one row to all with network.scatter(row), or row.expand_as(params)",
+    ),
+    "losses for messages": (
+        lambda: paired(
+            changed(Step, __call__=lambda self, received, state, oracle: (oracle.exact(received)[0], state))
+        ),
+        "the message must have the shape [n, dim], a row for each client; for [3, 2] it is [3]",
+    ),
+    "a list for a message": (
+        lambda: paired(changed(Step, __call__=lambda self, received, state, oracle: ([0.0], state))),
+        "must be a tensor [n, dim], a row for each client; it is a list",
+    ),
+    "a list for a state": (
+        lambda: paired(changed(Step, init=lambda self, params: [params])),
+        "its state has a list: keep tensors and numbers, in a dataclass, a tuple or a dict, or None",
+    ),
+    "one state for all clients": (
+        lambda: paired(changed(Step, init=lambda self, params: {"velocity": params[0]})),
+        "velocity must have a row for each client, [n, ...]; for 3 clients it is [2]",
+    ),
+    "a state that grows": (
+        lambda: paired(
+            changed(Step, __call__=lambda self, received, state, oracle: (oracle.gradient(received), {"t": 1}))
+        ),
+        "its state has the parts t, and Own.init makes none (None): keep the same ones",
+    ),
+    "a question that no oracle knows": (
+        lambda: paired(changed(Step, __call__=lambda self, received, state, oracle: (oracle.grad(received), state))),
+        "the oracle has none of this name; did you mean 'gradient'",
+    ),
+    "an exchange that no network knows": (
+        lambda: paired(
+            None, changed(Descend, __call__=lambda self, message, network, state: (network.average(message), state))
+        ),
+        "the network has none of this name",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_faulty_own_algorithm_is_answered_with_the_line_to_write(name: str):
+    made, said = OWN[name]
+    assert said in answer(made)
+
+
+def test_an_own_algorithm_may_send_more_than_parameters():
+    """Two vectors in a row, as in gradient tracking."""
+
+    def two(self: object, received: Tensor, state: object, oracle: Any) -> object:
+        gradient = oracle.gradient(received)
+        return torch.cat([gradient, gradient], 1), state
+
+    def mean(self: object, message: Tensor, network: Any, state: Any) -> object:
+        model = state.model - 0.1 * network.mean(message)[:, : state.model.shape[1]]
+        return model, Kept(model)
+
+    strategy = paired(changed(Step, __call__=two), changed(Descend, __call__=mean))
+    assert fedpriv.train(clients(), strategy, fedpriv.Privacy(epsilon=3.0), rounds=1).rounds == 1
+
+
+def test_an_own_algorithm_for_a_fixed_number_of_clients_is_left_to_the_plan():
+    """The made-up clients are three, which is no reason to refuse it."""
+
+    def weighted(self: object, message: Tensor, network: Any, state: Any) -> object:
+        return network.mean(message * torch.tensor([[0.5], [1.5]])), state
+
+    result = fedpriv.train(
+        clients(), paired(None, changed(Descend, __call__=weighted)), fedpriv.Privacy(epsilon=3.0), rounds=1
+    )
+    assert result.rounds == 1

@@ -1,0 +1,177 @@
+"""`fedpriv tune` on real runs: its price, a kill, what it refuses, and what stays hidden."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from commands import DIGITS, fedpriv, refused
+
+import fedpriv as fp
+from fedpriv.config import load_config
+from fedpriv.errors import BudgetExhausted, ConfigError, FedprivError, PrivacyError
+from fedpriv.privacy.accounting import gaussian
+from fedpriv.tuning import Search, SearchSettings, Space
+
+QUICK = ["data.partition.n_clients=3", "rounds=3", "seed=0", "compute.threads=1", "log.checkpoint_every=1"]
+RHO = {"strategy.rho.scale": {"low": 0.01, "high": 10.0, "log": True}}
+
+
+def search(*overrides: str, space: object = RHO, **settings: object) -> Search:
+    return Search(
+        load_config(DIGITS, [*QUICK, *overrides]), Space.of(space), SearchSettings(**{"trials": 3, **settings})
+    )
+
+
+def central(**settings: object) -> Search:
+    config = yaml.safe_load(Path(DIGITS).read_text()) | {"strategy": {"name": "fedavg", "learning_rate": 0.5}}
+    config |= {"rounds": 2, "privacy": {"epsilon": 1, "delta": 1e-5, "trust": "central"}}
+    made = fp.config.base.check(fp.config.Config, config)
+    space = Space.of({"strategy.learning_rate": {"low": 0.01, "high": 1.0}})
+    return Search(made, space, SearchSettings(**{"trials": 3, "sampler": "random", **settings}))
+
+
+def quiet(number: int, report: object) -> None:
+    """Watches nothing."""
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_the_price_is_that_of_all_answers(sampler: str):
+    """Three runs of epsilon 3, unsampled Gaussian."""
+    price = search(sampler=sampler).price
+    mu = gaussian.ratio_of(3.0, 1e-5)
+    assert price.one_trial.epsilon == pytest.approx(3, rel=1e-3)
+    assert price.spent.epsilon == pytest.approx(gaussian.epsilon_of(3**0.5 * mu, 1e-5), rel=1e-3)
+
+
+def test_settings_that_are_chosen_beforehand_may_cost_differently():
+    space = {"rounds": [2, 4], "privacy.noise_multiplier": [20.0, 40.0]}
+    found = search("privacy.epsilon=null", "privacy.noise_multiplier=20", space=space, sampler="random", trials=6)
+    chosen = found._choices(6)
+    mu2 = sum(one["rounds"] / one["privacy.noise_multiplier"] ** 2 for one in chosen)
+    assert len({tuple(one.values()) for one in chosen}) > 1
+    assert found.price.spent.epsilon == pytest.approx(gaussian.epsilon_of(mu2**0.5, 1e-5), rel=1e-3)
+    learning = search("privacy.epsilon=null", "privacy.noise_multiplier=20", space=space, trials=6)
+    with pytest.raises(ConfigError, match="all trials cost alike"):
+        assert learning.price
+
+
+def test_a_search_that_was_killed_goes_on_and_pays_once(tmp_path: Path):
+    """In the middle of the second trial, between two checkpoints."""
+    whole, broken = search("log.checkpoint_every=2"), search("log.checkpoint_every=2")
+
+    def killed(number: int, report: fp.RoundReport) -> None:
+        if (number, report.round) == (1, 1):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        broken.run(tmp_path / "a", killed)
+    begun = json.loads((tmp_path / "a" / "trials" / "trials.json").read_text())["trials"]
+    found = broken.run(tmp_path / "a", quiet)
+    assert [one.chosen for one in found.trials[:2]] == [one["chosen"] for one in begun]
+    told = [
+        (path.parent.name, line["round"])
+        for path in sorted((tmp_path / "a").glob("trials/*/ledger.jsonl"))
+        for line in map(json.loads, path.read_text().splitlines())
+        if "query" in line
+    ]
+    assert len(told) == len(set(told)) == 3 * 3
+    folders = [str(path.parent) for path in sorted((tmp_path / "a").glob("trials/*/result.json"))]
+    counted = json.loads(fedpriv("account", *folders, "--json").stdout)
+    assert counted["epsilon"] == pytest.approx(whole.price.spent.epsilon, rel=1e-9)
+    again = broken.run(tmp_path / "a", killed)  # finished: nothing runs
+    assert again.best == found.best and again.score == max(one.score for one in found.trials)
+
+
+def test_the_command_plans_searches_and_draws(tmp_path: Path):
+    (tmp_path / "space.yaml").write_text(yaml.safe_dump(RHO))
+    words = ["tune", DIGITS, str(tmp_path / "space.yaml"), *QUICK, "--trials", "2", "--out", str(tmp_path / "out")]
+    planned = json.loads(fedpriv(*words, "--plan", "--json").stdout)
+    assert not (tmp_path / "out").exists()
+    done = fedpriv(*words, "--json")
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["epsilon"] == planned["epsilon"] > found["one_trial"] and found["score"] > 0
+    assert (tmp_path / "out" / "trials.png").stat().st_size > 10_000
+    assert set(found["chosen"]) == {"strategy.rho.scale"} and Path(found["best"], "model.pt").exists()
+    assert "holds another search" in refused(*words[:-4], "--trials", "3", *words[-2:])
+    assert "would cost epsilon=" in refused(*words[:-1], str(tmp_path / "b"), "--epsilon", "3.5")
+    assert not (tmp_path / "b").exists()
+
+
+def test_only_the_best_model_of_a_hidden_search_is_left(tmp_path: Path):
+    made = central(hidden="geometric")
+    one, price = made.price.one_trial.epsilon, made.price
+    assert one < price.spent.epsilon and price.spent.accountant == "rdp" and "only the best" in price.rests_on
+
+    def heard(number: int, report: object) -> None:
+        raise AssertionError("a hidden trial was told")
+
+    found = made.run(tmp_path, heard)
+    assert found.trials == () and found.best == tmp_path / "best"
+    assert {path.name for path in tmp_path.iterdir()} <= {"best", "search.json", ".lock"}
+    assert {path.name for path in found.best.iterdir()} == {"best.json", "model.pt", "config.yaml"}
+    assert "number" not in (tmp_path / "search.json").read_text()
+    assert made.run(tmp_path, heard) == found
+
+
+def test_a_hidden_search_is_for_who_sees_the_final_model_alone():
+    with pytest.raises(PrivacyError, match="trust: local"):
+        assert search(sampler="random", hidden="poisson").price
+    with pytest.raises(ConfigError, match="would tell how many"):
+        search("privacy.budget=b", sampler="random", hidden="poisson")
+    with pytest.raises(ConfigError, match="do not depend on earlier trials"):
+        SearchSettings(5, hidden="poisson")
+    with pytest.raises(ConfigError, match="more than 1"):
+        SearchSettings(1, sampler="random", hidden="geometric")
+
+
+def test_a_search_reserves_all_its_trials_in_a_lifetime_budget(tmp_path: Path):
+    budget = fp.Budget.create(tmp_path / "budget", epsilon=7.0, delta=1e-5)
+    made = search(f"privacy.budget={tmp_path / 'budget'}")
+    assert made.price.spent.epsilon < 7
+    made.run(tmp_path / "a", quiet)
+    made.run(tmp_path / "a", quiet)
+    entries = budget.balance().entries
+    assert [one.state for one in entries] == ["rounds"]
+    assert budget.balance().spent.epsilon == pytest.approx(made.price.spent.epsilon, rel=1e-6)
+    with pytest.raises(BudgetExhausted):
+        search(f"privacy.budget={tmp_path / 'budget'}").run(tmp_path / "b", quiet)
+    assert not list((tmp_path / "b").glob("trials/0*"))
+
+
+@pytest.mark.parametrize(
+    ("space", "said"),
+    [
+        ({}, "give fields with ranges"),
+        ({"data.partition.n_clients": [2, 3]}, "the same in all trials"),
+        ({"privacy.delta": [1e-5, 1e-6]}, "the same in all trials"),
+        ({"rounds": {"low": 5, "high": 5}}, "must be below"),
+        ({"rounds": {"low": 0, "high": 5, "log": True}}, "above 0"),
+        ({"rounds": {"low": 1, "hihg": 5}}, "high"),
+        ({"rounds": []}, "list single values"),
+        ({"rounds": [2, 2]}, "each once"),
+        ({"rounds": 5}, "mapping"),
+    ],
+)
+def test_spaces_that_cannot_be_searched(space: object, said: str):
+    with pytest.raises(ConfigError, match=said):
+        Space.of(space)
+
+
+@pytest.mark.parametrize("metric", ["train_accuracy", "optimality_gap", "accuracy"])
+def test_scores_on_private_data_are_refused(metric: str):
+    with pytest.raises(ConfigError, match="answer about them"):
+        SearchSettings(5, metric=metric)
+
+
+def test_trials_would_share_noise_of_one_secret_seed():
+    with pytest.raises(ConfigError, match="same noise"):
+        search("secret_seed=1")
+
+
+def test_a_metric_that_runs_do_not_have(tmp_path: Path):
+    with pytest.raises(FedprivError, match="no metric of these runs"):
+        search(metric="test_rmse", better="lower", trials=1).run(tmp_path, quiet)
