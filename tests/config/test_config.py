@@ -115,7 +115,7 @@ def test_every_partition_shares_out_all_examples(kind: str):
     options = kind if kind.startswith("{") else f"{{kind: {kind}}}"
     training = build(digits(f"data.partition={options}", "data.partition.n_clients=4"))
     assert len(training.population) == 4
-    assert int(training.population.part.sizes.sum()) == 1437
+    assert int(training.population.shard.sizes.sum()) == 1437
 
 
 def test_initial_parameters_do_not_show_a_part_of_a_seed_too_large_to_guess():

@@ -44,7 +44,7 @@ def test_gradients_are_those_of_one_example_at_a_time(name: str, dtype: torch.dt
     kind = KINDS[name]
     model = kind.make()
     population = Population(clients(kind, model), dtype=dtype)
-    population.start_alike()
+    population.reset_models()
     validate_per_example(population)
     chosen = select_backend("auto", population).name
     assert chosen in kind.backend

@@ -67,6 +67,6 @@ def test_the_choice_of_a_backend_does_not_look_at_the_data() -> None:
     model = nn.Sequential(Looking(E, E), nn.Linear(E, CLASSES))
     data = [Rows(torch.full((6, E), 5.0), torch.zeros(6).long()) for _ in "ab"]
     population = Population(fp.make_clients(model, nn.CrossEntropyLoss(), data))
-    population.start_alike()
+    population.reset_models()
     assert select_backend("auto", population).name == "ghost"
     assert len(largest) > 10 and max(largest) <= 1

@@ -64,9 +64,9 @@ def test_an_audit_exceeds_the_claim_only_if_one_block_comes_again(
     inputs = torch.zeros(n, blocks)
     inputs[present, 0] = 1.0
     if broken:  # slot 0 in every round, and the ledger is told what it should have been
-        honest = BatchSampler._chosen
+        honest = BatchSampler._draw_batches
         monkeypatch.setattr(
-            BatchSampler, "_chosen", lambda self, *asked: _at_round(self, 0, lambda: honest(self, *asked))
+            BatchSampler, "_draw_batches", lambda self, *asked: _at_round(self, 0, lambda: honest(self, *asked))
         )
     factor = fp.BSR(3).factor(rounds, blocks)
     found = answers(inputs, fp.BSR(3), blocks, rounds, multiplier)

@@ -120,11 +120,11 @@ def test_every_example_takes_part_in_its_rounds_only() -> None:
     training = training_of()
     seen: dict[int, list[tuple[int, ...]]] = {}
     for t in range(8):
-        training.oracle.answerer._draws.begin_round(t, torch.arange(4))
-        chosen = training.oracle.answerer._draws._chosen(fp.Cyclic(4), 0, torch.arange(4))
+        training.oracle.answerer._sampler.begin_round(t, torch.arange(4))
+        chosen = training.oracle.answerer._sampler._draw_batches(fp.Cyclic(4), 0, torch.arange(4))
         starts = np.concatenate([[0], chosen.counts.cumsum()])
         for client in range(4):
-            seen.setdefault(client, []).append(tuple(chosen.places[starts[client] : starts[client + 1]].tolist()))
+            seen.setdefault(client, []).append(tuple(chosen.positions[starts[client] : starts[client + 1]].tolist()))
     for client, size in enumerate(SIZES):
         assert seen[client][:4] == seen[client][4:]
         assert sorted(sum(seen[client][:4], ())) == list(range(size))

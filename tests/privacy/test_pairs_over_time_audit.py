@@ -11,7 +11,7 @@ from pairs_over_time import ROUNDS
 from torch import Tensor
 
 import fedpriv as fp
-from fedpriv.audit.noise import noise as noise_check
+from fedpriv.audit.noise import check_noise as noise_check
 from fedpriv.privacy.correlated import Factor
 from fedpriv.privacy.noise_history import NoiseHistory
 from fedpriv.privacy.pairwise import Pairwise

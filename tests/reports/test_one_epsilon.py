@@ -70,7 +70,7 @@ def test_a_run_that_ends_itself_has_one_epsilon_everywhere(tmp_path: Path) -> No
     assert "  4 of 20 " in comparison.table([found, found])[1]
     training = fp.Training(clients(), stops_at_four(), fp.Privacy(epsilon=2, delta=1e-3), rounds=20)
     list(training)
-    price = training.population.clients[0].outcome_of
+    price = training.population.clients[0].released_price
     assert price == str(training.result().spent)
     assert "4 rounds (of 20: the strategy said that it was done" in str(training.result())
 

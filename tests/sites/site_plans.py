@@ -14,7 +14,7 @@ from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.sites import Site, propose
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.messages import TrainRequest, pack, unpack_response
-from fedpriv.sites.plan_filter import of_one
+from fedpriv.sites.plan_filter import single_site_record
 
 DIM = 640
 BUDGET = 2.2
@@ -65,7 +65,7 @@ class Plans:
         for number in range(len(self.plans)):
             path = self.ledger(number)
             if path.exists():
-                records += [of_one(record, NORTH, 4) for record in LedgerFile.read(path).records]
+                records += [single_site_record(record, NORTH, 4) for record in LedgerFile.read(path).records]
         return account(records, 1, 1e-5).epsilon if records else 0.0
 
 

@@ -15,9 +15,9 @@ from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.record import Record
 from fedpriv.sites import Site
 from fedpriv.sites.federation_plan import FederationPlan
-from fedpriv.sites.on_record import Kept
+from fedpriv.sites.on_record import SessionState
 from fedpriv.sites.site_folder import SiteFolder
-from fedpriv.sites.statement import statement_of_site
+from fedpriv.sites.statement import site_statement
 
 
 def test_two_plans_run_in_turn_share_the_budget(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_site_says_what_all_its_plans_have_spent(tmp_path: Path) -> None:
     found.restart()
     assert found.site.spent().epsilon == pytest.approx(whole, rel=1e-9)
     found.site.close()
-    text = str(statement_of_site(found.folder))
+    text = str(site_statement(found.folder))
     assert f"epsilon={round_up(whole)}" in text
 
 
@@ -120,14 +120,14 @@ class Killed(BaseException):
 
 def kill(found: Plans, number: int, place: str) -> None:
     """Asks, and ends the process in the middle of the answer; then the site is started again."""
-    append, keep = Ledger._append, SiteFolder.keep
+    append, keep = Ledger._append, SiteFolder.write_session_state
 
     def append_killed(ledger: Ledger, record: Record) -> None:
         if place == "behind the line of the ledger":
             append(ledger, record)
         raise Killed
 
-    def keep_killed(folder: SiteFolder, proposal: FederationPlan, kept: Kept) -> None:
+    def keep_killed(folder: SiteFolder, proposal: FederationPlan, kept: SessionState) -> None:
         if place == "behind the kept reply":
             keep(folder, proposal, kept)
         raise Killed
@@ -136,7 +136,7 @@ def kill(found: Plans, number: int, place: str) -> None:
         if "ledger" in place:
             patch.setattr(Ledger, "_append", append_killed)
         else:
-            patch.setattr(SiteFolder, "keep", keep_killed)
+            patch.setattr(SiteFolder, "write_session_state", keep_killed)
         try:
             found.ask(number)
         except Killed:
@@ -189,5 +189,5 @@ def test_no_order_of_plans_restarts_and_kills_passes_the_budget(
     found.restart()
     found.site.prepare()
     assert found.site.spent().epsilon == pytest.approx(found.epsilon(), rel=1e-9)
-    assert f"epsilon={round_up(found.epsilon())}" in str(statement_of_site(found.folder)) or not found.released()
+    assert f"epsilon={round_up(found.epsilon())}" in str(site_statement(found.folder)) or not found.released()
     found.site.close()

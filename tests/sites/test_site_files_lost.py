@@ -13,7 +13,7 @@ from site_plans import BUDGET, Plans, plans_of
 
 from fedpriv.errors import LedgerError
 from fedpriv.sites import Site
-from fedpriv.sites.statement import draw_site, statement_of_site
+from fedpriv.sites.statement import draw_site, site_statement
 
 
 def remove_ledger(found: Plans) -> None:
@@ -52,7 +52,7 @@ def test_a_site_without_one_of_its_files_cannot_be_opened(tmp_path: Path, remove
     with pytest.raises(LedgerError, match="unknown"):
         Site(found.folder)
     with pytest.raises(LedgerError, match="unknown"):
-        statement_of_site(found.folder)
+        site_statement(found.folder)
     with pytest.raises(LedgerError, match="unknown"):
         draw_site(found.folder, tmp_path / "site.png")
     found.ledger(0).parent.mkdir(exist_ok=True)
