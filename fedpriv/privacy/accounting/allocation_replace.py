@@ -10,17 +10,18 @@ directions have the same delta. With ``c = e^epsilon`` and independent, normal Z
     delta(c) = E (1/k sum_i W_i)_+,    W = exp(mu Z - mu^2/2) - c exp(-mu Z - mu^2/2),    mu = 1 / s.
 
 `signed_sums` bounds that for a single c. Here it is computed for some dozens of them. As a function of c, delta is
-convex; so it is below the chords between what was computed, and above their continuations. Both are the curves
-``E (S - c)_+`` of a finite law of S, which bounds the law of the likelihood ratio dP*/dQ* under Q* in the convex
-order. What follows is the arithmetic of `likelihood_ratio`: products over epochs, and losses on a grid.
+convex; so it is below the chords between what was computed. They are the curve ``E (S - c)_+`` of a finite law of S,
+which bounds the law of the likelihood ratio dP*/dQ* under Q* in the convex order. What follows is the arithmetic of
+`likelihood_ratio`: products over epochs, and losses on a grid.
 
-Source: as of `allocation`; Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022 (chords and their continuations as
+Source: as of `allocation`; Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022 (chords as
 bounds). Proofs: docs/design/0010-allocation.md.
 """
 
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -34,7 +35,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting import allocation, convolution, gaussian
 from fedpriv.privacy.accounting.allocation import Bounds
 from fedpriv.privacy.accounting.likelihood_ratio import Ratio, Side, power
-from fedpriv.privacy.accounting.signed_sums import Difference, mean_excess
+from fedpriv.privacy.accounting.signed_sums import lower_line, upper_delta
 
 Array = NDArray[np.float64]
 
@@ -44,12 +45,13 @@ COARSE = 0.1  # a sixth of the time, about 3 % too large
 _UNIT = 2.0**-53  # relative error of one rounding
 _LAST_DELTA = 1e-16  # beyond, losses count as infinite
 _FINE_DELTA = 1e-12  # below, chords may be longer
-_BULK_CHORD = 3.0  # length of a chord in the bulk of the loss, in deviations of it, over the resolution
-_TAIL_CHORD = 10.0  # fall of log(delta) along a chord in the tail, over the resolution
+_BULK_CHORD = 4.0  # length of a chord in the bulk of the loss, in deviations of it, over the resolution
+_TAIL_CHORD = 14.0  # fall of log(delta) along a chord in the tail, over the resolution
 _LONGEST_CHORD = 2.0  # fall of log(delta) where delta is below `_FINE_DELTA`
 _GROWTH = 1.4  # of one chord over the one before
 _BULK = 3.0  # deviations of the loss above its mean that belong to its bulk
 _MOST_CHORDS = 1_000
+_SPLIT = 0.03  # resolution of the bound from removing and then adding
 _COMPOSED = 0.02  # resolution of the product over epochs
 _LOSS_STEP = 0.01  # spacing of the losses over 1 / noise, where ratios leave the range of floating-point numbers
 
@@ -76,14 +78,13 @@ def epsilon(batches: int, noise: float, epochs: int, delta: float, resolution: f
     known = gaussian.epsilon_of(2 * math.sqrt(epochs) / noise, delta)
     if batches == 1:
         return known
+    # in theory below the next one; what cells lose may be more than the difference
+    split = allocation.replace_epsilon(batches, noise, epochs, delta, max(resolution, _SPLIT))
     try:
         found = _composed(batches, noise, epochs, "upper", resolution).epsilon(delta)
     except OverflowError:
         found = _epsilon_by_transform(batches, noise, epochs, delta, resolution)
-    # theorem 2 is below the split: this is for settings in which the cells above lose more than 20 %
-    if found > known or found > allocation.epsilon_bounds(batches, noise, epochs, delta, accuracy=0.1).lower * 1.9:
-        found = min(found, allocation.replace_epsilon(batches, noise, epochs, delta))
-    return min(found, known)
+    return min(found, split, known)
 
 
 def epsilon_bounds(batches: int, noise: float, epochs: int, delta: float, resolution: float = RESOLUTION) -> Bounds:
@@ -102,10 +103,8 @@ def epsilon_bounds(batches: int, noise: float, epochs: int, delta: float, resolu
     upper = epsilon(batches, noise, epochs, delta, resolution)
     # an example may also be replaced by one that moves nothing
     lower = allocation.epsilon_bounds(batches, noise, epochs, delta, accuracy=0.1).lower
-    try:
+    with suppress(OverflowError):
         lower = max(lower, _composed(batches, noise, epochs, "lower", resolution).epsilon(delta))
-    except OverflowError:
-        pass
     return Bounds(min(lower, upper), upper)
 
 
@@ -163,14 +162,14 @@ def _epoch(batches: int, noise: float, side: Side, resolution: float) -> Ratio:
     upper = _upper_curve(batches, noise, resolution)
     if side == "upper":
         return _law_of_chords(upper)
-    deltas = [mean_excess(batches, Difference(1 / noise, c, side, resolution)) for c in upper.factors.tolist()]
-    return _law_of_continued_chords(upper, np.array(deltas))
+    factors = upper.factors.tolist()
+    return _law_of_lines(factors, [lower_line(batches, 1 / noise, factor, resolution) for factor in factors])
 
 
 def _upper_curve(batches: int, noise: float, resolution: float) -> _Curve:
     """Upper bounds on delta at c's that are dense where the loss is likely, up to where delta is negligible."""
     factors = [1.0]
-    deltas = [mean_excess(batches, Difference(1 / noise, 1.0, "upper", resolution))]
+    deltas = [upper_delta(batches, 1 / noise, 1.0, resolution)]
     # the Gaussian mechanism with this delta at epsilon = 0 has losses of mean spread^2 / 2 and deviation spread
     spread = min(2 / noise, 2 * float(ndtri(min(0.5 + deltas[0] / 2, 1 - 1e-15))))
     bulk_chord = _BULK_CHORD * resolution * spread
@@ -188,7 +187,7 @@ def _upper_curve(batches: int, noise: float, resolution: float) -> _Curve:
         chord = min(longest, fall / max(slope, 1e-300))
         loss += chord
         factors.append(math.exp(loss))
-        deltas.append(mean_excess(batches, Difference(1 / noise, factors[-1], "upper", resolution)))
+        deltas.append(upper_delta(batches, 1 / noise, factors[-1], resolution))
         slope = math.log(deltas[-2] / deltas[-1]) / chord
         if len(factors) > _MOST_CHORDS:
             raise OverflowError("the losses spread too far")
@@ -228,25 +227,25 @@ def _hull(curve: _Curve) -> _Curve:
     return _Curve(curve.factors[kept], curve.deltas[kept])
 
 
-def _law_of_continued_chords(upper: _Curve, lower: Array) -> Ratio:
-    """The law whose curve is the largest of lines that are below delta.
-
-    Delta is convex, so that the line through two of its points is below it outside of the two. At the nearer of them
-    it takes the lower bound on delta, at the other one the upper bound: then it is below that line out there.
-    """
-    # the mirror image: delta(1 / c) = 1 - 1 / c + delta(c) / c
-    factors = np.concatenate([1 / upper.factors[:0:-1], upper.factors])
-    mirrored = 1 - 1 / upper.factors[:0:-1]
-    high = np.concatenate([mirrored + upper.deltas[:0:-1] / upper.factors[:0:-1], upper.deltas])
-    low = np.concatenate([mirrored + lower[:0:-1] / upper.factors[:0:-1], lower])
-    widths = np.diff(factors)
-    rightward = (low[1:] - high[:-1]) / widths  # through the upper bound on the left, continued to the right
-    leftward = (high[1:] - low[:-1]) / widths
-    slopes = np.concatenate([[-1.0, 0.0], rightward, leftward])
-    starts = np.concatenate([[1.0, 0.0], low[1:] - rightward * factors[1:], low[:-1] - leftward * factors[:-1]])
-    inside = (slopes >= -1) & (slopes <= 0)
-    values, masses = _corners(slopes[inside], starts[inside])
-    return Ratio("lower", values, masses, 0.0, 1.0, 1e-9, 1e-12)
+def _law_of_lines(factors: list[float], lines: list[tuple[float, float]]) -> Ratio:
+    """The law whose curve is the largest of lines that are nowhere above delta, and of their mirror images."""
+    slopes = [-1.0, 0.0]
+    starts = [1.0, 0.0]
+    for factor, (value, slope) in zip(factors, lines, strict=True):
+        start = value - slope * factor
+        slopes.append(slope)
+        starts.append(start)
+        # delta(c) = 1 - c + c delta(1 / c)
+        slopes.append(start - 1)
+        starts.append(1 + slope)
+    corners, kinks = _corners(np.array(slopes), np.array(starts))
+    # the corners below 1 are their mirror images: there slopes are lost in rounding
+    is_above = corners > 1
+    above = kinks[is_above]
+    values = np.concatenate([1 / corners[is_above][::-1], [1.0], corners[is_above]])
+    mirrored = (above * corners[is_above])[::-1]
+    middle = max(0.0, 1 - float(above.sum() + mirrored.sum()))
+    return Ratio("lower", values, np.concatenate([mirrored, [middle], above]), 0.0, 1.0, 1e-9, 1e-12)
 
 
 def _corners(slopes: Array, starts: Array) -> tuple[Array, Array]:

@@ -40,9 +40,10 @@ _NEGLIGIBLE = 1e-19  # mean of the positive values that are cut off at the upper
 _NEGLIGIBLE_BELOW = 1e-13  # probability of values that are moved up at the lower end
 _UNDERFLOW = 1e-20  # more than values times all products of probabilities that can have become 0
 _NORMAL = 64.0  # units: relative error of scipy's normal probabilities, which a test holds against 150 digits
-_WIDEST = 0.25  # width of a cell over its distance from the middle
+_WIDEST = 0.4  # width of a cell over its distance from the middle
 _MOST_CELLS = 5_000
-_COARSEST = 4.0  # width of the cells of a single term that is added to many, over that of others
+_COARSEST = 2.0  # width of the cells of a single term that is added to many, over that of others
+_NONE: Array = np.zeros(0)
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class SignedLaw:
         excess: Mean of what was taken off at the upper end; 0 in a lower law.
         rounding: Bound on the relative error of each mass.
         terms: Number of W in the sum.
+        falling: Mean of the sum of the ``c exp(-mu Z - mu^2/2)`` at each value, in a lower law; empty in an upper one.
     """
 
     values: Array
@@ -62,6 +64,7 @@ class SignedLaw:
     excess: float
     rounding: float
     terms: int
+    falling: Array
 
 
 @dataclass(frozen=True)
@@ -81,29 +84,50 @@ class Difference:
     resolution: float
 
 
-def mean_excess(batches: int, difference: Difference) -> float:
-    """Returns a bound on ``E (1/k sum_i W_i)_+`` for ``k = batches``, from the side of `difference`.
+def upper_delta(batches: int, mu: float, factor: float, resolution: float) -> float:
+    """Returns an upper bound on ``delta(c) = E (1/k sum_i W_i)_+`` for ``k = batches`` and ``c = factor``.
 
     Raises:
         OverflowError: the noise is below about 0.07 or so large that losses are lost in rounding.
     """
-    if not difference.mu <= _LARGEST_MU:
-        raise OverflowError("the likelihood ratios are outside the range of floating-point numbers")
-    if batches == 1:
-        one = single(difference, difference.resolution)
-        found = float((one.masses * np.maximum(one.values, 0.0)).sum())
-        return _with_rounding(found, one.excess, one.rounding, difference.side)
-    # the last addition needs no cells: E (X + Y)_+ is a sum over all pairs
-    first = _sum_of(batches // 2, difference)
-    if batches % 2 == 1:
-        second = combine(first, _added(first.terms, difference), difference)
-    else:
-        second = first
+    difference = Difference(mu, factor, "upper", resolution)
+    first, second = _halves(batches, difference)
     positive = np.maximum(np.add.outer(first.values, second.values), 0.0)
     found = float(((positive * second.masses).sum(axis=1) * first.masses).sum())
     rounding = first.rounding + second.rounding + (len(first.values) + len(second.values) + 16) * _UNIT
-    bound = _with_rounding(found, first.excess + second.excess, 1.01 * rounding, difference.side)
-    return bound / batches
+    return (found * (1 + 1.01 * rounding + 1e-12) + first.excess + second.excess + _UNDERFLOW) / batches
+
+
+def lower_line(batches: int, mu: float, factor: float, resolution: float) -> tuple[float, float]:
+    """Returns the value at ``c = factor`` and the slope of a line that is nowhere above delta(c).
+
+    Whether the sum of the means of cells is positive is an event A, and ``delta(c) >= P(A) - c Q(A)`` for every c.
+
+    Raises:
+        OverflowError: see `upper_delta`.
+    """
+    difference = Difference(mu, factor, "lower", resolution)
+    first, second = _halves(batches, difference)
+    positive = np.add.outer(first.values, second.values)
+    falling = np.add.outer(first.falling, second.falling)
+    masses = np.multiply.outer(first.masses, second.masses)
+    is_positive = positive > 0
+    value = float((masses * positive)[is_positive].sum()) / batches
+    slope = float((masses * falling)[is_positive].sum()) / batches / factor
+    return value * (1 - 1e-9), -slope
+
+
+def _halves(batches: int, difference: Difference) -> tuple[SignedLaw, SignedLaw]:
+    """Two laws for sums of about half of the terms; the last addition needs no cells: it is a sum over all pairs."""
+    if not difference.mu <= _LARGEST_MU:
+        raise OverflowError("the likelihood ratios are outside the range of floating-point numbers")
+    first = _sum_of(max(1, batches // 2), difference)
+    if batches == 1:
+        nothing = np.zeros(1)
+        return first, SignedLaw(nothing, np.ones(1), 0.0, 0.0, 0, nothing)
+    if batches % 2 == 1:
+        return first, combine(first, _added(first.terms, difference), difference)
+    return first, first
 
 
 def single(difference: Difference, resolution: float) -> SignedLaw:
@@ -126,45 +150,46 @@ def single(difference: Difference, resolution: float) -> SignedLaw:
     rounding = _NORMAL * _UNIT * (1 + (_BELOW + mu + 1) / width)
     sizes = rising + falling
     if difference.side == "lower":
-        tail = np.array([ndtr(-_BELOW)])
-        # the values of Z < -8 have at least this mean, and those above the last point are at least what it is there
-        first = np.array([-factor * ndtr(mu - _BELOW)]) / tail
-        values = np.concatenate([first * (1 + 1e-9), means - 4 * rounding * (rising_means + falling_means)])
-        values = np.append(values, (rising - falling - rounding * sizes)[-1])
-        return SignedLaw(values, np.concatenate([tail, masses, [ndtr(-top)]]), 0.0, rounding, 1)
+        # cells, and the two tails, in which W may be taken to be smaller
+        masses = np.concatenate([[ndtr(-_BELOW)], masses, [ndtr(-top)]])
+        tail = factor * ndtr(mu - _BELOW) / masses[0]
+        falling_means = np.concatenate([[tail], falling_means, falling[-1:]])
+        rising_means = np.concatenate([[0.0], rising_means, rising[-1:]])
+        values = rising_means - falling_means - 4 * rounding * (rising_means + falling_means)
+        return SignedLaw(values, masses, 0.0, rounding, 1, falling_means)
     # all ends are moved up by more than they err, and the means by more than the ends and they err
     edges = rising - falling + rounding * sizes
     moved = means + 4 * rounding * np.maximum(sizes[:-1], sizes[1:])
     split = _split(moved, masses, edges)
     split[0] += ndtr(-_BELOW)
     split[-1] += ndtr(-top)
-    return SignedLaw(edges, split, float(ndtr(mu - top)) * (1 + 1e-9), rounding + 8 * _UNIT, 1)
+    return SignedLaw(edges, split, float(ndtr(mu - top)) * (1 + 1e-9), rounding + 8 * _UNIT, 1, _NONE)
 
 
 def combine(first: SignedLaw, second: SignedLaw, difference: Difference) -> SignedLaw:
     """Returns a law for the sum of two independent variables, with values brought back to some hundred cells."""
     edges = _cell_edges(first, second, difference)
-    values = np.add.outer(first.values, second.values)
-    masses = np.multiply.outer(first.masses, second.masses)
-    if second is first:
+    values = _pairs(np.add.outer(first.values, second.values), first is second)
+    masses = _pairs(np.multiply.outer(first.masses, second.masses), first is second)
+    if first is second:
         # each pair of different values occurs twice
-        above = np.triu_indices(len(values), 1)
-        values = np.concatenate([np.diagonal(values), values[above]])
-        masses = np.concatenate([np.diagonal(masses), 2 * masses[above]])
-    values, masses = values.ravel(), masses.ravel()
-    rounding = (len(values) + 16) * _UNIT
+        masses[len(first.values) :] *= 2
+    rounding = 1.01 * (first.rounding + second.rounding + (len(values) + 16) * _UNIT)
+    terms = first.terms + second.terms
     if difference.side == "upper":
-        found = edges, _split(values + 4 * _UNIT * np.abs(values), masses, edges)
-    else:
-        found = _merge(values - 4 * _UNIT * np.abs(values), masses, edges)
-    combined = SignedLaw(
-        values=found[0],
-        masses=found[1],
-        excess=(first.excess + second.excess) * (1 + 8 * _UNIT),
-        rounding=1.01 * (first.rounding + second.rounding + rounding),
-        terms=first.terms + second.terms,
-    )
-    return _trimmed(combined, difference.side)
+        found = _split(values + 4 * _UNIT * np.abs(values), masses, edges)
+        excess = (first.excess + second.excess) * (1 + 8 * _UNIT)
+        return _trimmed(SignedLaw(edges, found, excess, rounding, terms, _NONE))
+    falling = _pairs(np.add.outer(first.falling, second.falling), first is second)
+    cells = _cells(values, edges)
+    found = np.bincount(cells, masses, len(edges))
+    kept = found > 0
+    means = np.bincount(cells, masses * values, len(edges))[kept] / found[kept]
+    falling = np.bincount(cells, masses * falling, len(edges))[kept] / found[kept]
+    # rounded down by more than they err
+    sizes = np.maximum(np.abs(edges), np.abs(np.append(edges[1:], edges[-1])))[kept]
+    means = means - 2 * (len(values) + 16) * _UNIT * sizes
+    return SignedLaw(means, cast(Array, found[kept]), 0.0, rounding, terms, falling)
 
 
 def _sum_of(count: int, difference: Difference) -> SignedLaw:
@@ -180,12 +205,6 @@ def _sum_of(count: int, difference: Difference) -> SignedLaw:
 def _added(terms: int, difference: Difference) -> SignedLaw:
     """The law of one W that is added to a sum of many, of whose variance it is a small part: wider cells will do."""
     return single(difference, difference.resolution * min(math.sqrt(terms), _COARSEST))
-
-
-def _with_rounding(found: float, excess: float, rounding: float, side: Side) -> float:
-    if side == "upper":
-        return found * (1 + rounding + 1e-12) + excess + _UNDERFLOW
-    return max(0.0, found * (1 - rounding - 1e-12) - _UNDERFLOW)
 
 
 def _normal_masses(points: Array) -> Array:
@@ -244,22 +263,15 @@ def _split(values: Array, masses: Array, edges: Array) -> Array:
     return cast(Array, found)
 
 
-def _merge(values: Array, masses: Array, edges: Array) -> tuple[Array, Array]:
-    """Means and masses of the cells; the means are rounded down by more than they err."""
-    cells = _cells(values, edges)
-    found = np.bincount(cells, masses, len(edges))
-    totals = np.bincount(cells, masses * values, len(edges))
-    kept = found > 0
-    sizes = np.maximum(np.abs(edges), np.abs(np.append(edges[1:], edges[-1])))[kept]
-    means = totals[kept] / found[kept] - 2 * (len(values) + 16) * _UNIT * sizes
-    return means, np.asarray(found[kept])
+def _pairs(table: Array, is_symmetric: bool) -> Array:
+    """All entries of a table; of a symmetric one the diagonal, and then those above it."""
+    if is_symmetric:
+        return np.concatenate([np.diagonal(table), table[np.triu_indices(len(table), 1)]])
+    return table.ravel()
 
 
-def _trimmed(law: SignedLaw, side: Side) -> SignedLaw:
-    """Cuts tails that do not matter: the lower one is moved up, the upper one down, with its excess.
-
-    In a lower law, the lower one is moved to its mean, and the upper one down.
-    """
+def _trimmed(law: SignedLaw) -> SignedLaw:
+    """Cuts tails of an upper law that do not matter: the lower one is moved up, the upper one down, to the excess."""
     positive = law.masses * np.maximum(law.values, 0.0)
     above = np.cumsum(positive[::-1])[::-1]
     first = int(np.searchsorted(np.cumsum(law.masses), _NEGLIGIBLE_BELOW))
@@ -267,16 +279,11 @@ def _trimmed(law: SignedLaw, side: Side) -> SignedLaw:
     matters = np.flatnonzero(above > _NEGLIGIBLE)
     if len(matters) > 0:
         last = max(int(matters[-1]), first + 1)
-    values = law.values[first : last + 1].copy()
     masses = law.masses[first : last + 1].copy()
-    if side == "lower" and first > 0:
-        head = law.masses[: first + 1]
-        values[0] = (head * law.values[: first + 1]).sum() / head.sum() - 1e-12 * abs(float(law.values[0]))
     masses[0] += law.masses[:first].sum()
     beyond = law.masses[last + 1 :]
     masses[-1] += beyond.sum()
-    excess = law.excess
-    if side == "upper":
-        taken = float((beyond * (law.values[last + 1 :] - law.values[last])).sum())
-        excess += taken * (1 + law.rounding + 1e-9)
-    return SignedLaw(values, masses, excess, law.rounding + len(law.values) * _UNIT, law.terms)
+    taken = float((beyond * (law.values[last + 1 :] - law.values[last])).sum())
+    excess = law.excess + taken * (1 + law.rounding + 1e-9)
+    rounding = law.rounding + len(law.values) * _UNIT
+    return SignedLaw(law.values[first : last + 1], masses, excess, rounding, law.terms, law.falling)
