@@ -239,7 +239,7 @@ def _law_of_lines(factors: list[float], lines: list[tuple[float, float]]) -> Rat
         slopes.append(start - 1)
         starts.append(1 + slope)
     corners, kinks = _corners(np.array(slopes), np.array(starts))
-    # one at 1 is its own mirror image; those below are mirror images of the others, as slopes there are lost in rounding
+    # one at 1 is its own mirror image; those below mirror the others, as slopes there would be lost in rounding
     is_above = corners > 1 + 1e-12
     above = kinks[is_above]
     values = np.concatenate([1 / corners[is_above][::-1], [1.0], corners[is_above]])
