@@ -138,11 +138,11 @@ def test_lines_below_delta_are_below_it_everywhere():
 @pytest.mark.parametrize(
     "batches, noise, epochs, delta, accuracy",
     [
-        (100, 1.0, 20, 1e-5, 0.01),
+        (20, 1.0, 10, 1e-5, 0.01),
         (2, 4.0, 100, 1e-5, 0.01),
         (3, 1.0, 5, 1e-6, 0.01),
         (10, 0.5, 1, 1e-5, 0.01),
-        (16, 0.8, 3, 1e-8, 0.015),
+        (8, 0.8, 3, 1e-8, 0.015),
     ],
 )
 def test_bounds_are_about_one_per_cent_apart(batches: int, noise: float, epochs: int, delta: float, accuracy: float):

@@ -41,7 +41,7 @@ _NEGLIGIBLE_BELOW = 1e-13  # probability of values that are moved up at the lowe
 _UNDERFLOW = 1e-20  # more than values times all products of probabilities that can have become 0
 _NORMAL = 64.0  # units: relative error of scipy's normal probabilities, which a test holds against 150 digits
 _WIDEST = 0.4  # width of a cell over its distance from the middle
-_MOST_CELLS = 5_000
+_MOST_CELLS = 2_000
 _COARSEST = 2.0  # width of the cells of a single term that is added to many, over that of others
 _NONE: Array = np.zeros(0)
 
@@ -278,7 +278,7 @@ def _trimmed(law: SignedLaw) -> SignedLaw:
     last = len(law.values) - 1
     matters = np.flatnonzero(above > _NEGLIGIBLE)
     if len(matters) > 0:
-        last = max(int(matters[-1]), first + 1)
+        last = min(last, max(int(matters[-1]), first + 1))
     masses = law.masses[first : last + 1].copy()
     masses[0] += law.masses[:first].sum()
     beyond = law.masses[last + 1 :]
