@@ -237,7 +237,7 @@ def test_values_are_rounded_up_even_where_cells_are_no_wider_than_rounding():
     assert (found * (edges - 1)).sum() >= (masses * (values - 1)).sum()
 
 
-@pytest.mark.parametrize("noise", [0.05, 0.15, 1e3])
+@pytest.mark.parametrize("noise", [0.05, 0.15, 1e3, 1e7])
 def test_extreme_noise_has_an_upper_bound(noise: float):
     found = epsilon(10, noise, 10, 1e-5, COARSE)
     assert 0 <= found <= gaussian.epsilon_of(2 * math.sqrt(10) / noise, 1e-5)

@@ -35,6 +35,7 @@ Array = NDArray[np.float64]
 
 _UNIT = 2.0**-53  # relative error of one rounding
 _BELOW, _ABOVE = 8.0, 9.0  # deviations of Z, and of Z moved by mu, that are cut into cells; beyond lie 6e-16 and 1e-19
+_SMALLEST_MU = 1e-6  # losses are far larger than rounding
 _LARGEST_MU = 14.0  # values up to e^630 remain floating-point numbers
 _NEGLIGIBLE = 1e-19  # mean of the positive values that are cut off at the upper end
 _NEGLIGIBLE_BELOW = 1e-13  # probability of values that are moved up at the lower end
@@ -119,8 +120,8 @@ def lower_line(batches: int, mu: float, factor: float, resolution: float) -> tup
 
 def _halves(batches: int, difference: Difference) -> tuple[SignedLaw, SignedLaw]:
     """Two laws for sums of about half of the terms; the last addition needs no cells: it is a sum over all pairs."""
-    if not difference.mu <= _LARGEST_MU:
-        raise OverflowError("the likelihood ratios are outside the range of floating-point numbers")
+    if not _SMALLEST_MU <= difference.mu <= _LARGEST_MU:
+        raise OverflowError("the likelihood ratios are outside the range of floating-point numbers, or hardly differ")
     first = _sum_of(max(1, batches // 2), difference)
     if batches == 1:
         nothing = np.zeros(1)
