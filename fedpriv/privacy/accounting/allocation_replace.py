@@ -59,9 +59,10 @@ _LOSS_STEP = 0.01  # spacing of the losses over 1 / noise, where ratios leave th
 def epsilon(batches: int, noise: float, epochs: int, delta: float, resolution: float = RESOLUTION) -> float:
     """Returns an upper bound on epsilon where the content of one example is replaced by another.
 
-    Guarantee: an upper bound for any adaptive algorithm of this kind, errors of arithmetic included. It is about 1 %
-    above the epsilon of the worst one, and 2 % for a thousand batches with noise of about half the clip bound. It is at most that of one Gaussian release of sensitivity 2 in each epoch
-    (assignments known), and at most what `allocation.replace_epsilon` has from removing and then adding.
+    Guarantee: an upper bound for any adaptive algorithm of this kind, errors of arithmetic included. It is at most that
+    of one Gaussian release of sensitivity 2 in each epoch (assignments known), and at most that of removing and then
+    adding (`allocation.replace_epsilon`). It is about 1 % above the epsilon of the worst algorithm; about 2 % for a
+    thousand batches with noise of half the clip bound.
 
     Args:
         batches: Number of batches of an epoch; at least 1.
