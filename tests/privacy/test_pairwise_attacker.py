@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import torch
 from scipy import optimize, stats
-from test_attacker import LOCAL, ROUNDS, RUNS, N, Wiretap, clients, lower_bound
+from privacy_worlds import Wiretap
+from test_attacker import LOCAL, ROUNDS, RUNS, N, clients, lower_bound
 
 import fedpriv as fp
 from fedpriv.clients.population import Population

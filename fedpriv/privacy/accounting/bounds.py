@@ -28,24 +28,32 @@ def quick(history: History, delta: float) -> dict[str, float]:
     if all(event.composes_exactly for event in paid):
         mu2 = sum(count / event.noise**2 for event, count in paid.items())
         bounds["gaussian"] = gaussian.epsilon_of(math.sqrt(mu2), delta)
-    if len(paid) == 1 and delta > 0:
-        ((event, count),) = paid.items()
-        if event.is_epoch:
-            bounds[_SLOW] = _of_epochs(event, count, delta)
+    epochs = _equal_epochs(history)
+    if epochs is not None and delta > 0:
+        event, count = epochs
+        bounds[_SLOW] = _epsilon_of_epochs(event, count, delta)
     return bounds
 
 
+def _equal_epochs(history: History) -> tuple[Event, int] | None:
+    """Returns the event and its count if all that costs anything are equal epochs of random allocation; else None."""
+    paid = [(event, count) for event, count in history.items() if math.isfinite(event.noise)]
+    if len(paid) == 1 and paid[0][0].is_epoch:
+        return paid[0]
+    return None
+
+
 @lru_cache(maxsize=1024)
-def _of_epochs(event: Event, count: int, delta: float) -> float:
-    """Epsilon of equal epochs of random allocation.
+def _epsilon_of_epochs(event: Event, count: int, delta: float, *, is_tight: bool = False) -> float:
+    """Returns a bound on the epsilon of equal epochs of random allocation, which is quick unless `is_tight`."""
+    from fedpriv.privacy.accounting import allocation, allocation_replace
 
-    The noise is rounded down a little: in a bound that refines itself its last bits would show.
-    """
-    from fedpriv.privacy.accounting import allocation
-
+    # these bounds refine themselves until they are good enough: without rounding, the last bits of the noise would show
     noise = 2.0 ** (math.floor(math.log2(event.noise) * _FINE_NOISE) / _FINE_NOISE)
     if event.selection == "allocation":
         return allocation.epsilon_bounds(event.batches, noise, count, delta).upper
+    if is_tight:
+        return allocation_replace.epsilon(event.batches, 2 * noise, count, delta)
     return allocation.replace_epsilon(event.batches, 2 * noise, count, delta)
 
 
@@ -56,11 +64,16 @@ def tight(history: History, delta: float) -> dict[str, float]:
     where the quick bounds are already so large that it would be slow or of no use.
     """
     bounds = quick(history, delta)
+    epochs = _equal_epochs(history)
+    if epochs is not None and delta > 0:
+        event, count = epochs
+        bounds[_SLOW] = _epsilon_of_epochs(event, count, delta, is_tight=True)
+        return bounds
     if any(event.group > 1 for event in history):
         largest_useful = _LARGEST_GROUP_EPSILON
     else:
         largest_useful = _FINITE
-    if min(bounds.values()) <= largest_useful and "gaussian" not in bounds and _SLOW not in bounds:
+    if min(bounds.values()) <= largest_useful and "gaussian" not in bounds:
         from fedpriv.privacy.accounting import pld
 
         bounds["pld"] = pld.epsilon(history, delta)
