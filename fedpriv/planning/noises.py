@@ -180,7 +180,11 @@ def _others(draft: RunSketch, blocks: int) -> Iterator[tuple[str, str | None, Ru
             rate = privacy.sampling.rate
         else:
             rate = 1 / blocks
-        secret = "nobody but the client sees which examples are drawn"
+        # a run that draws in secret already needs nothing more for other secret draws
+        if isinstance(privacy.sampling, Poisson | Allocation):
+            secret = None
+        else:
+            secret = "nobody but the client sees which examples are drawn"
         words = f"sampling: {{poisson: {{rate: {rate:.4g}}}}}"
         yield words, secret, _with(draft, replace(privacy, sampling=Poisson(rate)))
         words = f"sampling: {{allocation: {{batches: {blocks}}}}}"
@@ -205,7 +209,10 @@ def _others(draft: RunSketch, blocks: int) -> Iterator[tuple[str, str | None, Ru
         yield f"network.cohort: {cyclic}{words}", None, _with(draft, replace(turns, noise=noise), taking_turns)
     if central:
         words = f"trust: {{central: {{cohort_rate: {1 / blocks:.4g}}}}}"
-        secret = "nobody but the server sees who is drawn"
+        if privacy.cohort_rate < 1:
+            secret = None
+        else:
+            secret = "nobody but the server sees who is drawn"
         other = replace(privacy, trust=Central(cohort_rate=1 / blocks))
         yield words, secret, _with(draft, other, Star(n_clients))
         other = replace(privacy, trust=Central(cohort_rounds=blocks))

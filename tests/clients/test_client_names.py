@@ -170,8 +170,8 @@ def test_clients_that_are_several_writers_have_no_names(tmp_path: Path):
 
 
 def test_a_noisy_constraint_value_is_said_to_be_of_whom():
-    from fedpriv.reports.report import _estimated
+    from fedpriv.reports.report import _worst_estimate
 
     facts = {"constraint_confidence": {"half_width": [[0.1], [0.1]]}, "constraint_estimates": [[0.5], [0.2]]}
-    assert "of 2 noisy ones; it holds" in _estimated(facts)
-    assert "of 2 noisy ones, that of north; it holds" in _estimated({**facts, "client_names": ["north", "south"]})
+    assert "of 2 noisy ones; it holds" in _worst_estimate(facts)
+    assert "of 2 noisy ones, that of north; it holds" in _worst_estimate({**facts, "client_names": ["north", "south"]})

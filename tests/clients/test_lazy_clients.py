@@ -142,7 +142,8 @@ def test_a_wrong_size_ends_the_run_before_an_answer(wrong: int, tmp_path: Path) 
     with pytest.raises(fp.DataError, match=rf"client 7: sizes says {sizes[7]} examples, and load\(7\)") as caught:
         list(training)
     assert str(SIZES[7]) not in str(caught.value).replace(f"says {sizes[7]}", "").replace("7", "")
-    assert len(training.ledger.records) == inside.index(True)  # nothing of that round
+    # nothing of that round; its examples may have been read in the round before
+    assert inside.index(True) - 1 <= len(training.ledger.records) <= inside.index(True)
 
 
 def test_what_cannot_be_loaded_names_its_client() -> None:

@@ -63,7 +63,7 @@ BAD = {
     "privacy.mechanism=laplac": "privacy.mechanism = 'laplac': choose 'gaussian' or 'laplace'",
     "privacy.sampling=ful": "privacy.sampling = 'ful': unknown; did you mean 'full'",
     "privacy.sampling.poisson.rate=2": "privacy.sampling.poisson.rate = 2: must be a number in (0, 1]",
-    "privacy.sampling={poisson: {rate: .1}, fixed_size: {size: 3}}": "choose one of poisson, fixed_size",
+    "privacy.sampling={poisson: {rate: .1}, fixed_size: {size: 3}}": "choose one of poisson, allocation, fixed_size",
     "privacy.trust=locl": "privacy.trust = 'locl': unknown; did you mean 'local'",
     "privacy.at=message": "privacy.unit = 'sample': at: message clips whole messages",
     "privacy.schedule.function=own_code:nothing": "privacy.schedule.function = 'own_code:nothing'",

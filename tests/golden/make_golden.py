@@ -106,6 +106,11 @@ CASES: dict[str, Case] = {
     "laplace": Case(sgd, {"mechanism": fp.Laplace(), "clip": fp.Clip(1.0, "l1"), "delta": 0.0}),
     "poisson": Case(sgd, {"sampling": fp.Poisson(0.4)}),
     "poisson_add_remove": Case(sgd, {"sampling": fp.Poisson(0.4), "relation": "add_remove"}),
+    "allocation": Case(sgd, {"sampling": fp.Allocation(3)}),
+    "allocation_add_remove": Case(
+        lambda: fp.fedavg(0.5, local_steps=2), {"sampling": fp.Allocation(4), "relation": "add_remove"}
+    ),
+    "allocation_of_clients": Case(sgd, {"unit": "client", "trust": fp.Central(cohort_rounds=3)}),
     "fixed_size": Case(sgd, {"sampling": fp.FixedSize(4)}),
     "cyclic": Case(sgd, {"sampling": fp.Cyclic(3)}),
     "bsr": Case(sgd, {"noise": fp.BSR(2)}),

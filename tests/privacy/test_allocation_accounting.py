@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from PLD_accounting.random_allocation_api import gaussian_allocation_epsilon_range
 
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting import allocation, convolution, gaussian
@@ -123,6 +124,26 @@ def test_bounds_enclose_an_estimate_of_delta_in_both_directions(
 def test_published_figures(batches: int, noise: float, epochs: int, lower: float, upper: float):
     found = epsilon_bounds(batches, noise, epochs, 1e-5, accuracy=0.002)
     assert lower <= found.lower <= found.upper <= upper
+
+
+@pytest.mark.parametrize(
+    ("batches", "noise", "epochs", "accuracy"),
+    [
+        (10, 1.0, 1, 0.05),
+        (10, 0.6, 1, 0.1),
+        pytest.param(20, 1.0, 2, 0.05, marks=pytest.mark.slow),
+        pytest.param(50, 2.0, 1, 0.02, marks=pytest.mark.slow),
+    ],
+)
+def test_another_library_has_bounds_that_overlap(batches: int, noise: float, epochs: int, accuracy: float):
+    """PLD_accounting (Feldman and Shenfeld 2026) certifies both of its bounds, too, by another computation."""
+    upper, lower = gaussian_allocation_epsilon_range(
+        delta=1e-5, sigma=noise, num_steps=batches, num_epochs=epochs, epsilon_accuracy=accuracy
+    )
+    found = epsilon_bounds(batches, noise, epochs, 1e-5)
+    assert lower <= found.upper
+    assert found.lower <= upper
+    assert max(upper, found.upper) - min(lower, found.lower) < 2 * accuracy
 
 
 @pytest.mark.parametrize("noise", [0.3, 1.0, 10.0])

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from scipy import optimize, stats
 from privacy_worlds import Wiretap
+from scipy import optimize, stats
 from test_attacker import LOCAL, ROUNDS, RUNS, N, clients, lower_bound
 
 import fedpriv as fp
