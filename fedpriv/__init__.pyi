@@ -52,6 +52,7 @@ from .runs.results import Result, RoundReport
 from .runs.total import total
 from .runs.train import train
 from .runs.training import Training
+from .settings.plugins import allow_plugins
 from .strategies.adaptive_clipping import adaptive_clipping
 from .strategies.admm import BallSet, BoxSet, OutputNoise, Prox, Trust, inexact_admm
 from .strategies.augmented_lagrangian import proximal_al
@@ -157,6 +158,7 @@ __all__ = [
     "Warmup",
     "accelerated_mirror_descent",
     "adaptive_clipping",
+    "allow_plugins",
     "class_loss",
     "count_examples",
     "decentralized_sgd",

@@ -53,21 +53,21 @@ def test_a_round_over_sites_is_the_round_in_one_process(options: str) -> None:
     sites = [Site(strategy, client, start) for client in range(N)]
     first = initial_state(strategy, start.repeat(N, 1))
     network, reply, common = network_of(network_name), first.reply, shared_leaves(first.local)
-    for index, (models, heard, _, _) in enumerate(whole):
+    for index, (models, received, _, _) in enumerate(whole):
         cohort = network.participants(index, Randomness(5, 6))
         messages, before = list[Tensor](), common
         for client in cohort.tolist():
             heard_here = reply.received[client : client + 1].clone()
-            call = {"round": index, "cohort": cohort, "heard": heard_here, "common": before}
+            call = {"round": index, "cohort": cohort, "received": heard_here, "common": before}
             message, common = sites[client].answer(sent(call))
             messages.append(message)
         reply = server_update(strategy, network, torch.cat(messages), reply)
-        for found, wanted in ((reply.models, models), (reply.received, heard)):
+        for found, wanted in ((reply.models, models), (reply.received, received)):
             torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
 
 
 def test_a_call_and_a_reply_are_tensors_and_numbers() -> None:
-    assert [field.name for field in fields(ClientInput)] == ["round", "cohort", "heard", "common"]
+    assert [field.name for field in fields(ClientInput)] == ["round", "cohort", "received", "common"]
     start = initial_state(fp.fedavg(0.5, server_momentum=0.5), torch.rand(3, 4))
     assert sent({**flatten_with_names(start.reply.server), "models": start.reply.models}).keys() == {
         "model",

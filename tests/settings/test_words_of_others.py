@@ -21,7 +21,7 @@ OF_PRIVACY = {
     "C": (1.5, "write clip=fedpriv.Clip(1.5)"),
     "sample_rate": (0.02, "write sampling=fedpriv.Poisson(rate=0.02)"),
     "batch_size": (64, "write sampling=fedpriv.Poisson(rate=64 / n) (n is the number of examples of a client"),
-    "batches": (20, "write sampling=fedpriv.Poisson(rate=1 / 20)"),
+    "batches": (20, "write sampling=fedpriv.Allocation(batches=20)"),
     "poisson_sampling": (True, "write sampling=fedpriv.Poisson(rate=0.01)"),
     "noise_type": ("laplace", "write mechanism=fedpriv.Gaussian()"),
     "secure_aggregation": (True, "write trust=fedpriv.SecureAggregation(min_honest=5)"),
