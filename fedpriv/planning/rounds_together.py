@@ -83,7 +83,9 @@ def check_participation(privacy: Privacy, network: RoundNetwork) -> None:
         raise ConfigError("privacy.sampling", str(privacy.sampling), f"with noise over time {fix}")
     if privacy.cohort_rate < 1:
         fix = "with noise over time nothing is gained by secret cohorts: use network.cohort: {cyclic: {blocks: B}}"
-        raise ConfigError("privacy.trust", str(privacy.trust), fix)
+        if privacy.cohort_rounds is None:
+            raise ConfigError("privacy.trust.cohort_rate", privacy.cohort_rate, fix)
+        raise ConfigError("privacy.trust.cohort_rounds", privacy.cohort_rounds, fix)
     if network.everyone:
         return
     blocks = blocks_of(network)

@@ -115,7 +115,7 @@ def test_the_published_noise_of_svrg_has_the_true_epsilon_of_the_design_notes(ep
 def test_the_price_of_rare_draws_agrees_with_the_exact_gaussian_when_every_draw_counts():
     from fedpriv.privacy.accounting import gaussian
 
-    assert claims.erm._drawn_now_and_then(0.3, 7, 1.0, 1e-5) == pytest.approx(
+    assert claims.erm._epsilon_of_known_draws(0.3, 7, 1.0, 1e-5) == pytest.approx(
         gaussian.epsilon_of(0.3 * math.sqrt(7), 1e-5), rel=1e-6
     )
 

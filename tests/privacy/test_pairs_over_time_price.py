@@ -57,7 +57,7 @@ def worst_shift(n: int, edges: Edges, ratio: float, colluders: int, factor: Fact
 
 def records_of(pairs: Pairs, factor: Factor, rounds: int, blocks: int, own: float) -> list[Record]:
     plain = Record(0, "gradient", 0, "gaussian", own, "sample", "replace_one", pairs=pairs)
-    return [replace(plain, round=t, time=CorrelatedNoise(factor, blocks).at(t)) for t in range(rounds)]
+    return [replace(plain, round=t, time=CorrelatedNoise(factor, blocks).for_round(t)) for t in range(rounds)]
 
 
 @pytest.mark.parametrize("seed", range(40))
