@@ -76,8 +76,8 @@ class Allocation:
     """Random allocation: in each epoch every example is in exactly one of `batches` batches, drawn uniformly,
     independently of the others and in secret; batch `t mod batches` is that of round t.
 
-    It is what shuffled epochs mean, with a price: below that of `Poisson(1 / batches)` for as many rounds, since no
-    example is drawn twice in an epoch. Sizes of batches vary and are secret. A round with several answers has a batch
+    It is what shuffled epochs mean, with a price: below that of `Poisson(1 / batches)` under add_remove, and about the
+    same under replace_one. Sizes of batches vary and are secret. A round with several answers has a batch
     for each, from draws of their own. The whole price of an epoch is charged with its first answer; an epoch that ends
     early costs no less. Needs Gaussian noise. For `unit="client"` it costs what full batches cost.
 
