@@ -249,6 +249,58 @@ def test_decisions_are_statements():
     assert count < 400, f"{count} conditional expressions"
 
 
+RIDDLES = {
+    "found",
+    "told",
+    "said",
+    "wanted",
+    "heard",
+    "held",
+    "made",
+    "alike",
+    "most",
+    "looked_at",
+    "of_run",
+    "of_plan",
+}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=inside)
+def test_names_say_what_they_hold(path: Path):
+    """Not that it was found, told or made: nouns of the field, as docs/glossary.md has them."""
+    riddles = list[str]()
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            name = node.id
+        elif isinstance(node, ast.arg):
+            name = node.arg
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            name = node.name
+        else:
+            continue
+        if name in RIDDLES:
+            riddles.append(f"{where(path, node)} {name}")
+    assert not riddles, riddles
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=inside)
+def test_no_tuple_is_made_to_be_splatted(path: Path):
+    """Whoever reads `f(*given)` has to look up what is given, and in which order: write the arguments out."""
+    splatted = list[str]()
+    for function in ast.walk(tree(path)):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        assigned = [
+            node for node in ast.walk(function) if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple)
+        ]
+        names = {target.id for node in assigned for target in node.targets if isinstance(target, ast.Name)}
+        for call in ast.walk(function):
+            if isinstance(call, ast.Call):
+                values = [argument.value for argument in call.args if isinstance(argument, ast.Starred)]
+                splatted += [where(path, call) for value in values if isinstance(value, ast.Name) and value.id in names]
+    assert not splatted, splatted
+
+
 def test_no_two_files_of_tests_have_one_name():
     """Pytest imports them by that name: of two it collects neither, and no other test runs."""
     names = [path.name for path in sources(ROOT / "tests") if path.name != "conftest.py"]

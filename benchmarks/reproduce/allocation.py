@@ -2,9 +2,9 @@
 
     python benchmarks/reproduce/allocation.py
 
-Each example is in one of k secret batches of an epoch; Poisson draws have rate 1 / k, and fixed batches are known. Delta
-is 1e-5 and noise is over the clip bound. Then the noise that each needs at epsilon 1 and 3, and the processor seconds of
-the price and of its calibration. `--quick` prints one line of each.
+Each example is in one of k secret batches of an epoch; Poisson draws have rate 1 / k, and fixed batches are known.
+Delta is 1e-5 and noise is over the clip bound. Then the noise that each needs at epsilon 1 and 3, and the processor
+seconds of the price and of its calibration. `--quick` prints one line of each.
 """
 
 from __future__ import annotations

@@ -150,17 +150,17 @@ def _by_client(of_examples: Membership, population: Population) -> Iterator[Memb
             yield owned
 
 
-def _is_same(one: Membership, other: Membership) -> bool:
+def _is_same(first: Membership, second: Membership) -> bool:
     """Whether two draws are equal where chance would hardly make them so."""
-    return len(one) > 30 and bool((one == other).all())
+    return len(first) > 30 and bool((first == second).all())
 
 
-def _repeated(of_seeds: Sequence[Sequence[Membership]], what: str) -> Iterator[str]:
+def _repeated(of_seeds: Sequence[Sequence[Membership]], period: str) -> Iterator[str]:
     """Draws that do not depend on the secret seed, or that are used again."""
     if _is_same(of_seeds[0][0], of_seeds[1][0]):
         yield "the draws are those of the public seed: whoever knows it knows who is in which batch"
     if any(_is_same(before, after) for of_seed in of_seeds for before, after in pairwise(of_seed)):
-        yield f"the draws are the same in several {what}, whose prices assume new ones"
+        yield f"the draws are the same in several {period}, whose prices assume new ones"
 
 
 def _sizes(statistic: float, variance: float) -> Iterator[str]:

@@ -82,11 +82,11 @@ def check(name: str, given: Mapping[str, Any]) -> Checked:
     return Checked(source, settings, source.claim(**settings), source.more_noise(settings))
 
 
-def draw(found: Checked, path: Path) -> None:
+def draw(checked_claim: Checked, path: Path) -> None:
     """Draws the stated and the true epsilon against the number of rounds.
 
     Args:
-        found: The claim.
+        checked_claim: The claim.
         path: PNG file to write.
 
     Raises:
@@ -94,22 +94,22 @@ def draw(found: Checked, path: Path) -> None:
     """
     if path.suffix != ".png":
         raise ConfigError("--out", str(path), "pictures are PNG files; give a name that ends in .png")
-    if math.isinf(found.claim.tight_total):
+    if math.isinf(checked_claim.claim.tight_total):
         raise ConfigError("--out", str(path), "there is no finite epsilon to draw; leave it out")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    points = found.source.over_rounds(found.settings)
+    points = checked_claim.source.over_rounds(checked_claim.settings)
     rounds = [number for number, _ in points]
     figure = Figure(figsize=(7, 4.2), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.plot(rounds, [claim.tight_total for _, claim in points], color=_TRUE, marker="o", label="true, whole run")
     axes.plot(rounds, [claim.basic_total for _, claim in points], color=_GREY, linestyle=":", label="basic composition")
-    stated = f"stated, for {found.claim.scope}"
+    stated = f"stated, for {checked_claim.claim.scope}"
     axes.plot(rounds, [claim.stated_epsilon for _, claim in points], color=_STATED, linestyle="--", label=stated)
-    axes.set(xscale="log", yscale="log", xlabel=found.source.rounds, ylabel="epsilon")
-    axes.set_title(found.source.title, loc="left", fontsize=10)
+    axes.set(xscale="log", yscale="log", xlabel=checked_claim.source.rounds, ylabel="epsilon")
+    axes.set_title(checked_claim.source.title, loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     picture = io.BytesIO()

@@ -45,16 +45,18 @@ def published_dual_averages(
 
     Use `privacy: {sampling: {fixed_size: {size: 1}}}`.
     """
-    given = (epsilon_bar, rounds, examples, dual_map.active_fraction)
+    active = dual_map.active_fraction
     return Recipe(
         dual_averaging(**vars(dual_map), inactive="literal"),
         published=Published(
             epsilon_bar,
             "gaussian",
-            scale=lipschitz * claims.dual_averaging_noise(*given, delta0),
+            scale=lipschitz * claims.dual_averaging_noise(epsilon_bar, rounds, examples, active, delta0),
             lacks="the bound on the gradients is assumed, not enforced",
         ),
-        claim=lambda delta: claims.dual_averaging_published(*given, delta, delta0=delta0),
+        claim=lambda delta: claims.dual_averaging_published(
+            epsilon_bar, rounds, examples, active, delta, delta0=delta0
+        ),
     )
 
 

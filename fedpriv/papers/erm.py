@@ -149,8 +149,9 @@ class Printed:
 
     def noise(self, epochs: int, length: int, *, doubling: bool = False) -> Published:
         """The noise of so many epochs of this length; the gradient at an anchor has none."""
-        given = self.epsilon_bar, self.n_examples, epochs, length
-        sigma = claims.svrg_deviation(*given, delta=self.delta_bar, doubling=doubling)
+        sigma = claims.svrg_deviation(
+            self.epsilon_bar, self.n_examples, epochs, length, delta=self.delta_bar, doubling=doubling
+        )
         return Published(self.epsilon_bar, "gaussian", self.delta_bar, scale=sigma, exact=("full_gradient",))
 
 
@@ -184,12 +185,19 @@ def published_accmd(printed: Printed, on: OnBall) -> Recipe:
 
 
 def _published(printed: Printed, epochs: Epochs, step: float, regularizer: Proximal) -> Recipe:
-    count, doubling = epochs.whole(printed.rounds - 1) + 1, epochs.doubling
-    given = (printed.epsilon_bar, printed.n_examples, count, epochs.length)
+    count = epochs.whole(printed.rounds - 1) + 1
+    doubling = epochs.doubling
     return Recipe(
         svrg(step, epochs.length, regularizer, doubling=doubling),
         published=printed.noise(count, epochs.length, doubling=doubling),
-        claim=lambda _: claims.svrg(*given, delta=printed.delta_bar, doubling=doubling),
+        claim=lambda _: claims.svrg(
+            printed.epsilon_bar,
+            printed.n_examples,
+            count,
+            epochs.length,
+            delta=printed.delta_bar,
+            doubling=doubling,
+        ),
     )
 
 

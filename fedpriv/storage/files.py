@@ -35,9 +35,9 @@ class Disk:
         while remaining:
             remaining = remaining[os.write(fd, remaining) :]
 
-    def write_at(self, fd: int, place: int, data: bytes) -> None:
-        """Writes all of the data from the offset `place` on, over what the file holds there."""
-        os.lseek(fd, place, os.SEEK_SET)
+    def write_at(self, fd: int, offset: int, data: bytes) -> None:
+        """Writes all of the data from the offset on, over what the file holds there."""
+        os.lseek(fd, offset, os.SEEK_SET)
         self.write(fd, data)
 
     def cut(self, fd: int, size: int) -> None:

@@ -120,12 +120,12 @@ _NUMBERS = TypeAdapter(dict[str, Number | None])
 _SPREADS = TypeAdapter(dict[str, _Spread])
 
 
-def checked(kind: TypeAdapter[Any], found: Any, path: Path | str, fix: str, metrics: Collection[str] = ()) -> Any:  # noqa: ANN401 - JSON and YAML hold anything
+def checked(kind: TypeAdapter[Any], content: Any, path: Path | str, fix: str, metrics: Collection[str] = ()) -> Any:  # noqa: ANN401 - JSON and YAML hold anything
     """Returns the content of a file if it has the required fields; it may have more.
 
     Args:
         kind: The required fields and their types.
-        found: The content.
+        content: The content.
         path: The file, for error messages.
         fix: What to do if the file is damaged, for error messages.
         metrics: Fields that are numbers, or the least, the mean and the largest of several, or null.
@@ -134,14 +134,14 @@ def checked(kind: TypeAdapter[Any], found: Any, path: Path | str, fix: str, metr
         FedprivError: a field is missing or has the wrong type; the message names it.
     """
     try:
-        kind.validate_python(found)
-        measured = {name: found[name] for name in metrics if name in found}
+        kind.validate_python(content)
+        measured = {name: content[name] for name in metrics if name in content}
         spreads = {name: value for name, value in measured.items() if isinstance(value, dict)}
         _SPREADS.validate_python(spreads)
         _NUMBERS.validate_python({name: value for name, value in measured.items() if name not in spreads})
     except ValidationError as error:
         raise FedprivError(f"{path} is damaged{_describe_error(error.errors()[0])}; {fix}") from None
-    return found
+    return content
 
 
 def _describe_error(first: ErrorDetails) -> str:

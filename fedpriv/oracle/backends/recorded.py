@@ -143,19 +143,24 @@ class Recording(TorchFunctionMode):
         dims = weight.dim() - 2
         if isinstance(padding, str) or input.dim() != dims + 2:
             return None
-        options = _repeat(stride, dims), _repeat(padding, dims), _repeat(dilation, dims)
+        strides = _repeat(stride, dims)
+        paddings = _repeat(padding, dims)
+        dilations = _repeat(dilation, dims)
         size = tuple(weight.shape[2:])
 
         def terms(x: Tensor, out: Tensor, cells: Cells) -> list[Gradients]:
             left = _images(out, cells, dims)
             right = _images(x, cells, dims)
-            return [Convolved(left, right, size, options, groups), Dense(left.flatten(4).sum((2, 4)))]
+            return [
+                Convolved(left, right, size, (strides, paddings, dilations), groups),
+                Dense(left.flatten(4).sum((2, 4))),
+            ]
 
         if dims == 1:
             function = functional.conv1d
         else:
             function = functional.conv2d
-        return self._record(function, terms, input, weight, bias, *options, groups)
+        return self._record(function, terms, input, weight, bias, strides, paddings, dilations, groups)
 
     def _embedding(
         self,

@@ -76,16 +76,16 @@ def epsilon(batches: int, noise: float, epochs: int, delta: float, resolution: f
         ConfigError: an argument is out of range.
     """
     _check(batches, noise, epochs, delta)
-    known = gaussian.epsilon_of(2 * math.sqrt(epochs) / noise, delta)
+    unamplified = gaussian.epsilon_of(2 * math.sqrt(epochs) / noise, delta)
     if batches == 1:
-        return known
+        return unamplified
     # in theory below the next one; what cells lose may be more than the difference
     split = allocation.replace_epsilon(batches, noise, epochs, delta, max(resolution, _SPLIT))
     try:
-        found = _composed(batches, noise, epochs, "upper", resolution).epsilon(delta)
+        tight = _composed(batches, noise, epochs, "upper", resolution).epsilon(delta)
     except OverflowError:
-        found = _epsilon_by_transform(batches, noise, epochs, delta, resolution)
-    return min(found, split, known)
+        tight = _epsilon_by_transform(batches, noise, epochs, delta, resolution)
+    return min(tight, split, unamplified)
 
 
 def epsilon_bounds(batches: int, noise: float, epochs: int, delta: float, resolution: float = RESOLUTION) -> Bounds:
@@ -215,17 +215,17 @@ def _law_of_chords(curve: _Curve) -> Ratio:
 
 def _hull(curve: _Curve) -> _Curve:
     """Leaves out the points that are above a chord between others."""
-    kept = list[int]()
+    corners = list[int]()
     factors, deltas = curve.factors.tolist(), curve.deltas.tolist()
     for new in range(len(factors)):
-        while len(kept) > 1:
-            before, last = kept[-2], kept[-1]
+        while len(corners) > 1:
+            before, last = corners[-2], corners[-1]
             slope = (deltas[last] - deltas[before]) / (factors[last] - factors[before])
             if (deltas[new] - deltas[last]) / (factors[new] - factors[last]) > slope:
                 break
-            kept.pop()
-        kept.append(new)
-    return _Curve(curve.factors[kept], curve.deltas[kept])
+            corners.pop()
+        corners.append(new)
+    return _Curve(curve.factors[corners], curve.deltas[corners])
 
 
 def _law_of_lines(factors: list[float], lines: list[tuple[float, float]]) -> Ratio:
@@ -274,7 +274,7 @@ def _epsilon_by_transform(batches: int, noise: float, epochs: int, delta: float,
     """Upper bound from privacy losses, for epsilons in the hundreds; infinite if there is none."""
     interval = _LOSS_STEP / noise
     try:
-        one = privacy_loss(batches, noise, interval, "upper", resolution)
-        return convolution.epsilon([(one, epochs)], interval, delta)
+        epoch = privacy_loss(batches, noise, interval, "upper", resolution)
+        return convolution.epsilon([(epoch, epochs)], interval, delta)
     except OverflowError:
         return math.inf

@@ -7,7 +7,7 @@ order, that is, whenever
 
 * a value is split into two at the same mean (Jensen),
 * a value is replaced by a larger one,
-* a part of the value above some point is taken off and its mean added to the result, ``(x + y)_+ <= x_+ + y`` for
+* a part of the value above some point is moved off and its mean added to the result, ``(x + y)_+ <= x_+ + y`` for
   ``y >= 0``: the `excess` of a law.
 
 Sums of independent values keep this order. So values are rounded *up*, shares of a split towards the larger value, and
@@ -54,7 +54,7 @@ class SignedLaw:
     Attributes:
         values: The values, increasing, of both signs.
         masses: Their probabilities.
-        excess: Mean of what was taken off at the upper end; 0 in a lower law.
+        excess: Mean of what was moved off at the upper end; 0 in a lower law.
         rounding: Bound on the relative error of each mass.
         terms: Number of W in the sum.
         falling: Mean of the sum of the ``c exp(-mu Z - mu^2/2)`` at each value, in a lower law; empty in an upper one.
@@ -94,9 +94,9 @@ def upper_delta(batches: int, mu: float, factor: float, resolution: float) -> fl
     difference = Difference(mu, factor, "upper", resolution)
     first, second = _halves(batches, difference)
     positive = np.maximum(np.add.outer(first.values, second.values), 0.0)
-    found = float(((positive * second.masses).sum(axis=1) * first.masses).sum())
+    expectation = float(((positive * second.masses).sum(axis=1) * first.masses).sum())
     rounding = first.rounding + second.rounding + (len(first.values) + len(second.values) + 16) * _UNIT
-    return (found * (1 + 1.01 * rounding + 1e-12) + first.excess + second.excess + _UNDERFLOW) / batches
+    return (expectation * (1 + 1.01 * rounding + 1e-12) + first.excess + second.excess + _UNDERFLOW) / batches
 
 
 def lower_line(batches: int, mu: float, factor: float, resolution: float) -> tuple[float, float]:
@@ -151,7 +151,7 @@ def single(difference: Difference, resolution: float) -> SignedLaw:
     rounding = _NORMAL * _UNIT * (1 + (_BELOW + mu + 1) / width)
     sizes = rising + falling
     if difference.side == "lower":
-        # cells, and the two tails, in which W may be taken to be smaller
+        # cells, and the two tails, in which W may be moved to be smaller
         masses = np.concatenate([[ndtr(-_BELOW)], masses, [ndtr(-top)]])
         tail = factor * ndtr(mu - _BELOW) / masses[0]
         falling_means = np.concatenate([[tail], falling_means, falling[-1:]])
@@ -178,19 +178,19 @@ def combine(first: SignedLaw, second: SignedLaw, difference: Difference) -> Sign
     rounding = 1.01 * (first.rounding + second.rounding + (len(values) + 16) * _UNIT)
     terms = first.terms + second.terms
     if difference.side == "upper":
-        found = _split(values + 4 * _UNIT * np.abs(values), masses, edges)
+        new_masses = _split(values + 4 * _UNIT * np.abs(values), masses, edges)
         excess = (first.excess + second.excess) * (1 + 8 * _UNIT)
-        return _trimmed(SignedLaw(edges, found, excess, rounding, terms, _NONE))
+        return _trimmed(SignedLaw(edges, new_masses, excess, rounding, terms, _NONE))
     falling = _pairs(np.add.outer(first.falling, second.falling), first is second)
     cells = _cells(values, edges)
-    found = np.bincount(cells, masses, len(edges))
-    kept = found > 0
-    means = np.bincount(cells, masses * values, len(edges))[kept] / found[kept]
-    falling = np.bincount(cells, masses * falling, len(edges))[kept] / found[kept]
+    new_masses = np.bincount(cells, masses, len(edges))
+    occupied = new_masses > 0
+    means = np.bincount(cells, masses * values, len(edges))[occupied] / new_masses[occupied]
+    falling = np.bincount(cells, masses * falling, len(edges))[occupied] / new_masses[occupied]
     # rounded down by more than they err
-    sizes = np.maximum(np.abs(edges), np.abs(np.append(edges[1:], edges[-1])))[kept]
+    sizes = np.maximum(np.abs(edges), np.abs(np.append(edges[1:], edges[-1])))[occupied]
     means = means - 2 * (len(values) + 16) * _UNIT * sizes
-    return SignedLaw(means, cast(Array, found[kept]), 0.0, rounding, terms, falling)
+    return SignedLaw(means, cast(Array, new_masses[occupied]), 0.0, rounding, terms, falling)
 
 
 def _sum_of(count: int, difference: Difference) -> SignedLaw:
@@ -260,8 +260,8 @@ def _split(values: Array, masses: Array, edges: Array) -> Array:
     # each of three operations errs by a unit; the product rounds the share up
     shares = np.clip((values - low) / (edges[cells + 1] - low) * (1 + 8 * _UNIT), 0.0, 1.0)
     count = len(edges)
-    found = np.bincount(cells, masses * (1 - shares), count) + np.bincount(cells + 1, masses * shares, count)
-    return cast(Array, found)
+    new_masses = np.bincount(cells, masses * (1 - shares), count) + np.bincount(cells + 1, masses * shares, count)
+    return cast(Array, new_masses)
 
 
 def _pairs(table: Array, is_symmetric: bool) -> Array:
@@ -284,7 +284,7 @@ def _trimmed(law: SignedLaw) -> SignedLaw:
     masses[0] += law.masses[:first].sum()
     beyond = law.masses[last + 1 :]
     masses[-1] += beyond.sum()
-    taken = float((beyond * (law.values[last + 1 :] - law.values[last])).sum())
-    excess = law.excess + taken * (1 + law.rounding + 1e-9)
+    moved = float((beyond * (law.values[last + 1 :] - law.values[last])).sum())
+    excess = law.excess + moved * (1 + law.rounding + 1e-9)
     rounding = law.rounding + len(law.values) * _UNIT
     return SignedLaw(law.values[first : last + 1], masses, excess, rounding, law.terms, law.falling)
