@@ -40,8 +40,8 @@ def check_batches(subject: AuditTarget, data: Data) -> CheckResult:
     """Draw the batches of some rounds or epochs again and again, and compare them with what is priced."""
     privacy, sampling = subject.privacy, subject.privacy.sampling
     if privacy.unit == "client" or not isinstance(sampling, Allocation | Poisson):
-        held = "no secret draw of examples lowers the price"
-        return CheckResult(NAME, "held", held, "draws are compared where they are Poisson or random allocation")
+        no_draws = "no secret draw of examples lowers the price"
+        return CheckResult(NAME, "no_draws", no_draws, "draws are compared where they are Poisson or random allocation")
     population = subject.population(data)
     if isinstance(sampling, Allocation):
         broken, draws = _of_epochs(population, sampling)
