@@ -87,7 +87,7 @@ STUDIES = {
             Noise("fixed batches, band of 100", 40, turns(100, noise={"time": {"bsr": {"band": 100}}})),
             Noise("fixed batches, 4 buffers", 40, turns(100, noise=BLT)),
             Noise("secret draws, independent", 40, {"sampling": {"poisson": {"rate": 0.01}}}),
-            Noise("random allocation, independent", 40, {"sampling": {"allocation": {"batches": 100}}}),
+            Noise("random allocation, independent", 80, {"sampling": {"allocation": {"batches": 100}}}),
         ),
         1000,
     ),
