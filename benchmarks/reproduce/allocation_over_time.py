@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from statistics import mean, stdev
 
@@ -46,9 +46,8 @@ DELTA = 1e-5
 ERRORS = 5.2  # standard errors: one in 1e7 for a normal variable
 FAILURE = 1e-7  # of the estimate, part of delta
 BLOCK = 50_000  # samples in memory
-PILOT = 50_000
-FARTHEST = 1e4
-DEFENCE = 0.1  # of the samples come from the pair itself, so that no weight is above 10
+PILOT = 20_000
+DEFENCE = 0.1  # of the samples or more come from the pair itself, so that no weight is above 10
 STRATEGIES = {"last": fp.fedavg(1.0), "average": fp.fedavg(1.0, average=Ema(0.99))}
 
 
@@ -69,11 +68,33 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Tilt:
-    """Samples come from the mean of `N(v_j, s^2 I)` with `v_j = along mean(m) + across (m_j - mean(m))`."""
+class Tilts:
+    """A mixture from which is sampled: parts `c` are the mean over j of `N(v_j, s^2 I)`.
 
-    along: float
-    across: float
+    `v_j = along[c] mean(m) + across[c] (m_j - mean(m))`: P has ones, Q has zeros.
+    """
+
+    along: Array
+    across: Array
+    weights: Array
+
+    def with_weights(self, weights: Array) -> Tilts:
+        """Other weights; parts of less than a hundredth go, but for the first one, which keeps a tenth or more."""
+        weights = np.where(weights < 0.01, 0.0, weights)
+        weights = (1 - DEFENCE) * weights / weights.sum()
+        weights[0] += DEFENCE
+        kept = weights > 0
+        return Tilts(self.along[kept], self.across[kept], weights[kept])
+
+
+def broad(side: str) -> Tilts:
+    """A mixture that reaches wherever the integrand may be; the pair itself comes first."""
+    if side == "remove":
+        pairs = [(1.0, 1.0)] + [(a, b) for b in (0.0, 1.0, 1.4, 2.0) for a in (1.0, 1.4, 2.0, 4.0, 8.0, 16.0)]
+    else:
+        pairs = [(0.0, 0.0)] + [(-a, 0.0) for a in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)]
+    along, across = np.array(pairs).T
+    return Tilts(along, across, np.full(len(pairs), 1 / len(pairs)))
 
 
 class Bins:
@@ -91,36 +112,42 @@ class Bins:
         self._random = np.random.default_rng(seed)
 
     def delta(
-        self, side: str, s: float, epsilon: float, tilt: Tilt, products: Iterator[tuple[Array, Array]]
+        self, side: str, s: float, epsilon: float, tilts: Tilts, sample: Iterable[tuple[Array, Array]]
     ) -> Estimate:
-        """Estimates `E (S - c)_+` (remove) or `E (1 - c S)_+` (add) under Q, from inner products of unit noise."""
-        gram, k = self.gram / s**2, len(self.gram)
-        means = gram.mean(1)
-        weight = tilt.along - tilt.across
-        shifts = weight * means[:, None] + tilt.across * gram  # column j: what v_j moves the products by
-        squares = weight**2 * means.mean() + 2 * weight * tilt.across * means + tilt.across**2 * gram.diagonal()
+        """Estimates `E (S - c)_+` (remove) or `E (1 - c S)_+` (add) under Q."""
         total, total_square, count = 0.0, 0.0, 0
-        for unit, uniform in products:
-            which = (uniform * k / (1 - DEFENCE)).astype(int)
-            tilted = which < k
-            own = ((uniform - (1 - DEFENCE)) / DEFENCE * k).astype(int).clip(0, k - 1)
-            moved = np.where(tilted[:, None], shifts.T[which.clip(0, k - 1)], gram[own] if side == "remove" else 0.0)
-            u = unit / s + moved
-            log_ratio = _log_mean_exp(u - gram.diagonal() / 2)
-            log_tilted = weight * u.mean(1) + _log_mean_exp(tilt.across * u - squares / 2)
-            log_own = log_ratio if side == "remove" else np.zeros(len(u))
-            log_sampled = np.logaddexp(log_tilted + math.log(1 - DEFENCE), log_own + math.log(DEFENCE))
-            if side == "remove":
-                values = np.where(log_ratio > epsilon, -np.expm1(np.minimum(epsilon - log_ratio, 0)), 0)
-                values *= np.exp(np.where(values > 0, log_ratio - log_sampled, 0))
-            else:
-                values = np.where(log_ratio < -epsilon, -np.expm1(np.minimum(epsilon + log_ratio, 0)), 0)
-                values *= np.exp(np.where(values > 0, -log_sampled, 0))
+        for products in sample:
+            log_values, log_parts = self._weigh(side, s, epsilon, tilts, products)
+            values = np.exp(log_values - _log_mixture(log_parts, tilts.weights))
             total += float(values.sum())
             total_square += float((values**2).sum())
             count += len(values)
         value = total / count
         return Estimate(value, math.sqrt(max(total_square / count - value**2, 0.0) / count))
+
+    def _weigh(
+        self, side: str, s: float, epsilon: float, tilts: Tilts, products: tuple[Array, Array]
+    ) -> tuple[Array, Array]:
+        """Moves a sample to the mixture; returns the logarithm of what is integrated, and of each part's ratio to Q."""
+        unit, uniform = products
+        gram, k = self.gram / s**2, len(self.gram)
+        means, weight = gram.mean(1), tilts.along - tilts.across
+        edges = np.concatenate([[0.0], np.cumsum(tilts.weights)])
+        part = np.clip(np.searchsorted(edges, uniform, "right") - 1, 0, len(weight) - 1)
+        which = ((uniform - edges[part]) / tilts.weights[part] * k).astype(int).clip(0, k - 1)
+        u = unit / s + weight[part, None] * means + tilts.across[part, None] * gram[which]
+        log_ratio = _log_mean_exp(u - gram.diagonal() / 2)
+        log_parts = np.empty((len(u), len(weight)))
+        for c, (shared, across) in enumerate(zip(weight, tilts.across, strict=True)):
+            squares = shared**2 * means.mean() + 2 * shared * across * means + across**2 * gram.diagonal()
+            if across:
+                log_parts[:, c] = shared * u.mean(1) + _log_mean_exp(across * u - squares / 2)
+            else:
+                log_parts[:, c] = shared * u.mean(1) - squares[0] / 2
+        excess = log_ratio - epsilon if side == "remove" else -epsilon - log_ratio
+        with np.errstate(divide="ignore"):
+            log_values = np.log(-np.expm1(-np.maximum(excess, 0)))
+        return log_values + (log_ratio if side == "remove" else 0.0), log_parts
 
     def draw(self, count: int) -> Iterator[tuple[Array, Array]]:
         """Yields blocks of inner products of unit noise with the `m_i`, and of uniform numbers."""
@@ -129,60 +156,58 @@ class Bins:
             normal = self._random.standard_normal((size, len(self.gram)))
             yield normal @ self._root.T, self._random.random(size)
 
-    def tune(self, side: str, s: float, epsilon: float, start: Tilt, count: int) -> Tilt:
-        """Returns a tilt with a small relative error, found by steps along and across."""
-
-        def score(tilt: Tilt) -> float:
-            found = self.delta(side, s, epsilon, tilt, iter(sample))
-            return found.error / found.value if found.value > 0 else math.inf
-
-        sample = list(self.draw(count))
-        best, least = start, score(start)
-        while math.isinf(least) and abs(best.along) < FARTHEST:  # not one event among the samples
-            best = Tilt(2 * best.along, best.across)
-            least = score(best)
-        for factor in (2.0, 1.4, 1.2):
-            improves = True
-            while improves:
-                improves = False
-                options = [Tilt(best.along * f, best.across) for f in (factor, 1 / factor)]
-                if side == "remove":
-                    options += [Tilt(best.along, best.across * f) for f in (factor, 1 / factor)]
-                for option in options:
-                    if (found := score(option)) < 0.97 * least:
-                        best, least, improves = option, found, True
-        return best
+    def tune(self, side: str, s: float, epsilon: float, count: int) -> Tilts:
+        """Returns weights with a small second moment, by multiplicative steps on a sample of the broad mixture."""
+        start = broad(side)
+        blocks = [self._weigh(side, s, epsilon, start, products) for products in self.draw(count)]
+        log_values, log_parts = np.concatenate([b[0] for b in blocks]), np.concatenate([b[1] for b in blocks])
+        sampled = _log_mixture(log_parts, start.weights)
+        weights = start.weights
+        for _ in range(50):
+            mixture = _log_mixture(log_parts, weights)
+            log_terms = (2 * log_values - sampled - 2 * mixture)[:, None] + log_parts
+            top = log_terms.max()
+            if not math.isfinite(top):
+                return start
+            weights = weights * np.sqrt(np.exp(log_terms - top).mean(0))
+            weights = weights / weights.sum()
+        return start.with_weights(weights)
 
     def noise(self, epsilon: float, samples: int) -> tuple[float, Estimate, Estimate]:
         """Returns the least noise, and both deltas that were estimated for it (remove, add)."""
         pilot = min(PILOT, samples)
-        shrink = math.sqrt(pilot / samples)
         high = math.sqrt(self.gram.diagonal().max()) / gaussian.ratio_of(epsilon, DELTA)  # no amplification
-
-        def least(side: str, tilt: Tilt, high: float) -> tuple[float, Tilt]:
-            def excess(log_s: float) -> float:
-                found = self.delta(side, math.exp(log_s), epsilon, tilt, iter(sample))
-                return math.log(Estimate(found.value, found.error * shrink).upper / DELTA)
-
-            low = high
-            while True:
-                low *= 0.75
-                tilt = self.tune(side, low, epsilon, tilt, pilot // 5)
-                sample = list(self.draw(pilot))
-                if excess(math.log(low)) > 0:
-                    break
-                high = low
-            found = brentq(excess, math.log(low), math.log(high), xtol=5e-4) if excess(math.log(high)) < 0 else 1e9
-            return min(math.exp(found), high) if found < 1e8 else high, tilt
-
-        s, tilt = least("remove", Tilt(2.0, 1.5), high)
-        add_tilt = self.tune("add", s, epsilon, Tilt(-1.0, 0.0), pilot // 5)
+        s = max(self._least(side, epsilon, high, pilot, samples) for side in ("remove", "add"))
+        tilts = {side: self.tune(side, s, epsilon, pilot) for side in ("remove", "add")}
         while True:
-            removed = self.delta("remove", s, epsilon, tilt, self.draw(samples))
-            added = self.delta("add", s, epsilon, add_tilt, self.draw(samples))
+            removed, added = (self.delta(side, s, epsilon, of, self.draw(samples)) for side, of in tilts.items())
             if max(removed.upper, added.upper) <= DELTA:
                 return s, removed, added
-            s *= 1.003
+            s *= 1.002
+
+    def _least(self, side: str, epsilon: float, high: float, pilot: int, samples: int) -> float:
+        """Returns the noise at which an estimate from so many samples is expected to be low enough."""
+
+        def excess(log_s: float) -> float:
+            found = self.delta(side, math.exp(log_s), epsilon, tilts, sample)
+            return math.log(Estimate(found.value, found.error * math.sqrt(pilot / samples)).upper / DELTA)
+
+        low = high
+        while True:
+            low = low * 0.8
+            tilts = self.tune(side, low, epsilon, pilot // 5)
+            sample = list(self.draw(pilot))
+            if excess(math.log(low)) > 0 or low < high / 100:
+                break
+        top = min(low / 0.8, high)
+        if excess(math.log(top)) >= 0:
+            return top
+        return math.exp(brentq(excess, math.log(low), math.log(top), xtol=5e-4)) if excess(math.log(low)) > 0 else low
+
+
+def _log_mixture(log_parts: Array, weights: Array) -> Array:
+    top = log_parts.max(1)
+    return top + np.log(np.exp(log_parts - top[:, None]) @ weights)
 
 
 def _log_mean_exp(rows: Array) -> Array:
@@ -235,7 +260,7 @@ def validate(samples: int) -> None:
     _compare("one batch, 10 epochs, epsilon 1", one, s, 1.0, samples, f"{known:.4g}")
     for epsilon, epochs in ((1.0, 1), (3.0, 10)):
         bins = Bins(INDEPENDENT, 100 * epochs, 100)
-        s, _, _ = bins.noise(epsilon, min(samples, PILOT))
+        s, _, _ = bins.noise(epsilon, min(samples, 100_000))
         bounds = delta_bounds(100, s / math.sqrt(epochs), 1, epsilon)
         known_text = f"{bounds.lower:.4g} to {bounds.upper:.4g}"
         _compare(
@@ -244,10 +269,9 @@ def validate(samples: int) -> None:
 
 
 def _compare(words: str, bins: Bins, s: float, epsilon: float, samples: int, known: str) -> None:
-    tilts = {"remove": Tilt(2.0, 1.5), "add": Tilt(-1.0, 0.0)}
     found = [
-        bins.delta(side, s, epsilon, bins.tune(side, s, epsilon, tilt, 10_000), bins.draw(samples))
-        for side, tilt in tilts.items()
+        bins.delta(side, s, epsilon, bins.tune(side, s, epsilon, PILOT), bins.draw(samples))
+        for side in ("remove", "add")
     ]
     print(f"| {words}: {found[0]}, {found[1]} | {known} |", flush=True)
 
