@@ -1,7 +1,7 @@
 """Random allocation together with noise that cancels over time: what is left in the final model, at one epsilon.
 
     python benchmarks/reproduce/allocation_over_time.py
-    FEDPRIV_DATA=<folder with mnist/> python benchmarks/reproduce/allocation_over_time.py --accuracy banded 5 3.2 40
+    FEDPRIV_DATA=<folder with mnist/> python benchmarks/reproduce/allocation_over_time.py --accuracy bsr 100 13.02 80
 
 The run is study `mnist` of correlated.py: one trusted owner, add/remove, delta 1e-5, 10 epochs of 100 batches. All rows
 but `bins` are settings of the library, with the price that it asks. `bins` is not in it: each example is in one of the
@@ -11,8 +11,9 @@ but `bins` are settings of the library, with the price that it asks. `bins` is n
 sampling. The noise is the least whose estimate, 5.2 standard errors and 1e-7 are at most delta.
 
 `last` and `average` are standard deviations of the noise in the final model and in the average of late models, for SGD,
-over those of fixed batches with independent noise. `s` is the noise multiplier. `--accuracy FAMILY BAND s RATE` trains
-study `mnist` with this noise on fixed batches, which have the noise of `bins` but not its price.
+over those of fixed batches with independent noise. The optimised bands are made for the latter. `s` is the noise
+multiplier. `--accuracy FAMILY BAND s RATE` trains study `mnist` with this noise on fixed batches, which have the noise of
+`bins` but not its price.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from statistics import mean, stdev
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from torch import nn
 
 import fedpriv as fp
@@ -202,7 +202,7 @@ class Bins:
         top = min(low / 0.8, high)
         if excess(math.log(top)) >= 0:
             return top
-        return math.exp(brentq(excess, math.log(low), math.log(top), xtol=5e-4)) if excess(math.log(low)) > 0 else low
+        return math.exp(gaussian.root(excess, math.log(low), math.log(top), 5e-4)) if excess(math.log(low)) > 0 else low
 
 
 def _log_mixture(log_parts: Array, weights: Array) -> Array:
