@@ -12,8 +12,8 @@ sampling. The noise is the least whose estimate, 5.2 standard errors and 1e-7 ar
 
 `last` and `average` are standard deviations of the noise in the final model and in the average of late models, for SGD,
 over those of fixed batches with independent noise. The optimised bands are made for the latter. `s` is the noise
-multiplier. `--accuracy FAMILY BAND s RATE` trains study `mnist` with this noise on fixed batches, which have the noise of
-`bins` but not its price.
+multiplier. `--accuracy FAMILY BAND s RATE` trains study `mnist` with this noise on fixed batches, which have the noise
+of `bins` but not its price.
 """
 
 from __future__ import annotations
