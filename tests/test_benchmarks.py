@@ -30,6 +30,7 @@ RUNS = {
     "speed/whole_runs.py": ["--smoke", "--markdown", "OUT/runs.md"],
     "speed/startup.py": ["--repeats", "0", "--only", "import fedpriv.config"],
     "reproduce/allocation.py": ["--quick"],
+    "reproduce/allocation_over_time.py": ["--quick"],
     "reproduce/constrained.py": ["qp", "--dim", "6", "--clients", "2", "--rounds", "5"],
     "reproduce/correlated.py": ["--quick", "--seeds", "1"],
     "reproduce/covertype.py": ["--quick", "--only", "DP-SVRG+", "--examples", "200", "--out", "OUT"],

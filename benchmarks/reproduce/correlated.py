@@ -29,7 +29,14 @@ from fedpriv.config import Config
 from fedpriv.config.building import build
 
 RATES = (0.5, 1.0, 2.0)  # times the chosen one
-COLOURS = {"band": "#D55E00", "buffers": "#009E73", "secret": "#999999", "everyone": "#999999", "": "#0072B2"}
+COLOURS = {
+    "band": "#D55E00",
+    "buffers": "#009E73",
+    "secret": "#999999",
+    "everyone": "#999999",
+    "allocation": "#CC79A7",
+    "": "#0072B2",
+}
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,7 @@ STUDIES = {
             Noise("fixed batches, band of 100", 40, turns(100, noise={"time": {"bsr": {"band": 100}}})),
             Noise("fixed batches, 4 buffers", 40, turns(100, noise=BLT)),
             Noise("secret draws, independent", 40, {"sampling": {"poisson": {"rate": 0.01}}}),
+            Noise("random allocation, independent", 80, {"sampling": {"allocation": {"batches": 100}}}),
         ),
         1000,
     ),

@@ -41,7 +41,7 @@ def check_batches(subject: AuditTarget, data: Data) -> CheckResult:
     privacy, sampling = subject.privacy, subject.privacy.sampling
     if privacy.unit == "client" or not isinstance(sampling, Allocation | Poisson):
         no_draws = "no secret draw of examples lowers the price"
-        return CheckResult(NAME, "no_draws", no_draws, "draws are compared where they are Poisson or random allocation")
+        return CheckResult(NAME, "held", no_draws, "draws are compared where they are Poisson or random allocation")
     population = subject.population(data)
     if isinstance(sampling, Allocation):
         broken, draws = _of_epochs(population, sampling)
