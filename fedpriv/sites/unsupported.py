@@ -24,6 +24,12 @@ def check_settings(config: Config, n_sites: int) -> None:
     if not isinstance(privacy.noise, Independent) or isinstance(privacy.sampling, Cyclic):
         fix = "a round that a site misses would leave it without a price: use independent noise and other batches"
         raise ConfigError("privacy.noise", "over time", fix)
+    if privacy.allocation_rounds is not None:
+        fix = (
+            "a site adds up all of its plans, whose epochs could be taken for one: random allocation has no price "
+            "between organisations yet; use poisson batches"
+        )
+        raise ConfigError("privacy.sampling", "allocation", fix)
     if privacy.statistics.ratio:
         fix = "values of constraints have noise of their own between organisations: leave it out"
         raise ConfigError("privacy.statistics.ratio", privacy.statistics.ratio, fix)

@@ -103,7 +103,12 @@ def _plans_of_all_trials(settings: SearchSettings, plans: Sequence[Plan]) -> lis
 
 def reservation(settings: SearchSettings, plans: Sequence[Plan], data: str | None, name: str, noise: str) -> RunCost:
     """Returns the cost of all answers of all trials, as a lifetime budget charges it."""
-    records = [record for plan in _plans_of_all_trials(settings, plans) for record in plan.records]
+    # each trial draws batches of its own: epochs of one are not those of another
+    records = [
+        replace(record, attempt=trial)
+        for trial, plan in enumerate(_plans_of_all_trials(settings, plans))
+        for record in plan.records
+    ]
     return RunCost(name, records, plans[0].n_clients, data, noise=noise)
 
 

@@ -23,11 +23,16 @@ from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.accounting.epochs import costs_of
 from fedpriv.privacy.accounting.events import FREE, Event
 from fedpriv.privacy.accounting.groups import of_group
+from fedpriv.privacy.budget_file import BudgetTerms
+from fedpriv.privacy.budget_shares import share_of, spent_by
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.keystream import uniform_below
+from fedpriv.tuning.price import reservation
+from fedpriv.tuning.settings import SearchSettings
 
 SIZES, BATCHES, ROUNDS = (400, 37), 10, 20
 PRIVACY = fp.Privacy(noise_multiplier=1.0, relation="add_remove", sampling=fp.Allocation(BATCHES))
+TERMS = BudgetTerms(10.0, 1e-5, "sample", "add_remove", "sizes public", "digits", None, "0" * 32)
 
 
 def training_of(
@@ -145,6 +150,27 @@ def test_another_assignment_is_another_epoch(change: dict[str, int]):
     twice = [record(0), record(1, **change)]
     two_epochs = [record(0), record(BATCHES)]
     assert account(twice, 2, 1e-5).epsilon == account(two_epochs, 2, 1e-5).epsilon
+
+
+def test_a_round_that_comes_again_begins_another_epoch():
+    """As in the records of two runs, one after another: the second is not free because the first was charged."""
+    run = [record(t) for t in range(BATCHES)]
+    costs = costs_of([*run, *run], n_clients=2)
+    assert [t for t, cost in enumerate(costs) if cost.events != (FREE,)] == [0, BATCHES]
+    assert account([*run, *run], 2, 1e-5).epsilon == account([record(t) for t in range(2 * BATCHES)], 2, 1e-5).epsilon
+    accountant = Accountant(2, 1e-5)
+    for each in (*run, *run):
+        accountant.count(each)
+    assert accountant.spent().epsilon == account([*run, *run], 2, 1e-5).epsilon
+
+
+def test_trials_of_a_search_pay_for_epochs_of_their_own():
+    plan = training_of().plan
+    settings = SearchSettings(trials=3)
+    cost = reservation(settings, [plan], None, "search", "noise")
+    together = spent_by([share_of(cost, TERMS)], TERMS)
+    bounds = allocation.epsilon_bounds(BATCHES, 1.0, 3 * ROUNDS // BATCHES, 1e-5)
+    assert bounds.lower <= together.epsilon <= bounds.upper * 1.001
 
 
 def test_less_noise_within_an_epoch_is_refused_and_more_is_not():

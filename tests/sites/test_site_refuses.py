@@ -204,6 +204,7 @@ def test_a_plan_that_is_not_what_it_says_is_not_accepted(found: Party, tmp_path:
         ({"settings__privacy__durable": False}, "before it answers"),
         ({"settings__privacy__budget": "/etc/passwd"}, "names no files"),
         ({"settings__privacy__sampling": {"cyclic": {"blocks": 2}}}, "without a price"),
+        ({"settings__privacy__sampling": {"allocation": {"batches": 4}}}, "no price between organisations"),
         ({"settings__network__topology": {"name": "ring"}}, "are a star"),
         ({"settings__model__weights": {"file": "/etc/passwd", "without": []}}, "a plan has no files"),
         ({"settings__strategy": {"name": "os:system"}}, "plugins"),

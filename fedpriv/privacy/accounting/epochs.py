@@ -5,12 +5,15 @@ free, as long as their noise is at least that of the first. An epoch that ends e
 out, costs at most a whole one (docs/design/0010-allocation.md), so that it does not matter which answers follow.
 
 What belongs together is one epoch, one answer of each of its rounds, and one attempt: answers of a round, and attempts
-with fresh noise, have assignments of their own, and so a price of their own.
+with fresh noise, have assignments of their own, and so a price of their own. Rounds are those of one run: where records
+of several runs follow each other, a round that comes again begins another epoch, which is charged. Runs whose records
+alternate must be priced apart, or differ in `attempt`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fedpriv.errors import PrivacyError
@@ -23,20 +26,29 @@ _LAST_BITS = 1e-12  # by which the noise of two answers of an epoch may differ
 _Key = tuple[int, int, int, int]
 
 
+@dataclass
+class _Epoch:
+    """An epoch that was charged: its cost, and the rounds that were released."""
+
+    cost: PrivacyCost
+    rounds: set[int] = field(default_factory=set[int])
+
+
 class EpochCharges:
     """Which epochs of random allocation were charged."""
 
     def __init__(self) -> None:
-        self._charged: dict[_Key, PrivacyCost] = {}
+        self._charged: dict[_Key, _Epoch] = {}
 
     def copy(self) -> EpochCharges:
-        """Another one, for which the same epochs were charged."""
+        """Returns another one, for which the same epochs were charged."""
         other = EpochCharges()
-        other._charged = dict(self._charged)
+        for key, epoch in self._charged.items():
+            other._charged[key] = _Epoch(epoch.cost, set(epoch.rounds))
         return other
 
     def due(self, record: Record, cost: PrivacyCost) -> PrivacyCost:
-        """What a record adds to what was charged so far.
+        """Returns what a record adds to what was charged so far.
 
         Args:
             record: The record.
@@ -51,9 +63,9 @@ class EpochCharges:
         if record.batches is None:
             return cost
         charged = self._charged.get(_key(record, record.batches))
-        if charged is None:
+        if charged is None or record.round in charged.rounds:
             return cost
-        if not _covers(charged, cost):
+        if not _covers(charged.cost, cost):
             raise PrivacyError(
                 f"round {record.round}, {record.query}: has less noise than the epoch of random allocation that it "
                 f"belongs to, of {record.batches} rounds, was charged for. All rounds of an epoch need the same query, "
@@ -62,9 +74,15 @@ class EpochCharges:
         return PrivacyCost(None, (FREE,))
 
     def take(self, record: Record, cost: PrivacyCost) -> None:
-        """Note that the epoch of a record is charged; `cost` is its cost by itself."""
-        if record.batches is not None:
-            self._charged.setdefault(_key(record, record.batches), cost)
+        """Notes that the epoch of a record is charged; `cost` is its cost by itself."""
+        if record.batches is None:
+            return
+        key = _key(record, record.batches)
+        charged = self._charged.get(key)
+        if charged is None or record.round in charged.rounds:
+            charged = _Epoch(cost)
+            self._charged[key] = charged
+        charged.rounds.add(record.round)
 
 
 def costs_of(records: Iterable[Record], n_clients: int, charged: EpochCharges | None = None) -> list[PrivacyCost]:
