@@ -260,7 +260,6 @@ RIDDLES = {
     "alike",
     "most",
     "looked_at",
-    "of_run",
     "of_plan",
 }
 
