@@ -54,8 +54,8 @@ class Point:
 
 LEDGER = {
     "before records are compared": Point(SharedLedger, "enter", "before"),
-    "before the record is written": Point(Ledger, "_enter", "before", ranks=FIRST),
-    "once the record is written": Point(Ledger, "_enter", "after", ranks=FIRST),
+    "before the record is written": Point(Ledger, "_write_record", "before", ranks=FIRST),
+    "once the record is written": Point(Ledger, "_write_record", "after", ranks=FIRST),
     "once the value is handed out": Point(SharedLedger, "enter", "after"),
 }
 REPORT = {
