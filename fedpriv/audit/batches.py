@@ -44,9 +44,9 @@ def check_batches(subject: AuditTarget, data: Data) -> CheckResult:
         return CheckResult(NAME, "held", no_draws, "draws are compared where they are Poisson or random allocation")
     population = subject.population(data)
     if isinstance(sampling, Allocation):
-        broken, draws = _of_epochs(population, sampling)
+        broken, draws = _check_allocation(population, sampling)
     else:
-        broken, draws = _of_rounds(population, sampling)
+        broken, draws = _check_poisson(population, sampling)
     return summarize(NAME, broken, f"{draws} batches are drawn as they are priced", _power(draws), draws=draws)
 
 
@@ -54,8 +54,8 @@ def _power(draws: int) -> str:
     return f"sizes of batches whose variance is off by more than {_SURE * math.sqrt(2 / draws):.0%} would be found"
 
 
-def _of_epochs(population: Population, sampling: Allocation) -> tuple[list[str], int]:
-    """What is wrong with the epochs of random allocation, and how many batches were drawn."""
+def _check_allocation(population: Population, sampling: Allocation) -> tuple[list[str], int]:
+    """Returns what is wrong with the epochs of random allocation, and how many batches were drawn."""
     k, examples = sampling.batches, int(population.counts.sum())
     n_seeds = max(2, min(_SEEDS, _MOST_WORK // (examples * k * _EPOCHS)))
     epochs = [_epochs_of(population, sampling, Randomness(0), _EPOCHS) for _ in range(n_seeds)]
@@ -79,8 +79,8 @@ def _of_epochs(population: Population, sampling: Allocation) -> tuple[list[str],
     return broken, n_seeds * _EPOCHS * k
 
 
-def _of_rounds(population: Population, sampling: Poisson) -> tuple[list[str], int]:
-    """What is wrong with Poisson batches, and how many were drawn."""
+def _check_poisson(population: Population, sampling: Poisson) -> tuple[list[str], int]:
+    """Returns what is wrong with Poisson batches, and how many were drawn."""
     examples, rate = int(population.counts.sum()), sampling.rate
     if rate == 1:
         return [], 1

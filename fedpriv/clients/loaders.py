@@ -76,7 +76,7 @@ def _unused(loader: DataLoader[Any]) -> Iterator[str]:
 
 
 def _reading_note(clients: Sequence[tuple[int, Client]], *, constrained: bool) -> list[str]:
-    tried = _spread([(i, client) for i, client in clients if not is_plain(client.loader)], _MAX_TRIED)
+    tried = _evenly_spaced([(i, client) for i, client in clients if not is_plain(client.loader)], _MAX_TRIED)
     if constrained:
         # any random transform gets a warning: another seed gives another example
         seeds = (0, 1)
@@ -86,7 +86,7 @@ def _reading_note(clients: Sequence[tuple[int, Client]], *, constrained: bool) -
         seeds = (0, 0)
         reason = _LOCAL_GENERATOR
     for index, client in tried:
-        for example in _spread(range(len(client)), _MAX_TRIED // len(tried)):
+        for example in _evenly_spaced(range(len(client)), _MAX_TRIED // len(tried)):
             first, second = (_collated(client.loader, example, seed=seed) for seed in seeds)
             if not _equal(first.tensors, second.tensors):
                 return [f"an example of client {index} is another one when it is read again: {reason}"]
@@ -122,6 +122,6 @@ def _equal(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
     return len(first) == len(second) and all(map(torch.equal, first, second))
 
 
-def _spread(items: Sequence[T], count: int) -> Sequence[T]:
+def _evenly_spaced(items: Sequence[T], count: int) -> Sequence[T]:
     """Returns at most `count` of the items, evenly spaced."""
     return items[:: max(1, -(-len(items) // count))]

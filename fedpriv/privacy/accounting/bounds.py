@@ -49,7 +49,8 @@ def _epsilon_of_epochs(event: Event, count: int, delta: float, *, is_tight: bool
     from fedpriv.privacy.accounting import allocation, allocation_replace
 
     # these bounds refine themselves until they are good enough: without rounding, the last bits of the noise would show
-    noise = 2.0 ** (math.floor(math.log2(event.noise) * _FINE_NOISE) / _FINE_NOISE)
+    rounded = 2.0 ** (math.floor(math.log2(event.noise) * _FINE_NOISE) / _FINE_NOISE)
+    noise = min(rounded, event.noise)  # the power may be wrong in its last bit
     if event.selection == "allocation":
         return allocation.epsilon_bounds(event.batches, noise, count, delta).upper
     if is_tight:
