@@ -195,7 +195,7 @@ def forecast(
     plan = draft.plan()
     network = draft.network
     compatibility.check_compute(compute, draft.strategy, network, plan.privacy, draft.model, draft.loss)
-    compatibility.check_problem(draft.strategy, draft.problems, plan.privacy, plan.asked, compare=compare)
+    compatibility.check_problem(draft.strategy, draft.problems, plan.privacy, plan.queries, compare=compare)
     parameters = Layout.of(draft.model).dim
     sizes = draft.outline.sizes
     floats = round(parameters * network.expected_rows)

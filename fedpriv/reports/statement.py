@@ -134,7 +134,7 @@ def statement_of(runs: Sequence[Run], spendings: Sequence[RunCost], account: Acc
 def _protected(runs: Sequence[Run], spendings: Sequence[RunCost], spent: PrivacySpent) -> StatementSection:
     shared = spent.relation.partition("(")[2]
     rows = [
-        ("data", "; ".join(dict.fromkeys(data_of(run.config) for run in runs))),
+        ("data", "; ".join(dict.fromkeys(data_name(run.config) for run in runs))),
         (
             "held by",
             "; ".join(dict.fromkeys(_held_by(run, spending) for run, spending in zip(runs, spendings, strict=True))),
@@ -356,7 +356,7 @@ def made_with(results: Iterable[Mapping[str, Any] | None]) -> str:
     return "; ".join(dict.fromkeys(str((result or {}).get("software") or unknown) for result in results))
 
 
-def data_of(config: Mapping[str, Any]) -> str:
+def data_name(config: Mapping[str, Any]) -> str:
     """Returns the name of a configuration's data, and the path if there is one."""
     data = config["data"]
     for name in ("train", "path", "file"):
