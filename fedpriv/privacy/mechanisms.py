@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from fedpriv.distributed import threads
 from fedpriv.distributed.devices import moved
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.clipping import NormName
+from fedpriv.privacy.exact_rounding import GRID_BITS, GaussianRows, LaplaceRows, RealNoise, add_and_round
 from fedpriv.privacy.ledger import Release
 from fedpriv.privacy.noise_history import NoiseHistory
 from fedpriv.privacy.record import NoiseDistributionName, Record
@@ -120,6 +122,20 @@ NOISE_DISTRIBUTIONS: dict[NoiseDistributionName, NoiseDistribution] = {
 MECHANISMS: dict[str, Mechanism] = {name: law.mechanism for name, law in NOISE_DISTRIBUTIONS.items()}
 
 
+def real_noise(
+    mechanism: Mechanism, keys: Tensor, scales: Sequence[float], dim: int, amount: float
+) -> RealNoise | None:
+    """Returns noise on the processor as real numbers; None where a mechanism is not known to be rounded exactly.
+
+    Subclasses of `Gaussian` and `Laplace` may draw other noise, so they are not.
+    """
+    if type(mechanism) is Gaussian:
+        return GaussianRows(keys, [scale * math.sqrt(amount) for scale in scales], dim)
+    if type(mechanism) is Laplace and amount == 1:
+        return LaplaceRows(keys, list(scales), dim)
+    return None
+
+
 def _check_rows(count: int, scales: Sequence[float], clients: Sequence[int]) -> None:
     """Refuses rows that have no noise scale, or that share a client and therefore its noise.
 
@@ -169,25 +185,26 @@ def add_noise(
         ConfigError: a scale is not positive and finite.
         PrivacyError: rows would share noise.
 
-    Noise is drawn and added in float64, and the result is rounded to multiples of about `2**-20` times the scale: the
-    low bits of noise drawn in floating point can reveal the value under it (Mironov, 2012). This is a mitigation, not
-    a proof.
+    The result is rounded to multiples of about `2**-20` times the scale: the low bits of noise drawn in floating point
+    can reveal the value under it (Mironov, 2012). Where `real_noise` knows the noise as real numbers, what is rounded
+    is the real sum (`exact_rounding`). Elsewhere it is the float64 sum, which is a mitigation, not a proof.
     """
     count, dim = bounded.shape
     _check_rows(count, scales, clients)
-    grids = [2.0 ** (math.ceil(math.log2(scale)) - 20) for scale in scales]
-    scales_and_grids = torch.tensor([scales, grids], dtype=torch.float64).T
+    grids = [2.0 ** (math.ceil(math.log2(scale)) - GRID_BITS) for scale in scales]
     keys = randomness.keys("noise", record.round, record.index, clients)
-    draws_on_device = amount == 1 and may_draw(bounded.device)
-    if draws_on_device:
-        keys, scales_and_grids = moved(bounded.device, keys, scales_and_grids)
-    else:
-        (scales_and_grids,) = moved(bounded.device, scales_and_grids)
-    noised = torch.empty_like(bounded, dtype=torch.float64)
+    release = replace(record, mechanism=mechanism.name, attempt=randomness.attempt)
+    exact_noise = real_noise(mechanism, keys, scales, dim, amount)
+    if exact_noise is not None and past is None and bounded.device.type == "cpu":
+        return Release(release, _rounded_exactly(bounded, exact_noise, grids))
 
-    # noise is drawn and added for some rows at a time
-    height = max((_IN_CACHE if bounded.device.type == "cpu" else _ON_DEVICE) // max(dim, 1), 1)
-    blocks = [slice(top, top + height) for top in range(0, count, height)]
+    scales_and_grids = torch.tensor([scales, grids], dtype=torch.float64).T
+    draws_on_device = amount == 1 and may_draw(bounded.device)
+    (scales_and_grids,) = moved(bounded.device, scales_and_grids)
+    if draws_on_device:
+        (keys,) = moved(bounded.device, keys)
+    noised = torch.empty_like(bounded, dtype=torch.float64)
+    blocks = _blocks(count, dim, _IN_CACHE if bounded.device.type == "cpu" else _ON_DEVICE)
 
     def draw_unit(keys: Tensor, rows: slice) -> Tensor:
         unit = mechanism.draw(keys[rows], dim, amount)
@@ -230,4 +247,24 @@ def add_noise(
             add(rows)
     if past is not None:
         past.finish(record.round)
-    return Release(replace(record, mechanism=mechanism.name, attempt=randomness.attempt), noised)
+    return Release(release, noised)
+
+
+def _blocks(count: int, dim: int, numbers: int) -> list[slice]:
+    """Returns slices of rows that have about so many numbers."""
+    height = max(numbers // max(dim, 1), 1)
+    return [slice(top, min(top + height, count)) for top in range(0, count, height)]
+
+
+def _rounded_exactly(bounded: Tensor, noise: RealNoise, grids: Sequence[float]) -> Tensor:
+    """Returns sums with noise, rounded to their grids as real numbers, `[k, dim]` in float64 on the processor."""
+    count, dim = bounded.shape
+    noised = torch.empty(count, dim, dtype=torch.float64)
+    column_of_grids = np.array(grids)[:, None]
+
+    def add(_: int, rows: slice) -> None:
+        sums = bounded[rows].detach().double().numpy()
+        add_and_round(sums, noise, rows, column_of_grids[rows], noised[rows].numpy())
+
+    threads.each(add, _blocks(count, dim, _IN_CACHE))
+    return noised

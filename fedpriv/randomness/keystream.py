@@ -16,6 +16,11 @@ from scipy import special
 
 Floats = NDArray[np.float64]
 BLOCK = 1 << 16  # words of normal draws at a time: they and their squares stay in the cache
+_ZEROS = memoryview(bytes(8 * BLOCK))  # what the cipher turns into its keystream
+WORST_UNITS = 32  # of 2^-53 by which logarithms (relative), cosines and sines (absolute) may err in bounded draws
+# outside, a draw may err by more than `real_draws` promises
+_LEAST_RADIUS, _LARGEST_RADIUS = 2.0**-10, 5.5
+_LARGEST_EXPONENTIAL = 14.5
 
 
 class Keystream:
@@ -33,11 +38,18 @@ class Keystream:
 
     def words(self, size: int) -> NDArray[np.int64]:
         """Returns the next `size` words, as signed integers."""
-        return np.frombuffer(self._cipher.update(bytes(8 * size)), "<i8")
+        if 8 * size <= len(_ZEROS):
+            return np.frombuffer(self._cipher.update(_ZEROS[: 8 * size]), "<i8")
+        words = np.empty(size, "<i8")
+        self.fill(words)
+        return words
 
     def fill(self, words: NDArray[np.int64]) -> None:
         """Writes the next words into an array."""
-        self._cipher.update_into(bytes(words.nbytes), words.data.cast("B"))
+        octets = words.data.cast("B")
+        for start in range(0, len(octets), len(_ZEROS)):
+            stop = min(start + len(_ZEROS), len(octets))
+            self._cipher.update_into(_ZEROS[: stop - start], octets[start:stop])
 
     def random(self, size: int) -> Floats:
         """Returns uniform draws on [0, 1): the upper 53 bits of each word."""
@@ -55,14 +67,36 @@ class Keystream:
         value, which N(0, 1) exceeds with probability `1e-20`. The angle has at least 53 bits, which leaves no gaps in
         the tails, as inverting the distribution function would.
         """
+        return self._normal(size, None)
+
+    def bounded_normal(self, size: int, scale: float) -> Floats:
+        """Returns the draws of `standard_normal` times `scale`, with a bound on their errors (`real_draws.NORMAL`).
+
+        Two in a million, for which it may not hold, are NaN.
+        """
+        return self._normal(size, scale)
+
+    def _normal(self, size: int, scale: float | None) -> Floats:
         draws = np.empty(size + size % 2)
         for start in range(0, len(draws), BLOCK):
-            _normal_pairs(self.words(min(BLOCK, len(draws) - start)), draws[start : start + BLOCK])
+            _normal_pairs(self.words(min(BLOCK, len(draws) - start)), draws[start : start + BLOCK], scale)
         return draws[:size]
 
     def standard_exponential(self, size: int) -> Floats:
         """Returns Exponential(1) draws, at most 43.7: -ln u for u with 63 bits."""
         return -np.log(self._above_zero(size))
+
+    def bounded_exponential(self, size: int, scale: float) -> Floats:
+        """Returns the draws of `standard_exponential` times `scale`, with a bound on their errors.
+
+        Those for which `real_draws.LAPLACE` may not hold are NaN.
+        """
+        draws = self._above_zero(size)
+        np.log(draws, out=draws)
+        if draws.min(initial=0.0) < -_LARGEST_EXPONENTIAL:
+            draws[draws < -_LARGEST_EXPONENTIAL] = math.nan
+        draws *= -scale
+        return draws
 
     def standard_gamma(self, shape: float, size: int) -> Floats:
         """Returns Gamma(shape, 1) draws for a shape of at least 1 (Marsaglia and Tsang, 2000).
@@ -112,15 +146,22 @@ def _upper(words: NDArray[np.int64]) -> NDArray[np.uint64]:
     return words.view("<u8") >> np.uint64(11)
 
 
-def _normal_pairs(words: NDArray[np.int64], draws: Floats) -> None:
-    """Fills `draws` from as many words."""
+def _normal_pairs(words: NDArray[np.int64], draws: Floats, scale: float | None = None) -> None:
+    """Fills `draws` from as many words, times `scale`; those without a bound are NaN if there is a scale."""
     half = len(words) // 2
     radius = _odd(words[:half])
     radius *= radius  # -2 ln |u| = -ln u^2
     np.sqrt(np.negative(np.log(radius, out=radius), out=radius), out=radius)
+    if scale is not None:
+        if not (radius.min() >= _LEAST_RADIUS and radius.max() <= _LARGEST_RADIUS):
+            radius[(radius < _LEAST_RADIUS) | (radius > _LARGEST_RADIUS)] = math.nan
+        radius *= scale
     angle = torch.from_numpy(words[half:] * (math.pi * 2.0**-63))  # torch has the faster cosines
-    np.multiply(radius, torch.cos(angle).numpy(), out=draws[:half])
-    np.multiply(radius, torch.sin(angle).numpy(), out=draws[half:])
+    cosines, sines = torch.from_numpy(draws[:half]), torch.from_numpy(draws[half:])
+    torch.cos(angle, out=cosines)
+    torch.sin(angle, out=sines)
+    draws[:half] *= radius
+    draws[half:] *= radius
 
 
 def _odd(words: NDArray[np.int64]) -> Floats:
