@@ -77,7 +77,8 @@ def nanoseconds(rows: int, dim: int, mechanisms: list[fp.Mechanism], repeats: in
 
 def undecided(kind: type[GaussianRows] | type[LaplaceRows], dim: int) -> int:
     """How many of ten rows need multiple precision, with the finest grid there is."""
-    noise = kind(RANDOM.keys("noise", 0, 0, list(range(10))), [1.0] * 10, dim)
+    keys = [key.tobytes() for key in RANDOM.keys("noise", 0, 0, list(range(10))).numpy()]
+    noise = kind(keys, [1.0] * 10, dim)
     grid, values, result = np.array([[2.0**-20]]), np.zeros((1, dim)), np.empty((1, dim))
     return sum(add_and_round(values, noise, slice(row, row + 1), grid, result) for row in range(10))
 

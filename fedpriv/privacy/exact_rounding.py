@@ -13,22 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedpriv.errors import PrivacyError
-from fedpriv.randomness.real_draws import (
-    LAPLACE,
-    NORMAL,
-    Interval,
-    check_functions,
-    real_laplace,
-    real_normal,
-)
-from fedpriv.randomness.rows import bounded_laplace_rows, bounded_normal_rows
+from fedpriv.randomness.keystream import BoundedDraws, Keystream
+from fedpriv.randomness.real_draws import Interval, check_functions, real_laplace, real_normal
 
 Array = NDArray[np.float64]
 GRID_BITS = 20
@@ -39,19 +31,25 @@ _IN_CACHE = 2**15  # numbers of a row that are rounded at once
 _MOST_EXTRA = 64  # words of further bits; undecided after so many with probability 2^-4000
 
 
+class Approximation(NamedTuple):
+    """Rows of noise in float64.
+
+    Attributes:
+        draws: The noise, `[k, dim]`; NaN where its error is not bounded.
+        errors: Bound on the absolute error of each row's other numbers, `[k, 1]`.
+        largest: Bound on the absolute value of all of them.
+    """
+
+    draws: Array
+    errors: Array
+    largest: float
+
+
 class RealNoise(Protocol):
     """The noise of an answer as real numbers, and its approximation in float64."""
 
-    def errors(self, rows: slice) -> Array:
-        """Returns bounds on the absolute error of approximations that are numbers, `[k, 1]`."""
-        ...
-
-    def largest(self, rows: slice) -> float:
-        """Returns a bound on the absolute value of approximations that are numbers."""
-        ...
-
-    def approximate(self, rows: slice) -> Array:
-        """Returns some rows of the approximation, `[k, dim]`; NaN where its error is not bounded."""
+    def approximate(self, rows: slice) -> Approximation:
+        """Returns an approximation of some rows."""
         ...
 
     def interval(self, row: int, column: int, extra: int) -> Interval | None:
@@ -64,31 +62,23 @@ class GaussianRows:
     """Independent normal noise.
 
     Attributes:
-        keys: Keys of the rows' random streams, `[k, 8]` on the CPU.
+        keys: Keys of the rows' random streams, 32 bytes each.
         scales: Standard deviation of each row.
         dim: Length of a row.
     """
 
-    keys: Tensor
+    keys: Sequence[bytes]
     scales: Sequence[float]
     dim: int
 
-    def errors(self, rows: slice) -> Array:
+    def approximate(self, rows: slice) -> Approximation:
         """See `RealNoise`."""
-        return np.array(self.scales[rows])[:, None] * NORMAL.error
-
-    def largest(self, rows: slice) -> float:
-        """See `RealNoise`."""
-        return max(self.scales[rows]) * NORMAL.largest
-
-    def approximate(self, rows: slice) -> Array:
-        """See `RealNoise`."""
-        return bounded_normal_rows(self.keys[rows], self.scales[rows], self.dim).numpy()
+        pairs = zip(self.keys[rows], self.scales[rows], strict=True)
+        return _stacked([Keystream(key).bounded_normal(self.dim, scale) for key, scale in pairs])
 
     def interval(self, row: int, column: int, extra: int) -> Interval | None:
         """See `RealNoise`."""
-        draw = real_normal(self.keys[row].numpy().tobytes(), self.dim, column, extra)
-        return _multiplied(draw, self.scales[row])
+        return multiplied(real_normal(self.keys[row], self.dim, column, extra), self.scales[row])
 
 
 @dataclass(frozen=True)
@@ -96,31 +86,63 @@ class LaplaceRows:
     """Independent Laplace noise.
 
     Attributes:
-        keys: Keys of the rows' random streams, `[k, 8]` on the CPU.
+        keys: Keys of the rows' random streams, 32 bytes each.
         scales: Scale of each row.
         dim: Length of a row.
     """
 
-    keys: Tensor
+    keys: Sequence[bytes]
     scales: Sequence[float]
     dim: int
 
-    def errors(self, rows: slice) -> Array:
+    def approximate(self, rows: slice) -> Approximation:
         """See `RealNoise`."""
-        return np.array(self.scales[rows])[:, None] * LAPLACE.error
-
-    def largest(self, rows: slice) -> float:
-        """See `RealNoise`."""
-        return max(self.scales[rows]) * LAPLACE.largest
-
-    def approximate(self, rows: slice) -> Array:
-        """See `RealNoise`."""
-        return bounded_laplace_rows(self.keys[rows], self.scales[rows], self.dim).numpy()
+        pairs = zip(self.keys[rows], self.scales[rows], strict=True)
+        return _stacked([Keystream(key).bounded_laplace(self.dim, scale) for key, scale in pairs])
 
     def interval(self, row: int, column: int, extra: int) -> Interval | None:
         """See `RealNoise`."""
-        draw = real_laplace(self.keys[row].numpy().tobytes(), self.dim, column, extra)
-        return _multiplied(draw, self.scales[row])
+        return multiplied(real_laplace(self.keys[row], self.dim, column, extra), self.scales[row])
+
+
+@dataclass(frozen=True)
+class SumOfNoise:
+    """The sum of two kinds of noise on the same rows."""
+
+    first: RealNoise
+    second: RealNoise
+
+    def approximate(self, rows: slice) -> Approximation:
+        """See `RealNoise`."""
+        draws, errors, largest = self.first.approximate(rows)
+        others, other_errors, other_largest = self.second.approximate(rows)
+        draws += others
+        largest += other_largest
+        return Approximation(draws, errors + other_errors + 1.01 * _UNIT * largest, largest)
+
+    def interval(self, row: int, column: int, extra: int) -> Interval | None:
+        """See `RealNoise`."""
+        first = self.first.interval(row, column, extra)
+        second = self.second.interval(row, column, extra)
+        if first is None or second is None:
+            return None
+        return sum_of_intervals(first, second)
+
+
+def sum_of_intervals(first: Interval, second: Interval) -> Interval:
+    """Returns the interval of a sum, exactly."""
+    from mpmath.libmp import mpf_add
+
+    return mpf_add(first[0], second[0]), mpf_add(first[1], second[1])
+
+
+def _stacked(rows: Sequence[BoundedDraws]) -> Approximation:
+    """Returns rows as one approximation."""
+    errors = np.array([[row.error] for row in rows])
+    largest = max(row.largest for row in rows)
+    if len(rows) == 1:
+        return Approximation(rows[0].draws[None], errors, largest)
+    return Approximation(np.stack([row.draws for row in rows]), errors, largest)
 
 
 def add_and_round(bounded: Array, noise: RealNoise, rows: slice, grids: Array, result: Array) -> int:
@@ -140,9 +162,7 @@ def add_and_round(bounded: Array, noise: RealNoise, rows: slice, grids: Array, r
         PrivacyError: the functions of numpy or torch are less exact than the bounds need.
     """
     check_functions()
-    sums = noise.approximate(rows)
-    errors = noise.errors(rows)
-    largest_noise = noise.largest(rows)
+    sums, errors, largest_noise = noise.approximate(rows)
     undecided = list[tuple[int, int]]()
     for start in range(0, sums.shape[1], _IN_CACHE):
         columns = slice(start, start + _IN_CACHE)
@@ -219,11 +239,14 @@ def _decided(value: float, noise: RealNoise, row: int, column: int, grid: float)
     raise PrivacyError(f"a noised number is not decided after {_MOST_EXTRA} words: the random stream is broken")
 
 
-def _multiplied(interval: Interval | None, factor: float) -> Interval | None:
-    """Returns an interval times a positive number, exactly."""
+def multiplied(interval: Interval | None, factor: float) -> Interval | None:
+    """Returns an interval times a number, exactly."""
     from mpmath.libmp import from_float, mpf_mul
 
     if interval is None:
         return None
     exact_factor = from_float(factor)
-    return mpf_mul(interval[0], exact_factor), mpf_mul(interval[1], exact_factor)
+    ends = mpf_mul(interval[0], exact_factor), mpf_mul(interval[1], exact_factor)
+    if factor < 0:
+        return ends[1], ends[0]
+    return ends

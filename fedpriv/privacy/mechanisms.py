@@ -15,7 +15,7 @@ from fedpriv.distributed import threads
 from fedpriv.distributed.devices import moved
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.clipping import NormName
-from fedpriv.privacy.exact_rounding import GRID_BITS, GaussianRows, LaplaceRows, RealNoise, add_and_round
+from fedpriv.privacy.exact_rounding import GRID_BITS, GaussianRows, LaplaceRows, RealNoise, SumOfNoise, add_and_round
 from fedpriv.privacy.ledger import Release
 from fedpriv.privacy.noise_history import NoiseHistory
 from fedpriv.privacy.record import NoiseDistributionName, Record
@@ -122,18 +122,28 @@ NOISE_DISTRIBUTIONS: dict[NoiseDistributionName, NoiseDistribution] = {
 MECHANISMS: dict[str, Mechanism] = {name: law.mechanism for name, law in NOISE_DISTRIBUTIONS.items()}
 
 
-def real_noise(
-    mechanism: Mechanism, keys: Tensor, scales: Sequence[float], dim: int, amount: float
-) -> RealNoise | None:
-    """Returns noise on the processor as real numbers; None where a mechanism is not known to be rounded exactly.
+def is_rounded_exactly(mechanism: Mechanism, device: torch.device, amount: float, past: NoiseHistory | None) -> bool:
+    """Whether noise is known as real numbers, so that sums with it are rounded exactly.
 
     Subclasses of `Gaussian` and `Laplace` may draw other noise, so they are not.
     """
-    if type(mechanism) is Gaussian:
-        return GaussianRows(keys, [scale * math.sqrt(amount) for scale in scales], dim)
-    if type(mechanism) is Laplace and amount == 1:
-        return LaplaceRows(keys, list(scales), dim)
-    return None
+    is_known = type(mechanism) is Gaussian or (type(mechanism) is Laplace and amount == 1)
+    return is_known and device.type == "cpu" and past is None
+
+
+def real_noise(
+    mechanism: Mechanism, keys: Tensor, scales: Sequence[float], dim: int, amount: float, pair_noise: RealNoise | None
+) -> RealNoise:
+    """Returns the noise of rows as real numbers, for mechanisms that are rounded exactly."""
+    noise: RealNoise
+    row_keys = [key.tobytes() for key in keys.numpy()]
+    if type(mechanism) is Laplace:
+        noise = LaplaceRows(row_keys, list(scales), dim)
+    else:
+        noise = GaussianRows(row_keys, [scale * math.sqrt(amount) for scale in scales], dim)
+    if pair_noise is None:
+        return noise
+    return SumOfNoise(noise, pair_noise)
 
 
 def _check_rows(count: int, scales: Sequence[float], clients: Sequence[int]) -> None:
@@ -161,6 +171,7 @@ def add_noise(
     amount: float = 1.0,
     past: NoiseHistory | None = None,
     shared: Callable[[int], Tensor] | None = None,
+    pair_noise: RealNoise | None = None,
 ) -> Release:
     """Adds noise to sums of bounded sensitivity.
 
@@ -177,6 +188,7 @@ def add_noise(
         shared: With `past`: returns the unit noise of a round that is added to each row's individual noise before both
             are filtered, `[k, dim]` in float64 on the device of the rows. Noise that cancels in a round's sum gets the
             same filter at all clients.
+        pair_noise: Further noise of the rows, as real numbers; only where `is_rounded_exactly`.
 
     Returns:
         The noised rows, in float64, as a `Release` that only a ledger opens.
@@ -186,23 +198,46 @@ def add_noise(
         PrivacyError: rows would share noise.
 
     The result is rounded to multiples of about `2**-20` times the scale: the low bits of noise drawn in floating point
-    can reveal the value under it (Mironov, 2012). Where `real_noise` knows the noise as real numbers, what is rounded
-    is the real sum (`exact_rounding`). Elsewhere it is the float64 sum, which is a mitigation, not a proof.
+    can reveal the value under it (Mironov, 2012). Where `is_rounded_exactly`, what is rounded is the real sum
+    (`exact_rounding`). Elsewhere it is the float64 sum, which is a mitigation, not a proof.
     """
     count, dim = bounded.shape
     _check_rows(count, scales, clients)
     grids = [2.0 ** (math.ceil(math.log2(scale)) - GRID_BITS) for scale in scales]
-    keys = randomness.keys("noise", record.round, record.index, clients)
-    release = replace(record, mechanism=mechanism.name, attempt=randomness.attempt)
-    exact_noise = real_noise(mechanism, keys, scales, dim, amount)
-    if exact_noise is not None and past is None and bounded.device.type == "cpu":
-        return Release(release, _rounded_exactly(bounded, exact_noise, grids))
+    if is_rounded_exactly(mechanism, bounded.device, amount, past):
+        keys = randomness.keys("noise", record.round, record.index, clients)
+        noise = real_noise(mechanism, keys, scales, dim, amount, pair_noise)
+        noised = _rounded_exactly(bounded, noise, grids)
+    elif pair_noise is not None:
+        raise PrivacyError("noise of pairs as real numbers is added where noise is rounded exactly only")
+    else:
+        noised = _rounded_in_float64(
+            bounded, scales, grids, mechanism, record, randomness, clients, amount, past, shared
+        )
+    return Release(replace(record, mechanism=mechanism.name, attempt=randomness.attempt), noised)
 
+
+def _rounded_in_float64(
+    bounded: Tensor,
+    scales: Sequence[float],
+    grids: Sequence[float],
+    mechanism: Mechanism,
+    record: Record,
+    randomness: Randomness,
+    clients: Sequence[int],
+    amount: float,
+    past: NoiseHistory | None,
+    shared: Callable[[int], Tensor] | None,
+) -> Tensor:
+    """Returns sums with noise, drawn and added in float64 on their device, and rounded to their grids."""
+    count, dim = bounded.shape
+    keys = randomness.keys("noise", record.round, record.index, clients)
     scales_and_grids = torch.tensor([scales, grids], dtype=torch.float64).T
     draws_on_device = amount == 1 and may_draw(bounded.device)
-    (scales_and_grids,) = moved(bounded.device, scales_and_grids)
     if draws_on_device:
-        (keys,) = moved(bounded.device, keys)
+        keys, scales_and_grids = moved(bounded.device, keys, scales_and_grids)
+    else:
+        (scales_and_grids,) = moved(bounded.device, scales_and_grids)
     noised = torch.empty_like(bounded, dtype=torch.float64)
     blocks = _blocks(count, dim, _IN_CACHE if bounded.device.type == "cpu" else _ON_DEVICE)
 
@@ -247,7 +282,7 @@ def add_noise(
             add(rows)
     if past is not None:
         past.finish(record.round)
-    return Release(release, noised)
+    return noised
 
 
 def _blocks(count: int, dim: int, numbers: int) -> list[slice]:

@@ -2,7 +2,7 @@
 
 A word of a keystream is the beginning of a real number that is uniform on an interval; its further bits are those of
 another keystream of the same key. So a stream determines real normal and Laplace draws. `Keystream` computes them in
-float64 (`bounded_normal`, `bounded_exponential`); the proof of how far they err is in docs/design/0012-exact-noise.md.
+float64 (`bounded_normal`, `bounded_laplace`); the proof of how far they err is in docs/design/0012-exact-noise.md.
 
 The proof needs IEEE 754 arithmetic with correctly rounded square roots, and that `numpy.log` errs by at most
 `WORST_UNITS` units (of `2^-53`, relative), and `torch.cos` and `torch.sin` by as many (absolute). Their authors promise
@@ -28,23 +28,6 @@ Interval = tuple[Any, Any]
 _UNIT = 2.0**-53
 _PRECISION = 128  # bits of the first attempt
 _WORDS_OF_BLOCK = 8  # words of 64 bits that the cipher makes together
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """How close bounded draws of float64 are to the real ones.
-
-    Attributes:
-        error: Bound on the absolute error of a draw that is a number. Others are NaN.
-        largest: Bound on the absolute value of a draw that is a number.
-    """
-
-    error: float
-    largest: float
-
-
-NORMAL = Accuracy(error=2.0**-42, largest=5.6)
-LAPLACE = Accuracy(error=5.6e-13, largest=15.0)
 
 
 @dataclass(frozen=True)

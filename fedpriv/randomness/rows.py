@@ -7,11 +7,9 @@ tensor operations, whose logarithms and cosines may differ from the CPU's in the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpriv.randomness import chacha
@@ -38,40 +36,6 @@ def laplace_rows(keys: Tensor, dim: int) -> Tensor:
         return _draw_rows(keys, dim, lambda stream: laplace(stream, dim))
     first, second = (-_odd(half).abs_().log_() for half in chacha.words(keys, 2 * dim).split(dim, 1))
     return first - second
-
-
-def bounded_normal_rows(keys: Tensor, scales: Sequence[float], dim: int) -> Tensor:
-    """Returns normal draws of these deviations, `[k, dim]` in float64, from keys `[k, 8]` on the CPU.
-
-    Their errors are bounded, or they are NaN; see `Keystream.bounded_normal`.
-    """
-    return _draw_scaled_rows(keys, scales, dim, lambda stream, scale: stream.bounded_normal(dim, scale))
-
-
-def bounded_laplace_rows(keys: Tensor, scales: Sequence[float], dim: int) -> Tensor:
-    """Returns Laplace draws of these scales, `[k, dim]` in float64, from keys `[k, 8]` on the CPU.
-
-    Their errors are bounded, or they are NaN; see `Keystream.bounded_exponential`.
-    """
-
-    def draw(stream: Keystream, scale: float) -> NDArray[np.float64]:
-        first = stream.bounded_exponential(dim, scale)
-        first -= stream.bounded_exponential(dim, scale)
-        return first
-
-    return _draw_scaled_rows(keys, scales, dim, draw)
-
-
-def _draw_scaled_rows(
-    keys: Tensor, scales: Sequence[float], dim: int, draw: Callable[[Keystream, float], NDArray[np.float64]]
-) -> Tensor:
-    """Draws one row after another, each from its own stream and with its own scale."""
-    if len(keys) == 1:
-        return torch.from_numpy(draw(Keystream(keys.numpy().tobytes()), scales[0])).unsqueeze(0)
-    rows = torch.empty(len(keys), dim, dtype=torch.float64)
-    for row, key, scale in zip(rows.numpy(), keys.numpy(), scales, strict=True):
-        row[:] = draw(Keystream(key.tobytes()), scale)
-    return rows
 
 
 def laplace_sum_rows(keys: Tensor, dim: int, amount: float) -> Tensor:

@@ -120,7 +120,11 @@ class Randomness:
     def pair_stream(
         self, i: int, j: int, round_index: int, index: int, secrets: PairSecrets | None = None
     ) -> Keystream:
-        """Returns the stream that two clients share for one answer of one round.
+        """Returns the stream that two clients share for one answer of one round; see `pair_key`."""
+        return Keystream(self.pair_key(i, j, round_index, index, secrets))
+
+    def pair_key(self, i: int, j: int, round_index: int, index: int, secrets: PairSecrets | None = None) -> bytes:
+        """Returns the key of the stream that two clients share for one answer of one round.
 
         Args:
             i: One client.
@@ -131,7 +135,7 @@ class Randomness:
         """
         name = f"{self.run}/{self.attempt}/{round_index}/{index}".encode()
         key = (secrets or self).pair_secret(i, j, "noise")
-        return Keystream(hashlib.blake2b(name, digest_size=32, key=key, person=b"fedpriv pairs").digest())
+        return hashlib.blake2b(name, digest_size=32, key=key, person=b"fedpriv pairs").digest()
 
     def digest_key(self) -> bytes:
         """Returns the key of the ledger's checksums of values, which reveal nothing without it."""
