@@ -54,7 +54,7 @@ class Keystream:
 
     def words(self, size: int) -> NDArray[np.int64]:
         """Returns the next `size` words, as signed integers."""
-        if 8 * size <= len(_ZEROS):
+        if 8 * size <= _ZEROS.nbytes:
             return np.frombuffer(self._cipher.update(_ZEROS[: 8 * size]), "<i8")
         words = np.empty(size, "<i8")
         self.fill(words)
@@ -63,9 +63,12 @@ class Keystream:
     def fill(self, words: NDArray[np.int64]) -> None:
         """Writes the next words into an array."""
         octets = words.data.cast("B")
-        for start in range(0, len(octets), len(_ZEROS)):
-            stop = min(start + len(_ZEROS), len(octets))
-            self._cipher.update_into(_ZEROS[: stop - start], octets[start:stop])
+        if words.nbytes <= _ZEROS.nbytes:
+            self._cipher.update_into(_ZEROS[: words.nbytes], octets)
+            return
+        for start in range(0, words.nbytes, _ZEROS.nbytes):
+            piece = octets[start : start + _ZEROS.nbytes]
+            self._cipher.update_into(_ZEROS[: len(piece)], piece)
 
     def random(self, size: int) -> Floats:
         """Returns uniform draws on [0, 1): the upper 53 bits of each word."""

@@ -20,6 +20,7 @@ from fedpriv.privacy.exact_rounding import (
     LaplaceRows,
     RealNoise,
     SumOfNoise,
+    _round_sums,
     add_and_round,
 )
 from fedpriv.privacy.mechanisms import add_noise, is_rounded_exactly
@@ -27,6 +28,7 @@ from fedpriv.privacy.noise_history import NoiseHistory
 from fedpriv.privacy.pair_noise import OwnPairsNoise, noise_of_own_pairs, with_noise_of_own_pairs
 from fedpriv.privacy.pairwise import Pairs
 from fedpriv.privacy.record import Record
+from fedpriv.randomness.keystream import Keystream
 from fedpriv.randomness.real_draws import Interval
 from fedpriv.randomness.streams import Randomness
 
@@ -232,3 +234,53 @@ def test_noise_of_pairs_is_never_left_out():
     assert float(added.std()) == pytest.approx(0.7 * math.sqrt(1 + 4 * 9), rel=0.05)
     with pytest.raises(PrivacyError, match="rounded exactly only"):
         add_noise(zeros, [0.7], Custom(), RECORD, RANDOM, [2], pair_noise=own_pairs(2, 5))
+
+
+# what the bounds are made of
+
+
+@pytest.mark.parametrize("side", [1, -1])
+@pytest.mark.parametrize(
+    ("value", "error", "gap", "is_certain"),
+    [
+        (0.0, 0.01, 0.011, True),
+        (0.0, 0.01, 0.009, False),
+        (2.0**33, 0.0, 2.0**-18, True),
+        (2.0**33, 0.0, 2.0**-22, False),  # the sum of such numbers is wrong by 2^-20
+        (2.0**60, 0.01, 0.011, True),
+        (2.0**60, 0.01, 0.009, False),
+    ],
+)
+def test_sums_near_a_boundary_are_uncertain_on_both_sides(
+    side: int, value: float, error: float, gap: float, is_certain: bool
+):
+    noise = np.array([[0.1, side * (0.5 - gap), 0.2]])
+    result = np.empty((1, 3))
+    uncertain = _round_sums(np.full((1, 3), value), noise, np.ones((1, 1)), np.full((1, 1), error), 1.0, result)
+    assert uncertain.tolist() == ([] if is_certain else [[0, 1]])
+    assert result.tolist() == [[value] * 3]
+
+
+def test_undecided_numbers_have_the_noise_of_their_own_row():
+    noise = noise_of("gaussian", [1.0, 1.0, 1.0])
+    grids, values = np.array([[2.0**-50]]), np.zeros((1, DIM))
+    result = np.empty_like(values)
+    assert add_and_round(values, noise, slice(2, 3), grids, result) == DIM
+    assert np.abs(result - noise.approximate(slice(2, 3)).draws).max() < 2.0**-45
+
+
+def test_the_bounds_of_sums_are_sums_of_bounds():
+    own, pairs = GaussianRows(keys_of(1), [0.7], DIM), own_pairs(2, 5)
+    parts = [Keystream(key).bounded_normal(DIM, pairs.deviation) for key in pairs.keys]
+    together = pairs.approximate(slice(0, 1))
+    assert len(parts) == 4 and together.largest >= sum(part.largest for part in parts)
+    assert together.errors.item() > sum(part.error for part in parts)
+    total, alone = SumOfNoise(own, pairs).approximate(slice(0, 1)), own.approximate(slice(0, 1))
+    assert total.largest == alone.largest + together.largest
+    assert total.errors.item() > (alone.errors + together.errors).item()
+
+
+def test_a_pair_has_one_noise_whatever_attempt_either_end_is_at():
+    later = replace(RANDOM, attempt=9)
+    noise = noise_of_own_pairs([0.7] * 5, PAIRS, RECORD, later, range(5), 2, DIM, Secrets())
+    assert noise == own_pairs(2, 5)

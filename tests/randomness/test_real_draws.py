@@ -135,6 +135,14 @@ def test_the_bound_is_largest_at_an_end():
     assert (np.diff(errors, 2) > -1e-25).all()
 
 
+def test_the_bound_of_a_row_is_that_of_its_least_and_of_its_largest_radius():
+    for seed in range(300):
+        draws, error, largest = Keystream(seed.to_bytes(32, "little")).bounded_normal(6, 1.0)
+        radii = np.hypot(draws[:3], draws[3:])
+        assert error >= 0.999 * max(normal_error(radius) for radius in radii.tolist())
+        assert radii.max() <= largest <= 1.02 * max(radii.max(), 1.0)
+
+
 def test_draws_without_a_bound_are_no_numbers():
     words = np.array([2**63 - 1, -(2**63), 1, 0, words_of(2.0**-13.1), words_of(6.6), words_of(1.0)], np.int64)
     draws = np.empty(2 * len(words))
