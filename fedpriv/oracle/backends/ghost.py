@@ -72,10 +72,11 @@ class GhostBackend(PerExample):
             copies = shared.unsqueeze(1).expand(*cells, -1)
             y_batch = y
         leaves = {name: leaf.requires_grad_() for name, leaf in unflatten(copies.detach()).items()}
-        levels = (1 if one_row else 2) + (views > 1)
+        example_levels = 1 if one_row else 2
+        levels = example_levels + (views > 1)
 
         def scores_or_loss(copies: dict[str, Tensor], shared: dict[str, Tensor], x: Nested, y: Nested) -> ScoresOrLoss:
-            with Recording(copies, shared, calls, levels, self._keep):
+            with Recording(copies, shared, calls, levels, example_levels, self._keep):
                 return self._functional.scores_or_loss(copies, x, y)
 
         if views == 1:

@@ -18,7 +18,9 @@ from fedpriv.data.nested import Nested, each
 from fedpriv.oracle.backends.factors import Gradients
 from fedpriv.oracle.backends.functional import Functional, count, is_finite, is_on_cpu, is_one_row, unpad
 from fedpriv.oracle.backends.group_norm import FoldedGroupNorm
+from fedpriv.oracle.backends.recorded import DivergingExamplesError
 from fedpriv.privacy.clipping import Clip, NormName
+from fedpriv.randomness.streams import torch_generators
 
 _MAX_EXAMPLES = 512  # examples at once on a CPU
 
@@ -53,6 +55,7 @@ class PerExample(ABC):
         self._functional = Functional(model, loss)
         self._chunk = chunk
         self._cache_sizes: dict[NormName, int] = {}
+        self._one_by_one = False  # whether torch cannot batch the model's exact sums over clients
         grouped = any(isinstance(module, nn.GroupNorm) for module in model.modules())
         if grouped:
             self._kernels = FoldedGroupNorm()
@@ -125,18 +128,46 @@ class PerExample(ABC):
         chunk = self._max_clipped(params, batch, norm)
         height = self.clients_per_block(params, batch, norm)
         for rows, cells in _cut(clients, examples, chunk, height):
-            x, y = _piece((batch.inputs, batch.targets), rows, cells)
-            mask = batch.mask[rows, cells]
+            piece = batch.piece(rows, cells)
+            for part_rows, part, gradients in self._differences(params, anchor, rows, piece):
+                if part.weights is not None:
+                    gradients = [g.times(part.weights) for g in gradients]
+                gradients = [g.settled(norm.norm) for g in gradients]
+                # the norm of the parameters' norms is the norm of the whole gradient, in l1 as in l2
+                yield part_rows, gradients, norm.norms(torch.stack([g.norms(norm) for g in gradients], -1)), part.mask
+
+    def _differences(
+        self, params: Tensor, anchor: Tensor | None, rows: slice, piece: Batch
+    ) -> Iterator[tuple[slice, Batch, list[Gradients]]]:
+        """Yields the gradients of a piece of the batch, or their differences, whole or where examples take other ways.
+
+        Args:
+            params: Parameters of all clients, `[k, dim]`.
+            anchor: Where the gradients to subtract are computed, `[k, dim]`, or None.
+            rows: The piece's clients.
+            piece: Their examples.
+        """
+        try:
             with self._kernels:
-                gradients = self._gradients(params[rows], x, y, batch.views)
+                gradients = self._gradients(params[rows], piece.inputs, piece.targets, piece.views)
                 if anchor is not None:
-                    anchor_gradients = self._gradients(anchor[rows], x, y, batch.views)
+                    anchor_gradients = self._gradients(anchor[rows], piece.inputs, piece.targets, piece.views)
                     gradients = [g.minus(a) for g, a in zip(gradients, anchor_gradients, strict=True)]
-            if batch.weights is not None:
-                gradients = [g.times(batch.weights[rows, cells]) for g in gradients]
-            gradients = [g.settled(norm.norm) for g in gradients]
-            # the norm of the parameters' norms is the norm of the whole gradient, in l1 as in l2
-            yield rows, gradients, norm.norms(torch.stack([g.norms(norm) for g in gradients], -1)), mask
+            flags = None
+        except DivergingExamplesError as diverging:
+            flags = diverging.flags.reshape(piece.mask.shape)
+            gradients = []
+        if flags is None:
+            yield rows, piece, gradients
+            return
+        # each example takes the branch that it takes alone, so that no example decides for another
+        for index in range(len(flags)):
+            client = slice(rows.start + index, rows.start + index + 1)
+            for flag in (False, True):
+                cells = (flags[index] == flag).nonzero().flatten()
+                if len(cells):
+                    part = piece.piece(slice(index, index + 1), cells)
+                    yield from self._differences(params, anchor, client, part)
 
     def _max_clipped(self, params: Tensor, batch: Batch, norm: Clip) -> int:
         """Returns the largest number of examples whose clipped gradients are computed at once."""
@@ -189,22 +220,41 @@ class PerExample(ABC):
             return min(self._chunk or _MAX_EXAMPLES, _MAX_EXAMPLES)
         return self._chunk or _MAX_EXAMPLES
 
-    def _summed_gradients(self, params: Tensor, x: Nested, y: Nested, mask: Tensor) -> Tensor:
+    def _summed_of_client(self, rows: Tensor, x: Nested, y: Nested, mask: Tensor, client: int) -> Tensor:
+        """Returns the gradient of one client's summed loss, `[1, dim]`."""
+        one = slice(client, client + 1)
+        x, y = each(lambda values: values[one], (x, y))
+        return self._summed_gradients(rows[one], x, y, mask[one])
+
+    def _summed_gradients(self, rows: Tensor, x: Nested, y: Nested, mask: Tensor) -> Tensor:
         """Returns the gradient of each row's summed loss, `[c, dim]`."""
-        if len(params) == 1:  # plain autograd is faster than torch.func, and needs no vmap
+        if len(rows) > 1 and self._one_by_one:
+            return torch.cat([self._summed_of_client(rows, x, y, mask, client) for client in range(len(rows))])
+        if len(rows) == 1:  # plain autograd is faster than torch.func, and needs no vmap
             with torch.enable_grad():
-                leaf = params[0].detach().requires_grad_()
+                leaf = rows[0].detach().requires_grad_()
                 x, y = each(lambda values: values[0], (x, y))
                 loss = self._summed_loss(self._functional.unflatten(leaf), x, y, mask[0])
                 return torch.autograd.grad(loss, leaf)[0].unsqueeze(0)
         with self._kernels:
-            if is_one_row(params):
+            if is_one_row(rows):
                 in_dims = (None, 0, 0, 0)
-                params = params[0]
+                params = rows[0]
             else:
                 in_dims = (0, 0, 0, 0)
+                params = rows
             gradient = vmap(grad(self._summed_loss), in_dims=in_dims, randomness="different")
-            gradients = gradient(self._functional.unflatten(params), x, y, mask)
+            generators = torch_generators(rows.device)
+            before = [generator.get_state() for generator in generators]
+            try:
+                gradients = gradient(self._functional.unflatten(params), x, y, mask)
+            except RuntimeError:
+                # what torch cannot batch over clients is computed client by client from now on; the attempt must not
+                # advance the run's random draws
+                for generator, state in zip(generators, before, strict=True):
+                    generator.set_state(state)
+                self._one_by_one = True
+                return self._summed_gradients(rows, x, y, mask)
         return torch.cat([g.reshape(len(mask), -1) for g in gradients.values()], 1)
 
     def _summed_loss(self, params: dict[str, Tensor], x: Nested, y: Nested, mask: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._C._functorch import get_unwrapped, is_batchedtensor, maybe_get_bdim
 from torch.nn import functional
@@ -77,8 +78,21 @@ class Call:
 
     def gradients(self, output: Tensor, cells: Cells) -> list[tuple[str, Gradients]]:
         """Returns this call's term in the gradients of each parameter, from the gradient of the stored output."""
-        gradients = self.terms(self.input.in_front(self.input.stored), self.output.in_front(output), cells)
+        factors = (self.input.in_front(self.input.stored), self.output.in_front(output))
+        gradients = self.terms(_widened(factors[0]), _widened(factors[1]), cells)
         return list(zip(self.names, gradients, strict=False))  # not strict: a layer may have no bias
+
+
+class DivergingExamplesError(Exception):
+    """A model branches on a value that is true for some examples and false for others, which cannot be one batch.
+
+    Attributes:
+        flags: Which examples take the branch, in their order.
+    """
+
+    def __init__(self, flags: Tensor) -> None:
+        super().__init__("the model branches on values of single examples")
+        self.flags = flags
 
 
 class Recording(TorchFunctionMode):
@@ -91,7 +105,8 @@ class Recording(TorchFunctionMode):
         own: The parameters that the model is called with, one copy for each example, by name.
         shared: The same parameters, one for all examples of a client, which recorded calls use instead.
         calls: The list to which recorded calls are appended.
-        levels: Number of nested vmaps: over examples, or over clients and examples.
+        levels: Number of nested vmaps: over examples, or over clients and examples, and over views.
+        example_levels: The same without views.
         keep: Returns the tensor to record and to pass on: itself or, for models that change tensors in place, a copy.
     """
 
@@ -101,6 +116,7 @@ class Recording(TorchFunctionMode):
         shared: Mapping[str, Tensor],
         calls: list[Call],
         levels: int,
+        example_levels: int,
         keep: Callable[[Tensor], Tensor],
     ) -> None:
         super().__init__()
@@ -108,12 +124,14 @@ class Recording(TorchFunctionMode):
         self._shared = shared
         self._calls = calls
         self._levels = levels
+        self._example_levels = example_levels
         self._keep = keep
         self._layers: dict[object, Callable[..., object]] = {
             functional.linear: self._linear,
             functional.embedding: self._embedding,
             functional.conv1d: self._convolution,
             functional.conv2d: self._convolution,
+            Tensor.__bool__: self._decide,
             **WRITTEN_OUT,
         }
 
@@ -126,6 +144,24 @@ class Recording(TorchFunctionMode):
             if output is not None:
                 return output
         return func(*args, **(kwargs or {}))
+
+    def _decide(self, condition: Tensor) -> bool | None:
+        """Returns the truth of a condition that is the same for all examples.
+
+        Each example takes the branch that it would take alone: where they differ they are computed apart.
+        """
+        value = Value.of(condition)
+        # in bfloat16 a batch of another size rounds so much otherwise that one example could move the others
+        if not value.dims or value.stored.numel() == 0 or torch.is_autocast_enabled(value.stored.device.type):
+            return None
+        flags = value.in_front(value.stored) != 0
+        if bool(flags.all()):
+            return True
+        if not bool(flags.any()):
+            return False
+        if flags.dim() != self._example_levels or len(value.dims) != self._example_levels:
+            return None  # views of one example cannot be computed apart
+        raise DivergingExamplesError(flags.flatten())
 
     def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
         return self._record(functional.linear, _linear_gradients, input, weight, bias)
@@ -195,8 +231,14 @@ class Recording(TorchFunctionMode):
         names = tuple(self._names.get(id(tensor), "") for tensor in (weight, bias) if tensor is not None)
         if not all(names):
             return None
-        recorded_input = Value.of(self._keep(input))
         shared = [self._shared[name] for name in names]
+        device = weight.device.type
+        if input.is_floating_point() and torch.is_autocast_enabled(device):
+            # under vmap torch casts some functions only
+            dtype = torch.get_autocast_dtype(device)
+            input = input.to(dtype)
+            shared = [tensor.to(dtype) for tensor in shared]
+        recorded_input = Value.of(self._keep(input))
         output = function(input, shared[0], shared[1] if len(shared) > 1 else None, *options)
         recorded_output = Value.of(output)
         if len(recorded_input.dims) < self._levels or not recorded_output.stored.requires_grad:
@@ -208,6 +250,13 @@ class Recording(TorchFunctionMode):
 def _linear_gradients(x: Tensor, out: Tensor, cells: Cells) -> list[Gradients]:
     left = _positions(out, cells)
     return [OuterProducts(left, _positions(x, cells)), Dense(left.sum(2))]
+
+
+def _widened(factor: Tensor) -> Tensor:
+    """Converts numbers of 16 bits to float32, which holds them exactly: norms and sums would round otherwise."""
+    if factor.dtype in (torch.bfloat16, torch.float16):
+        return factor.float()
+    return factor
 
 
 def _repeat(value: int | Integers, dims: int) -> Integers:
