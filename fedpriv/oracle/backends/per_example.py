@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +55,9 @@ class PerExample(ABC):
         self._functional = Functional(model, loss)
         self._chunk = chunk
         self._cache_sizes: dict[NormName, int] = {}
-        self._one_by_one = False  # whether torch cannot batch the model's exact sums over clients
+        # whether torch cannot batch the model's exact sums over clients, or over a client's examples
+        self._one_by_one = False
+        self._example_by_example = False
         grouped = any(isinstance(module, nn.GroupNorm) for module in model.modules())
         if grouped:
             self._kernels = FoldedGroupNorm()
@@ -182,9 +184,18 @@ class PerExample(ABC):
         return min(self._chunk or self._cache_sizes[norm.norm], self._cache_sizes[norm.norm])
 
     def _exact_sum(self, params: Tensor, batch: Batch, anchor: Tensor | None) -> tuple[Tensor, Tensor]:
-        sums = self._unclipped_sums(params, batch)
-        if anchor is not None:
-            sums -= self._unclipped_sums(anchor, batch)
+        if not self._example_by_example:
+            with _draws_saved(params.device) as restore_draws:
+                try:
+                    sums = self._unclipped_sums(params, batch)
+                    if anchor is not None:
+                        sums -= self._unclipped_sums(anchor, batch)
+                except RuntimeError:
+                    # outputs that are no tensors are computed one example at a time, which torch may not batch
+                    restore_draws()
+                    self._example_by_example = True
+        if self._example_by_example:
+            sums = self._sums_of_gradients(params, batch, anchor)
         if not is_on_cpu(sums):
             # 1 for a client with any broken example: to count them one has to wait for the device
             return sums, (~torch.isfinite(sums)).any(1).long()
@@ -195,6 +206,15 @@ class PerExample(ABC):
                 whole = torch.stack([torch.isfinite(g.whole()).all(-1) for g in gradients]).all(0)
                 broken[rows] += count(~whole & mask)
         return sums, broken
+
+    def _sums_of_gradients(self, params: Tensor, batch: Batch, anchor: Tensor | None) -> Tensor:
+        """Returns the sum of each client's gradients, `[k, dim]`, from those of single examples."""
+        sums = torch.zeros(params.shape, dtype=torch.float64, device=params.device)
+        sizes = [shape.numel() for _, shape in self._functional.layout.shapes]
+        for rows, gradients, _, mask in self._blocks(params, batch, Clip(1.0), anchor):
+            for parameter_sum, gradient in zip(sums[rows].split(sizes, 1), gradients, strict=True):
+                gradient.masked(mask).add_to(parameter_sum, mask.double())
+        return sums.to(params.dtype)
 
     def _unclipped_sums(self, params: Tensor, batch: Batch) -> Tensor:
         """Returns the sum of each client's gradients, `[k, dim]`: one backward pass for all examples of a client."""
@@ -244,17 +264,14 @@ class PerExample(ABC):
                 in_dims = (0, 0, 0, 0)
                 params = rows
             gradient = vmap(grad(self._summed_loss), in_dims=in_dims, randomness="different")
-            generators = torch_generators(rows.device)
-            before = [generator.get_state() for generator in generators]
-            try:
-                gradients = gradient(self._functional.unflatten(params), x, y, mask)
-            except RuntimeError:
-                # what torch cannot batch over clients is computed client by client from now on; the attempt must not
-                # advance the run's random draws
-                for generator, state in zip(generators, before, strict=True):
-                    generator.set_state(state)
-                self._one_by_one = True
-                return self._summed_gradients(rows, x, y, mask)
+            with _draws_saved(rows.device) as restore_draws:
+                try:
+                    gradients = gradient(self._functional.unflatten(params), x, y, mask)
+                except RuntimeError:
+                    # what torch cannot batch over clients is computed client by client from now on
+                    restore_draws()
+                    self._one_by_one = True
+                    return self._summed_gradients(rows, x, y, mask)
         return torch.cat([g.reshape(len(mask), -1) for g in gradients.values()], 1)
 
     def _summed_loss(self, params: dict[str, Tensor], x: Nested, y: Nested, mask: Tensor) -> Tensor:
@@ -264,6 +281,19 @@ class PerExample(ABC):
 def in_cache(size: int) -> int:
     """Returns how many examples of `size` bytes suit a CPU's cache: 4 to 512, with about 16 MiB."""
     return min(max((16 << 20) // max(size, 1), 4), _MAX_EXAMPLES)
+
+
+@contextmanager
+def _draws_saved(device: torch.device) -> Iterator[Callable[[], None]]:
+    """Yields a function that takes back torch's random draws since, so that a failed attempt changes no later draw."""
+    generators = torch_generators(device)
+    states = [generator.get_state() for generator in generators]
+
+    def restore() -> None:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+
+    yield restore
 
 
 def _piece(pair: Pair, rows: slice, cells: slice) -> Pair:
