@@ -10,8 +10,9 @@ Shapes begin with `[k, b]`: b examples of each of k clients.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 
 import torch
 from torch import Tensor
@@ -310,6 +311,16 @@ class FewRows(Gradients):
         same = self.rows.unsqueeze(3) == self.rows.unsqueeze(2)  # [k, b, t, t]
         first = same.int().argmax(3) == torch.arange(self.rows.shape[2], device=self.rows.device)
         return (same.to(self.values) @ self.values) * first.unsqueeze(3)
+
+
+def total(summands: Sequence[Gradients]) -> Gradients:
+    """Returns the sum of gradients of one parameter, of the same examples."""
+    products = [summand for summand in summands if isinstance(summand, OuterProducts)]
+    others = [summand for summand in summands if not isinstance(summand, OuterProducts)]
+    if len(products) > 1:  # a layer that is called at each step has many: they are joined at once
+        left = torch.cat([product.left for product in products], 2)
+        products = [OuterProducts(left, torch.cat([product.right for product in products], 2))]
+    return reduce(Gradients.plus, [*products, *others])
 
 
 def _short(positions: int, outputs: int, inputs: int, norm: NormName) -> bool:

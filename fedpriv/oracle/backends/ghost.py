@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import reduce
 from typing import cast
 
 import torch
@@ -18,10 +17,11 @@ from torch.func import vmap
 
 from fedpriv.clients.client import Loss
 from fedpriv.data.nested import Nested, each, first
-from fedpriv.oracle.backends.factors import Dense, Gradients
+from fedpriv.oracle.backends.calls import Call, Cells
+from fedpriv.oracle.backends.factors import Dense, Gradients, total
 from fedpriv.oracle.backends.functional import ScoresOrLoss, is_one_row
 from fedpriv.oracle.backends.per_example import PerExample, in_cache
-from fedpriv.oracle.backends.recorded import Call, Cells, Recording
+from fedpriv.oracle.backends.recorded import Recording
 from fedpriv.privacy.clipping import NormName
 
 _MAX_EXAMPLES = 512  # examples at once on any device: in longer sums rounding would count (see `factors.LONGEST`)
@@ -126,7 +126,7 @@ def _gradients_of_parameters(
     for name, leaf in leaves.items():
         if not terms[name]:  # the loss does not depend on it
             terms[name].append(Dense(torch.zeros_like(leaf).reshape(*cells, -1)))
-    return [reduce(Gradients.plus, summands) for summands in terms.values()]
+    return [total(summands) for summands in terms.values()]
 
 
 def _cells(x: Nested) -> Cells:
