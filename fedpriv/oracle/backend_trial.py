@@ -125,8 +125,8 @@ class Trial:
         slower = max(_BATCH_SIZE * alone / together, 1)  # on a busy machine it may seem to be less
         return (
             f"this model's gradients are computed one example at a time, about {slower:.0f} times "
-            f"slower than in one pass: torch.func.vmap cannot batch it ({reason}). docs/howto/own_model.md, Speed, says "
-            "what to write instead; compute.backend: loop says that you know"
+            f"slower than in one pass: torch.func.vmap cannot batch it ({reason}). docs/howto/own_model.md (Speed) "
+            "says what to write instead; compute.backend: loop says that you know"
         )
 
 

@@ -161,8 +161,8 @@ class _Lstm(Function):
         order: Order,
         mode: str,
     ) -> tuple[Tensor, ...]:
-        # torch's tanh takes ten times as long as its sigmoid: tanh(x) = 2 sigmoid(2 x) - 1, so the rows of the new values
-        # are doubled (exactly), and one sigmoid does for all four gates
+        # torch's tanh takes up to ten times as long as its sigmoid, and tanh(x) = 2 sigmoid(2 x) - 1: the rows of the
+        # new values are doubled (exactly), and one sigmoid does for all four gates
         width = hidden.shape[-1]
         doubled = hidden.new_ones(4 * width)
         doubled[2 * width : 3 * width] = 2
