@@ -10,7 +10,8 @@ from backend_cases import ragged
 from torch import Tensor, nn
 
 from fedpriv.oracle.backends import BACKENDS
-from fedpriv.oracle.backends.factors import Convolved, Dense, FewRows, Gradients, OuterProducts
+from fedpriv.oracle.backends.factors import Convolved, Dense, Gradients, OuterProducts
+from fedpriv.oracle.backends.tables import FewRows
 from fedpriv.privacy.clipping import Clip
 
 L2 = Clip(1.0)

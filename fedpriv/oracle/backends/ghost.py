@@ -18,10 +18,11 @@ from torch.func import vmap
 from fedpriv.clients.client import Loss
 from fedpriv.data.nested import Nested, each, first
 from fedpriv.oracle.backends.calls import Call, Cells
-from fedpriv.oracle.backends.factors import Dense, Gradients, total
+from fedpriv.oracle.backends.factors import Dense, Gradients
 from fedpriv.oracle.backends.functional import ScoresOrLoss, is_one_row
 from fedpriv.oracle.backends.per_example import PerExample, in_cache
 from fedpriv.oracle.backends.recorded import Recording
+from fedpriv.oracle.backends.tables import total
 from fedpriv.privacy.clipping import NormName
 
 _MAX_EXAMPLES = 512  # examples at once on any device: in longer sums rounding would count (see `factors.LONGEST`)

@@ -16,8 +16,9 @@ from torch.overrides import TorchFunctionMode
 from fedpriv.oracle.backends.attention import WRITTEN_OUT
 from fedpriv.oracle.backends.calls import Call, Cells, Terms, Value
 from fedpriv.oracle.backends.cells import cell_functions
-from fedpriv.oracle.backends.factors import Convolved, Dense, FewRows, Gradients, Integers, OuterProducts
+from fedpriv.oracle.backends.factors import Convolved, Dense, Gradients, Integers, OuterProducts
 from fedpriv.oracle.backends.recurrent import RecurrentRecorder
+from fedpriv.oracle.backends.tables import FewRows
 
 
 class DivergingExamplesError(Exception):
@@ -66,6 +67,8 @@ class Recording(TorchFunctionMode):
         self._layers: dict[object, Callable[..., object]] = {
             functional.linear: self._linear,
             functional.embedding: self._embedding,
+            functional.embedding_bag: self._embedding_bag,
+            torch.addmm: self._addmm,
             functional.conv1d: self._convolution,
             functional.conv2d: self._convolution,
             Tensor.__bool__: self._decide,
@@ -162,7 +165,55 @@ class Recording(TorchFunctionMode):
                 out = out.masked_fill((x == padding_idx % n_rows).unsqueeze(-1), 0)
             return [FewRows(x.reshape(*cells, -1), _positions(out, cells), n_rows)]
 
+        if id(weight) in self._names and len(Value.of(input).dims) < self._levels:
+            # positions are the same for all examples, their gradients are not
+            input = input + torch.zeros_like(weight.flatten()[0], dtype=input.dtype)
         return self._record(lambda x, w, _: functional.embedding(x, w), terms, input, weight, None)
+
+    def _embedding_bag(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        offsets: Tensor | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2,
+        scale_grad_by_freq: bool = False,
+        mode: str = "mean",
+        sparse: bool = False,
+        per_sample_weights: Tensor | None = None,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+    ) -> Tensor | None:
+        """Looks up the rows of bags `[m, t]`, and adds them up."""
+        if offsets is not None or input.dim() != 2 or id(weight) not in self._names:
+            return None
+        rows = self._embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+        if rows is None:
+            return None
+        if padding_idx is None:
+            counted = torch.ones_like(input, dtype=torch.bool)
+        else:
+            counted = input != padding_idx % len(weight)
+        if mode == "max":
+            largest = rows.masked_fill(~counted.unsqueeze(2), -torch.inf).max(1).values
+            return largest.where(counted.any(1, keepdim=True), 0)
+        rows = rows.masked_fill(~counted.unsqueeze(2), 0)
+        if per_sample_weights is not None:
+            rows = rows * per_sample_weights.unsqueeze(2)
+        if mode == "mean":
+            return rows.sum(1) / counted.sum(1, keepdim=True).clamp_min(1)
+        return rows.sum(1)
+
+    def _addmm(self, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor | None:
+        """Computes a linear layer whose weight is `[inputs, outputs]`, as Hugging Face's GPT-2 has it."""
+        if beta != 1 or alpha != 1 or input.dim() != 1:
+            return None
+
+        def terms(x: Tensor, out: Tensor, cells: Cells) -> list[Gradients]:
+            right = _positions(out, cells)
+            return [OuterProducts(_positions(x, cells), right), Dense(right.sum(2))]
+
+        return self._record(lambda x, w, b: torch.addmm(b, x, w), terms, mat1, mat2, input)
 
     def _record(
         self,
