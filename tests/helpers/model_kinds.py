@@ -192,16 +192,25 @@ class OneOrder(nn.Module):
 
 
 class Tied(nn.Module):
-    """A language model whose first and last weights are one."""
+    """A language model whose first and last weights are one; with `each` it gives scores at each position."""
 
-    def __init__(self) -> None:
+    def __init__(self, words: int = WORDS, each: bool = False) -> None:
         super().__init__()
-        self.words, self.mix = nn.Embedding(WORDS, E), nn.Linear(E, E)
-        self.last = nn.Linear(E, WORDS, bias=False)
+        self.words, self.mix, self.each = nn.Embedding(words, E), nn.Linear(E, E), each
+        self.last = nn.Linear(E, words, bias=False)
         self.last.weight = self.words.weight
 
     def forward(self, words: Tensor) -> Tensor:
-        return self.last(self.mix(self.words(words)).tanh().mean(1))[:, :CLASSES]
+        hidden = self.mix(self.words(words)).tanh()
+        if self.each:
+            return self.last(hidden)
+        return self.last(hidden.mean(1))[:, :CLASSES]
+
+
+def next_words(scores: Tensor, first: Tensor) -> Tensor:
+    """Each position is to tell a number that depends on the example's label."""
+    targets = (first.unsqueeze(1) + torch.arange(T)) % WORDS
+    return functional.cross_entropy(scores.transpose(1, 2), targets)
 
 
 class Residual(nn.Module):
@@ -392,6 +401,29 @@ KINDS = {
     "bag of words, largest": Kind(
         of(lambda m, words: m[0](words), lambda: nn.EmbeddingBag(WORDS, E, mode="max")), inputs="words"
     ),
+    "bag of words, sum, with padding": Kind(
+        of(lambda m, words: m[0](words), lambda: nn.EmbeddingBag(WORDS, E, mode="sum", padding_idx=2)), inputs="words"
+    ),
+    "bag of words, weighted": Kind(
+        of(
+            lambda m, words, mask: m[0](words, per_sample_weights=mask.to(m[0].weight) + 0.5),
+            lambda: nn.EmbeddingBag(WORDS, E, mode="sum"),
+        ),
+        inputs="dict",
+    ),
+    "bag of words, padded": Kind(
+        of(lambda m, words, mask: m[0](words), lambda: nn.EmbeddingBag(WORDS, E, padding_idx=0)), inputs="dict"
+    ),
+    "positions": Kind(
+        of(
+            lambda m, words: (m[0](words) + m[1](torch.arange(T))).tanh().mean(1),
+            lambda: nn.Embedding(WORDS, E),
+            lambda: nn.Embedding(40, E),
+        ),
+        inputs="words",
+    ),
+    "large tied weights": Kind(lambda: Tied(words=97), inputs="words"),
+    "language model": Kind(lambda: Tied(words=97, each=True), inputs="words", loss=next_words),
     "tied weights": Kind(Tied, inputs="words"),
     "text with a mask, by name": Kind(
         of(of_text, lambda: nn.Embedding(WORDS, E, padding_idx=0), lambda: encoder()().layers[0]), inputs="dict"

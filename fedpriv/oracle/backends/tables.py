@@ -41,16 +41,18 @@ class FewRows(Gradients):
 
     def norms(self, clip: Clip) -> Tensor:
         """See `Gradients`."""
-        return clip.norms(self._added.flatten(2))
+        norms = clip.norms(self._distinct[1].flatten(2))
+        # a gradient that overflows its type is broken, though its norm, computed in float64, may be finite
+        return norms.where(norms <= torch.finfo(self.values.dtype).max, torch.inf)
 
     def squares(self) -> Tensor:
         """Returns the squared norms in float64, `[k, b]`."""
-        return self._added.double().square().sum((2, 3))
+        return self._distinct[1].square().sum((2, 3))
 
     def add_to(self, sums: Tensor, weights: Tensor) -> None:
         """See `Gradients`."""
-        added = self._added.double() * weights[:, :, None, None]
-        for table, rows, values in zip(sums, self.rows, added, strict=True):
+        distinct, totals = self._distinct
+        for table, rows, values in zip(sums, distinct, totals * weights[:, :, None, None], strict=True):
             table.view(self.n_rows, -1).index_add_(0, rows.flatten(), values.flatten(0, 1))
 
     def masked(self, cells: Tensor) -> Gradients:
@@ -71,6 +73,8 @@ class FewRows(Gradients):
         """See `Gradients`."""
         if isinstance(other, OuterProducts):
             return Tied(other, self)
+        if isinstance(other, Tied):
+            return other.plus(self)
         if not isinstance(other, FewRows):
             return super().plus(other)
         rows = torch.cat([self.rows, other.rows], 2)
@@ -85,11 +89,23 @@ class FewRows(Gradients):
         return self.plus(FewRows(other.rows, -other.values, self.n_rows))
 
     @cached_property
-    def _added(self) -> Tensor:
-        """Returns the values, those of the same row added up where it occurs first, and zero where it occurs again."""
-        same = self.rows.unsqueeze(3) == self.rows.unsqueeze(2)  # [k, b, t, t]
-        first = same.int().argmax(3) == torch.arange(self.rows.shape[2], device=self.rows.device)
-        return (same.to(self.values) @ self.values) * first.unsqueeze(3)
+    def _distinct(self) -> tuple[Tensor, Tensor]:
+        """Returns rows without repetition and the sums of their values in float64, `[k, b, t], [k, b, t, d]`.
+
+        What is left over where rows are repeated has values of zero. Sorting takes less than to compare all pairs.
+        """
+        clients, examples, positions, width = self.values.shape
+        rows, order = self.rows.sort(-1)
+        is_new = torch.zeros_like(rows)
+        is_new[..., 1:] = rows[..., 1:] != rows[..., :-1]
+        cells = torch.arange(clients * examples, device=rows.device).view(clients, examples, 1)
+        # where each position's sum lies: the positions of one example stay together
+        targets = is_new.cumsum(-1) + cells * positions
+        unsorted = torch.empty_like(targets).scatter_(-1, order, targets).flatten()
+        values = self.values.flatten(0, 2).double()
+        sums = values.new_zeros(values.shape).index_add_(0, unsorted, values)
+        distinct = torch.zeros_like(unsorted).scatter_(0, targets.flatten(), rows.flatten())
+        return distinct.view(clients, examples, -1), sums.view(clients, examples, positions, width)
 
 
 @dataclass(frozen=True)
