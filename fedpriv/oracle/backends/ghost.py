@@ -27,6 +27,8 @@ from fedpriv.privacy.clipping import NormName
 
 _MAX_EXAMPLES = 512  # examples at once on any device: in longer sums rounding would count (see `factors.LONGEST`)
 
+_MEBIBYTES = 32  # of factors and gradients at once; for a transformer on a CPU a tenth faster than 16
+
 
 class GhostBackend(PerExample):
     """Per-example gradients, many at a time, as factors where they are large.
@@ -45,7 +47,7 @@ class GhostBackend(PerExample):
 
     def _fitting(self, params: Tensor, x: Nested, y: Nested, norm: NormName, views: int) -> int:
         gradients = [gradient.settled(norm) for gradient in self._gradients(params, x, y, views)]
-        return in_cache(sum(gradient.numbers for gradient in gradients) * params.element_size())
+        return in_cache(sum(gradient.numbers for gradient in gradients) * params.element_size(), _MEBIBYTES)
 
     def _gradients(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
         gradients = self._run(params, x, y, views)

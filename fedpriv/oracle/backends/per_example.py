@@ -278,9 +278,9 @@ class PerExample(ABC):
         return (self._functional.batch_losses(params, x, y) * mask).sum()
 
 
-def in_cache(size: int) -> int:
-    """Returns how many examples of `size` bytes suit a CPU's cache: 4 to 512, with about 16 MiB."""
-    return min(max((16 << 20) // max(size, 1), 4), _MAX_EXAMPLES)
+def in_cache(size: int, mebibytes: int = 16) -> int:
+    """Returns how many examples of `size` bytes suit a CPU's cache: 4 to 512, with about so many mebibytes."""
+    return min(max((mebibytes << 20) // max(size, 1), 4), _MAX_EXAMPLES)
 
 
 @contextmanager
