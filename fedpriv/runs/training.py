@@ -100,6 +100,13 @@ class Training:
         return self._data.population
 
     @property
+    def backend(self) -> str:
+        """The backend that computes gradients and, where faster ones were refused, why: one line."""
+        if self._data.why_not_faster:
+            return f"{self._data.backend} ({self._data.why_not_faster})"
+        return self._data.backend
+
+    @property
     def measures(self) -> ModelMetrics:
         """Computes metrics of models."""
         return self._evaluation.measures
