@@ -42,8 +42,9 @@ from fedpriv.randomness.streams import Randomness
 from fedpriv.sites.absence_notice import MAX_OPEN_NOTICES, AbsenceNotice, InvalidNotice, Reason, absent_sites
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.messages import Code, TrainRequest, TrainResponse, pack
-from fedpriv.sites.on_record import SessionState
+from fedpriv.sites.on_record import RolledBack, SessionState, check_rollback
 from fedpriv.sites.plan_filter import SitePlanFilter, single_site_record
+from fedpriv.sites.reply_counter import ReplyCounter
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_accountant import SiteAccountant
 from fedpriv.sites.site_folder import SiteFolder
@@ -128,9 +129,12 @@ class SiteSession:
         """Answers a question: with a new reply, with the same bytes as before to the same question, or with a refusal.
 
         Raises:
-            PrivacyError: the release is not what the plan announced, or the question holds a notice that is not valid.
+            PrivacyError: the release is not what the plan announced, or the question holds a notice or a count that is
+                not valid.
+            RolledBack: the question shows that the site's folder is an older copy.
         """
         round_index = question.round
+        self._check_counter(question.counter)
         state = self._folder.session_state(self._proposal)
         if len(question.received) != self.terms.widths[0]:
             return self._refusal(question, "malformed")
@@ -244,10 +248,10 @@ class SiteSession:
             message, local = client_update(terms.strategy, self._oracle, client_input, self._local)
         if changed_constants(self._population.model, self._constants):
             raise PrivacyError("a forward pass changed a frozen parameter or a buffer")
-        reply = pack(TrainResponse(terms.hash, index, message[0].float(), None, self._open_notices(index)))
-
         # the ledger is on disk before the state, and both before the reply leaves
-        self._ledger.sync()
+        counter = self._sign_counter()
+        response = TrainResponse(terms.hash, index, message[0].float(), None, self._open_notices(index), counter)
+        reply = pack(response)
         state = SessionState(
             round=index,
             question=_digest(question),
@@ -260,7 +264,34 @@ class SiteSession:
         return reply
 
     def _refusal(self, question: TrainRequest, code: Code) -> TrainResponse:
-        return TrainResponse(self.terms.hash, question.round, None, code, self._open_notices(question.round))
+        notices = self._open_notices(question.round)
+        return TrainResponse(self.terms.hash, question.round, None, code, notices, self._sign_counter())
+
+    def _check_counter(self, counter: ReplyCounter | None) -> None:
+        """Compares what this site once signed to have on record with what it has.
+
+        Raises:
+            InvalidCounter: the site has not signed the count.
+            RolledBack: the site has less on record: its folder is an older copy.
+        """
+        if counter is None:
+            return
+        counter.check(self.terms.hash, self.number, self.terms.cards[self.number].verifying_key)
+        if counter.exceeds(len(self._ledger.records), len(self._notices)):
+            self._folder.remember_rollback(counter)
+            check_rollback(self._folder.path)
+            raise RolledBack("the site's files were changed while it ran: start it again")
+
+    def _sign_counter(self) -> ReplyCounter:
+        """Returns what the site has on record, signed: only of what is on the disk."""
+        self._ledger.sync()
+        return ReplyCounter.signed(
+            self._folder.signing_key,
+            self.terms.hash,
+            self.number,
+            records=len(self._ledger.records),
+            notices=len(self._notices),
+        )
 
     def _open_notices(self, round_index: int) -> tuple[AbsenceNotice, ...]:
         """Returns the site's notices that cover rounds after this one."""
@@ -358,4 +389,5 @@ def _fill_with_own(rows: Tensor) -> Tensor:
 
 
 def _digest(question: TrainRequest) -> str:
-    return hashlib.sha256(pack(question)).hexdigest()
+    """Returns a digest of what the answer depends on, and so not of the count that the server shows."""
+    return hashlib.sha256(pack(replace(question, counter=None))).hexdigest()

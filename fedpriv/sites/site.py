@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -13,11 +14,14 @@ from fedpriv.errors import BudgetExhausted, ConfigError
 from fedpriv.privacy.accounting.plan_filter import UnplannedRelease
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.settings.checks import checked
+from fedpriv.sites import absence_notice
 from fedpriv.sites.absence_notice import AbsenceNotice, InvalidNotice
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan
-from fedpriv.sites.messages import Code, MalformedMessage, TrainResponse, pack, unpack_request
+from fedpriv.sites.messages import Code, MalformedMessage, TrainRequest, TrainResponse, pack, unpack_request
+from fedpriv.sites.on_record import RolledBack, check_rollback
 from fedpriv.sites.plan_filter import planned_records
+from fedpriv.sites.reply_counter import InvalidCounter
 from fedpriv.sites.reserving import Reservation
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.session import SiteSession, load_site_data, make_accountant, site_number
@@ -173,6 +177,7 @@ class Site:
             plan = request.plan
             round_index = request.round
             if plan not in self.plans:
+                self._check_unknown_plan(request)
                 return _refusal("", round_index, "other_plan")
             reply = self._member(plan).answer(request)
             if isinstance(reply, bytes):
@@ -184,11 +189,30 @@ class Site:
             return _refusal(plan, round_index, "not_as_planned")
         except InvalidNotice:
             return _refusal(plan, round_index, "bad_notice")
+        except InvalidCounter:
+            return _refusal(plan, round_index, "bad_counter")
+        except RolledBack as error:
+            _LOG.error("%s", error)
+            return _refusal("", round_index, "rolled_back")
         except MalformedMessage:
             return _refusal(plan, round_index, "malformed")
         except Exception:  # whatever it is: its text may hold data, so it stays here
             _LOG.exception("a question was not answered")
             return _refusal(plan, round_index, "failed")
+
+    def _check_unknown_plan(self, request: TrainRequest) -> None:
+        """Checks that this site has signed nothing under a plan that its folder does not have.
+
+        Raises:
+            RolledBack: it has, so that the folder is older than the plan.
+        """
+        counter = request.counter
+        if counter is None:
+            return
+        with suppress(InvalidCounter):  # of another key than this site's: no proof of anything
+            counter.check(request.plan, counter.site, absence_notice.public_key(self._folder.signing_key))
+            self._folder.remember_rollback(counter)
+            check_rollback(self._folder.path)
 
     def say_absent(self, plan: str, first: int, last: int) -> AbsenceNotice:
         """Signs that this site answers nothing from round `first` to `last` (from 0) of the plan with this hash.

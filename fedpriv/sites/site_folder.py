@@ -29,14 +29,25 @@ from fedpriv.sites import absence_notice
 from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.descriptor import KIND, SIGNING, SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan
-from fedpriv.sites.on_record import LEDGER, PLAN, PLANS, STATE, SessionState, accepted_hashes, ledger_beside, plan_files
+from fedpriv.sites.on_record import (
+    LEDGER,
+    NOTICES,
+    PLAN,
+    PLANS,
+    ROLLBACK,
+    STATE,
+    SessionState,
+    accepted_hashes,
+    ledger_beside,
+    plan_files,
+)
+from fedpriv.sites.reply_counter import ReplyCounter
 from fedpriv.storage import files, strict_yaml
 from fedpriv.storage.folder import RunFolder
 
 SETTINGS, _SEED, _KEY, _SIGNING_KEY, CARD = "site.yaml", "secret_seed", "private_key", "signing_key", "card.json"
 NODE_KEY = "node_key"  # authenticates the site to the transport; it protects no data
 _SECRETS = (_SEED, _KEY, _SIGNING_KEY)
-NOTICES = "notices.json"
 _DATA_DIGEST = "data_digest"  # keyed with the secret seed
 _ALL_DATA: dict[str, Any] = {"kind": "iid", "n_clients": 1}
 
@@ -179,6 +190,10 @@ class SiteFolder:
         hashes = [path.parent.name for path in plan_files(self.path)]
         if hashes != accepted_hashes(self.path):
             self._lock.write(PLANS, json.dumps(hashes).encode() + b"\n")
+
+    def remember_rollback(self, counter: ReplyCounter) -> None:
+        """Writes the proof that this folder is an older copy; `plan_files` refuses it from now on."""
+        self._lock.write(ROLLBACK, counter.model_dump_json().encode() + b"\n")
 
     def run(self, proposal: FederationPlan) -> Path:
         """Returns the folder of a federation, and makes it if there is none."""

@@ -21,10 +21,10 @@ from fedpriv.reports.statement import Statement, StatementSection, against, made
 from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan
-from fedpriv.sites.on_record import ledger_beside, plan_files
+from fedpriv.sites.on_record import NOTICES, ledger_beside, plan_files
 from fedpriv.sites.plan_filter import single_site_record
 from fedpriv.sites.resolved_plan import ResolvedPlan
-from fedpriv.sites.site_folder import CARD, NOTICES, SETTINGS, SiteSettings
+from fedpriv.sites.site_folder import CARD, SETTINGS, SiteSettings
 from fedpriv.storage import files
 
 _LEARNED = "That this site takes part, its card (name, public number of records, public key), and when it answers."
@@ -55,6 +55,13 @@ class _Federation:
     whole: RunCost
     colluders: int | None
     notices: Sequence[AbsenceNotice]
+
+
+_ROLLBACK = (
+    "The site's folder was never brought back from an older copy. With each reply the site signs how much it has on "
+    "record; the server shows this count with the next question, and a site that is shown more than its ledger has "
+    "stops, and has no statement. This shows nothing if the server hides the count, or was set back as well."
+)
 
 
 def is_site(folder: Path) -> bool:
@@ -270,7 +277,7 @@ def _assumptions(colluders: int | None) -> StatementSection:
         others = f"{_at_most(colluders)} them"
     text = f"{_OWN_NOISE} Others may tell each other all they know: {others}."
     return StatementSection(
-        "What does this rest on, and what was simulated?", (text, "Nothing was simulated.", wording.ASSUMED)
+        "What does this rest on, and what was simulated?", (text, "Nothing was simulated.", _ROLLBACK, wording.ASSUMED)
     )
 
 
