@@ -131,6 +131,7 @@ def site_run(
     """Answer the questions of accepted plans, until it is stopped. Starts the site's SuperNode."""
     from fedpriv.cli.printing import print_rows
     from fedpriv.errors import FedprivError
+    from fedpriv.sites.operating import operating
     from fedpriv.sites.over_flower.starting import supernode
     from fedpriv.sites.site import Site
     from fedpriv.sites.socket_server import serve, wake_after
@@ -152,11 +153,13 @@ def site_run(
         rows[f"plan {number}"] = "; ".join([proposal.fingerprint, *absent])
     print_rows(rows)
     wake_after(folder, node.wait)
-    try:
-        serve(folder, running.answer, lambda: node.poll() is None)
-    finally:
-        node.terminate()
-        node.wait()
+    with operating(running) as rows:
+        print_rows(rows)
+        try:
+            serve(folder, running.answer, lambda: node.poll() is None)
+        finally:
+            node.terminate()
+            node.wait()
     raise FedprivError(f"the SuperNode ended ({node.returncode}); see {folder / 'supernode.log'}, and start again")
 
 

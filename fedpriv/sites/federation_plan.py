@@ -102,7 +102,7 @@ class FederationPlan:
     @property
     def fingerprint(self) -> str:
         """128 bits of the hash, in groups of four digits; owners compare it over another channel before they accept."""
-        return " ".join(self.hash[start : start + 4] for start in range(0, 32, 4))
+        return fingerprint_of_hash(self.hash)
 
     @property
     def outline(self) -> PublicDataInfo:
@@ -162,6 +162,11 @@ def propose(config: Config, cards: Sequence[SiteDescriptor], like: PublicDataInf
     }
     text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
     return FederationPlan.read(text)
+
+
+def fingerprint_of_hash(plan_hash: str) -> str:
+    """Returns the first 128 bits of a plan's hash, in groups of four digits."""
+    return " ".join(plan_hash[start : start + 4] for start in range(0, 32, 4))
 
 
 def promise(config: Config, cards: Sequence[SiteDescriptor]) -> Privacy:

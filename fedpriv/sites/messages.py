@@ -30,10 +30,12 @@ Code = Literal[
     "over_budget",
     "bad_counter",
     "rolled_back",
+    "closed",
     "failed",
 ]
 """Why a site does not answer. Nothing else leaves the site: the text of an error may hold data."""
 _OVERHEAD = 4096  # bytes of names and numbers beside a row
+_NOTICE = 512  # bytes of an absence notice in a question
 _FACTS = {"plan", "round", "code", "notices", "counter"}
 
 
@@ -100,6 +102,16 @@ def pack(message: TrainRequest | TrainResponse) -> bytes:
     else:
         tensors = {"row": row.detach().cpu().contiguous()}
     return save(tensors, {"fedpriv": json.dumps(facts, sort_keys=True)})
+
+
+def question_limit(width: int, n_sites: int) -> int:
+    """Returns the length of the longest question in bytes.
+
+    Args:
+        width: Number of values that a site receives.
+        n_sites: Number of sites, each of which may have a notice in the question.
+    """
+    return 4 * width + _OVERHEAD + _NOTICE * n_sites
 
 
 def unpack_request(data: bytes) -> TrainRequest:

@@ -17,6 +17,7 @@ import torch
 
 from fedpriv.errors import FedprivError, LedgerError, counted
 from fedpriv.privacy.ledger_file import LedgerFile
+from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.reply_counter import ReplyCounter
 from fedpriv.storage import files
 
@@ -130,11 +131,9 @@ def check_rollback(folder: Path) -> None:
         raise LedgerError(f"{path} cannot be read, so what this site has spent is unknown: restore it") from error
     run = folder / "runs" / counter.plan
     n_records = 0
-    n_notices = 0
     if (run / LEDGER).exists():
         n_records = len(LedgerFile.read(run / LEDGER).records)
-    if (run / NOTICES).exists():
-        n_notices = len(json.loads(files.read(run / NOTICES)))
+    n_notices = len(read_notices(run / NOTICES))
     if counter.exceeds(n_records, n_notices):
         raise RolledBack(
             f"{folder} is an older copy: its site has signed {counted(counter.records, 'record')} and "
@@ -142,6 +141,20 @@ def check_rollback(folder: Path) -> None:
             "here. What it has spent is unknown, so it answers nothing: bring back the newest folder. If that is lost, "
             "this site ends; a new one needs a budget that leaves out all that this one may have spent"
         )
+
+
+def read_notices(path: Path) -> list[AbsenceNotice]:
+    """Reads a site's own absence notices in a federation; none without a file.
+
+    Raises:
+        FedprivError: they cannot be read.
+    """
+    if not path.exists():
+        return []
+    try:
+        return [AbsenceNotice.model_validate(notice) for notice in json.loads(files.read(path))]
+    except (ValueError, TypeError) as error:
+        raise FedprivError(f"{path} cannot be read: this site cannot go on in that federation") from error
 
 
 def accepted_hashes(folder: Path) -> Sequence[str]:

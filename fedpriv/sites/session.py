@@ -142,7 +142,7 @@ class SiteSession:
             if _digest(question) == state.question:
                 return state.reply
             return self._refusal(question, "other_point")
-        if not self._last_round < round_index < self.terms.rounds:
+        if not self.last_round < round_index < self.terms.rounds:
             return self._refusal(question, "other_round")
         if self.number not in self.terms.cohort(round_index):
             return self._refusal(question, "not_in_cohort")
@@ -167,8 +167,8 @@ class SiteSession:
         if not self.terms.leaves_out:
             fix = "is of no use: only where every two sites share a secret, and not all must answer, pairs are left out"
             raise ConfigError("notice", self._proposal.fingerprint, fix)
-        if not self._last_round < first <= last < self.terms.rounds:
-            fix = f"name rounds that are still to come, {self._last_round + 2} to {self.terms.rounds}"
+        if not self.last_round < first <= last < self.terms.rounds:
+            fix = f"name rounds that are still to come, {self.last_round + 2} to {self.terms.rounds}"
             raise ConfigError("notice.rounds", f"{first + 1}-{last + 1}", fix)
         if self._n_open_notices >= MAX_OPEN_NOTICES:
             raise ConfigError(
@@ -189,10 +189,10 @@ class SiteSession:
     @property
     def _n_open_notices(self) -> int:
         """Number of notices that cover rounds still to come."""
-        return sum(notice.last > self._last_round for notice in self._notices)
+        return sum(notice.last > self.last_round for notice in self._notices)
 
     @property
-    def _last_round(self) -> int:
+    def last_round(self) -> int:
         """The last round that is over for this site, because it was answered or is on record; -1 for none."""
         answered = self._folder.session_state(self._proposal).round
         return max([answered, *(record.round for record in self._ledger.records)])
@@ -217,7 +217,7 @@ class SiteSession:
 
     def _rounds_to_come(self) -> frozenset[int]:
         """Returns the rounds that the site may still answer: neither over, nor covered by one of its notices."""
-        return frozenset(range(self._last_round + 1, self.terms.rounds)) - self._covered_rounds()
+        return frozenset(range(self.last_round + 1, self.terms.rounds)) - self._covered_rounds()
 
     def _covered_rounds(self) -> frozenset[int]:
         """Returns the rounds that the site has signed not to answer."""

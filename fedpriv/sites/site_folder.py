@@ -40,7 +40,11 @@ from fedpriv.sites.on_record import (
     accepted_hashes,
     ledger_beside,
     plan_files,
+    read_notices,
 )
+from fedpriv.sites.operator_log import LogSettings
+from fedpriv.sites.policy import SitePolicy
+from fedpriv.sites.prometheus import MetricsSettings
 from fedpriv.sites.reply_counter import ReplyCounter
 from fedpriv.storage import files, strict_yaml
 from fedpriv.storage.folder import RunFolder
@@ -76,6 +80,9 @@ class SiteSettings(Section):
         client: Which of the partition's clients the site is.
         public_size: The number of examples on its card; None for the true one.
         budget: The most that it spends.
+        policy: Which plans may be accepted, and when questions are answered.
+        log: How much is written to `log.jsonl`.
+        metrics: Where public counts are served for Prometheus; None for nowhere.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
@@ -83,6 +90,9 @@ class SiteSettings(Section):
     client: Whole = 0
     public_size: Count | None = None
     budget: SiteBudget
+    policy: SitePolicy = SitePolicy()
+    log: LogSettings = LogSettings()
+    metrics: MetricsSettings | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -129,6 +139,7 @@ class SiteFolder:
         self.secret_seed = int(files.read(path / _SEED), 16)
         self.private_key = bytes.fromhex(files.read(path / _KEY).decode())
         self.signing_key = bytes.fromhex(files.read(path / _SIGNING_KEY).decode())
+        self._parsed: dict[Path, FederationPlan] = {}  # plans are read at every question, and parsed once
         self._lock = RunFolder(path)
 
     @classmethod
@@ -176,7 +187,15 @@ class SiteFolder:
         Raises:
             LedgerError: one is missing.
         """
-        return [FederationPlan.read(files.read(path).decode()) for path in plan_files(self.path)]
+        plans: list[FederationPlan] = []
+        for path in plan_files(self.path):
+            text = files.read(path).decode()
+            plan = self._parsed.get(path)
+            if plan is None or plan.text != text:
+                plan = FederationPlan.read(text)
+                self._parsed[path] = plan
+            plans.append(plan)
+        return plans
 
     def accept(self, proposal: FederationPlan) -> None:
         """Stores a plan, whose questions are answered from now on."""
@@ -241,13 +260,7 @@ class SiteFolder:
         Raises:
             FedprivError: they cannot be read.
         """
-        path = self._plan_folder(proposal) / NOTICES
-        if not path.exists():
-            return []
-        try:
-            return [AbsenceNotice.model_validate(notice) for notice in json.loads(files.read(path))]
-        except (ValueError, TypeError) as error:
-            raise FedprivError(f"{path} cannot be read: this site cannot go on in that federation") from error
+        return read_notices(self._plan_folder(proposal) / NOTICES)
 
     def write_notices(self, proposal: FederationPlan, notices: Sequence[AbsenceNotice]) -> None:
         """Writes the site's own absence notices in a federation to disk; called before they leave.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from fedpriv.reports.statement import Statement, StatementSection, against, made
 from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan
-from fedpriv.sites.on_record import NOTICES, ledger_beside, plan_files
+from fedpriv.sites.on_record import NOTICES, ledger_beside, plan_files, read_notices
 from fedpriv.sites.plan_filter import single_site_record
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_folder import CARD, SETTINGS, SiteSettings
@@ -147,11 +146,6 @@ def _read(path: Path, card: SiteDescriptor) -> _Federation:
     ledger = ledger_beside(path)
     all_planned = ResolvedPlan.of(proposal).plan.records
     planned = [record for record in all_planned if record.clients is None or number in record.clients]
-    notices_file = path.with_name(NOTICES)
-    if notices_file.exists():
-        notices = [AbsenceNotice.model_validate(notice) for notice in json.loads(files.read(notices_file))]
-    else:
-        notices = []
     return _Federation(
         proposal=proposal,
         ledger=ledger,
@@ -159,7 +153,7 @@ def _read(path: Path, card: SiteDescriptor) -> _Federation:
         done=cost(ledger.records),
         whole=cost(planned),
         colluders=min((record.pairs.colluders for record in planned if record.pairs is not None), default=None),
-        notices=notices,
+        notices=read_notices(path.with_name(NOTICES)),
     )
 
 
