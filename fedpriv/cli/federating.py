@@ -7,11 +7,14 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedpriv.cli.options import AllowPlugins, ConfigFile
+
+if TYPE_CHECKING:
+    from fedpriv.privacy.pairwise import Pairwise
 
 site = typer.Typer(no_args_is_help=True, help="Run a site: one organisation's data, budget and answers.")
 federate = typer.Typer(no_args_is_help=True, help="Run the server of a federation of sites.")
@@ -23,6 +26,7 @@ Certificates = Annotated[
     Path | None,
     typer.Option("--root-certificates", metavar="PEM", help="What the server's certificate is checked with."),
 ]
+_ABSENT = 0.05  # share of sites that a federation may miss in a round without knowing it beforehand
 _LOCAL_SUPERLINK = "127.0.0.1:8000"
 _STATUS_INTERVAL = 60.0  # seconds between status queries to the SuperLink, each of which starts a program
 
@@ -180,6 +184,7 @@ def federate_plan(
     from fedpriv.config import load_config, to_yaml
     from fedpriv.config.building import load_data
     from fedpriv.planning.pairs import forecast_of_pairs
+    from fedpriv.privacy.pairwise import Complete, Pairwise
     from fedpriv.sites.descriptor import SiteDescriptor
     from fedpriv.sites.federation_plan import propose
     from fedpriv.sites.recording import CONFIG, PLAN
@@ -207,7 +212,22 @@ def federate_plan(
                 rows["if absent"] = (
                     f"one site, without a signed notice: {factor:.2g} times the noise in the mean of the others"
                 )
+    if isinstance(trust, Pairwise) and isinstance(trust.secrets, Complete):
+        rows["at random"] = _absences_row(len(descriptors), trust)
     print_rows({**rows, "next": f"fedpriv federate run {folder}"})
+
+
+def _absences_row(n_sites: int, trust: Pairwise) -> str:
+    """Returns what unannounced absences do to the noise of pairs, and which ratio is best for so many."""
+    from fedpriv.planning.pair_absences import best_ratio, noise_with_absences
+
+    best = best_ratio(n_sites, trust.colluders, _ABSENT)
+    left = noise_with_absences(n_sites, trust.ratio, trust.colluders, _ABSENT)
+    least = noise_with_absences(n_sites, best, trust.colluders, _ABSENT)
+    return (
+        f"if {_ABSENT:.0%} are absent, unannounced: {left:.0%} of the noise of trust: local in the mean; "
+        f"ratio {best:g} would leave {least:.0%}"
+    )
 
 
 @federate.command("run")

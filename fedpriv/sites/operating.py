@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from fedpriv.sites.operator_log import writing_log
@@ -14,7 +14,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @contextmanager
-def operating(site: Site) -> Iterator[dict[str, str]]:
+def operating(site: Site) -> Generator[dict[str, str]]:
     """Writes the site's log and serves its metrics until the block ends, by the settings in `site.yaml`.
 
     Yields:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from io import TextIOWrapper
@@ -58,7 +58,7 @@ class _PrivateFiles(RotatingFileHandler):
 
 
 @contextmanager
-def writing_log(folder: Path, settings: LogSettings) -> Iterator[Path]:
+def writing_log(folder: Path, settings: LogSettings) -> Generator[Path]:
     """Writes what fedpriv logs to a site's folder until the block ends; yields the path of the file."""
     path = folder / LOG
     handler = _PrivateFiles(path, maxBytes=settings.max_megabytes * 10**6, backupCount=_N_OLD_FILES, encoding="utf-8")

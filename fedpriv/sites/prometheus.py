@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -88,7 +88,7 @@ def serving_metrics(
     site: str,
     totals: Callable[[], Totals],
     progress: Callable[[], list[PlanProgress]],
-) -> Iterator[str | None]:
+) -> Generator[str | None]:
     """Serves counts until the block ends; yields the address, or None where the settings name none.
 
     What is served is what the server of a federation learns anyway. The budget, what is spent of it, and how long an

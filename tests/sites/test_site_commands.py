@@ -80,6 +80,7 @@ def test_a_site_signs_that_it_will_be_away(tmp_path: Path, monkeypatch: pytest.M
         fedpriv("site", "init", name, f"{name}.yaml")
     told = fedpriv("federate", "plan", "run.yaml", "north/card.json", "south/card.json", "--out", "fed")
     assert "one site, without a signed notice: 3.2 times" in " ".join(told.split())
+    assert "if 5% are absent, unannounced: 122% of the noise of trust: local" in " ".join(told.split())
     plan = FederationPlan.read(Path("fed/plan.yaml").read_text())
     assert "that this site has accepted, of 0" in refused("site", "absent", "north", "2")
     fedpriv("site", "join", "north", "fed/plan.yaml", "--accept", plan.fingerprint)
