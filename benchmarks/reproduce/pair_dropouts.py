@@ -9,8 +9,8 @@ has the same epsilon. The mean over those who answered keeps the noise of their 
 Lines: local noise; pairs among all, with nobody absent, and with absences; the ratio that is best for so many absences;
 few partners for each site; and a second phase, in which those who answered tell the noise that they share with the
 absent, so that it is subtracted. What is told hides nobody any more. So the second phase is priced as if `d` more sites
-colluded; more than `d` are absent in less than one of 200 rounds, which would be lost. It is as it would be with a server
-that never calls a site absent whose message it has; docs/design/0013-dropouts.md says why that matters.
+colluded; more than `d` are absent in less than one of 200 rounds, which would be lost. It is as it would be with a
+server that never calls a site absent whose message it has; docs/design/0013-dropouts.md says why that matters.
 
 `noise` is the expected deviation of the noise in a round's mean (root mean square), as a share of local noise's.
 """
