@@ -34,7 +34,8 @@ Code = Literal[
     "failed",
 ]
 """Why a site does not answer. Nothing else leaves the site: the text of an error may hold data."""
-_OVERHEAD = 4096  # bytes of names and numbers beside a row
+OVERHEAD = 4096
+"""Bytes of names and numbers beside a row, at most."""
 _NOTICE = 512  # bytes of an absence notice in a question
 _FACTS = {"plan", "round", "code", "notices", "counter"}
 
@@ -111,7 +112,7 @@ def question_limit(width: int, n_sites: int) -> int:
         width: Number of values that a site receives.
         n_sites: Number of sites, each of which may have a notice in the question.
     """
-    return 4 * width + _OVERHEAD + _NOTICE * n_sites
+    return 4 * width + OVERHEAD + _NOTICE * n_sites
 
 
 def unpack_request(data: bytes) -> TrainRequest:
@@ -132,7 +133,7 @@ def unpack_response(data: bytes, width: int) -> TrainResponse:
     Raises:
         MalformedMessage: the bytes are neither.
     """
-    if len(data) > 4 * width + _OVERHEAD:
+    if len(data) > 4 * width + OVERHEAD:
         raise MalformedMessage("too long")
     facts, row = _unpack(data)
     known_code = next((allowed for allowed in get_args(Code) if allowed == facts.code), None)
@@ -149,6 +150,21 @@ class _Facts(Section):
     code: str | None
     notices: tuple[AbsenceNotice, ...]
     counter: ReplyCounter | None
+
+
+def plan_of(data: bytes) -> str:
+    """Returns the hash of the plan that a message names, without reading its numbers.
+
+    Raises:
+        MalformedMessage: the bytes are no message.
+    """
+    try:
+        plan = _read_facts(data)["plan"]
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        raise MalformedMessage("not a message") from error
+    if not isinstance(plan, str):
+        raise MalformedMessage("facts of another kind")
+    return plan
 
 
 def _unpack(data: bytes) -> tuple[_Facts, Tensor | None]:

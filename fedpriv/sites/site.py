@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 
 from fedpriv.data.base import size
@@ -17,7 +16,7 @@ from fedpriv.settings.checks import checked
 from fedpriv.sites import absence_notice
 from fedpriv.sites.absence_notice import AbsenceNotice, InvalidNotice
 from fedpriv.sites.activity import Activity
-from fedpriv.sites.descriptor import SiteDescriptor
+from fedpriv.sites.descriptor import CertificatePin, SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.messages import (
     Code,
@@ -100,16 +99,29 @@ class Site:
             name=options.name,
             size=public_size,
             size_declared=options.public_size is not None,
-            **site_folder.public_keys,
+            public_key=site_folder.public_keys["public_key"],
+            signing_key=site_folder.public_keys["signing_key"],
         )
         site_folder.write_card(card)
         site_folder.close()
         return cls(folder)
 
-    @cached_property
+    @property
     def card(self) -> SiteDescriptor:
         """The public facts of this site."""
         return SiteDescriptor.model_validate_json((self._folder.path / "card.json").read_bytes())
+
+    def set_certificate(self, pin: CertificatePin) -> SiteDescriptor:
+        """Writes the site's certificate on its card, for plans to come; returns the card.
+
+        Raises:
+            FedprivError: another object has taken the folder over.
+        """
+        with self._lock:
+            self._folder.check()
+            card = self.card.model_copy(update={"certificate": pin})
+            self._folder.write_card(card)
+        return card
 
     @property
     def budget(self) -> SiteBudget:
@@ -337,6 +349,11 @@ class Site:
     def plans(self) -> Mapping[str, FederationPlan]:
         """The plans that this site has accepted, by their hash."""
         return {proposal.hash: proposal for proposal in self._folder.accepted}
+
+    def terms(self, plan: str) -> ResolvedPlan:
+        """Returns the resolved plan with this hash, which the site has accepted."""
+        with self._lock:
+            return self._member(plan).terms
 
     def _member(self, plan: str) -> SiteSession:
         """Returns the session of an accepted plan, which the first call starts.

@@ -42,7 +42,7 @@ def test_sites_are_made_and_join_what_they_compared(tmp_path: Path, monkeypatch:
     Path("run.yaml").write_text(CONFIG)
     for number, name in enumerate(("north", "south")):
         Path(f"{name}.yaml").write_text(f"name: {name}\nclient: {number}\ndata: {DIGITS}\nbudget: {{epsilon: 2}}\n")
-        assert "node_key.pub to register" in fedpriv("site", "init", name, f"{name}.yaml")
+        assert "fedpriv site keys" in fedpriv("site", "init", name, f"{name}.yaml")
     assert "is not empty" in refused("site", "init", "north", "north.yaml")
     told = fedpriv("federate", "plan", "run.yaml", "north/card.json", "south/card.json", "--out", "fed")
     proposal = FederationPlan.read(Path("fed/plan.yaml").read_text())
