@@ -84,8 +84,7 @@ def _print_version(is_given: bool) -> None:
 
 for module in (training, reading, promises, naming):
     app.add_typer(module.commands)
-federating.site.add_typer(operating.site)
-for module in (federation_runs, certifying):
+for module in (federation_runs, certifying, operating):
     federating.site.add_typer(module.site)
     federating.federate.add_typer(module.federate)
 app.add_typer(federating.site, name="site")

@@ -11,6 +11,7 @@ import typer
 from fedpriv.cli.options import AllowPlugins
 
 site = typer.Typer()
+federate = typer.Typer()
 
 SiteFolder = Annotated[Path, typer.Argument(metavar="SITE", help="Folder of the site.")]
 Fingerprint = Annotated[str, typer.Argument(metavar="FINGERPRINT", help="The plan's, as the owners compared it.")]
@@ -75,3 +76,23 @@ def site_refuse(
 
     proposal = ProposalBox(folder).decide(fingerprint, "refused", why)
     print_rows({"refused": proposal.fingerprint})
+
+
+@federate.command("propose")
+def federate_propose(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the federation.")],
+    listen: Annotated[
+        list[str], typer.Option("--listen", metavar="ADDRESS", help="For sites: tls/0.0.0.0:7447, as for `run`.")
+    ],
+    keys: Annotated[Path, typer.Option("--keys", metavar="DIR", help="Folder with the server's certificate.")],
+    wait: Annotated[float, typer.Option("--wait", help="Seconds to wait for sites to connect.", min=1)] = 30.0,
+) -> None:
+    """Send a plan to its sites, where it waits for their owners; shows what each of them says."""
+    from fedpriv.cli.printing import print_rows
+    from fedpriv.sites.federation_plan import FederationPlan
+    from fedpriv.sites.over_zenoh.proposing import offer_over_zenoh
+    from fedpriv.sites.recording import PLAN
+
+    plan = FederationPlan.read((folder / PLAN).read_text(encoding="utf-8"))
+    words = offer_over_zenoh(plan, listen, keys, wait)
+    print_rows({"fingerprint": plan.fingerprint} | dict(words))

@@ -37,6 +37,8 @@ class SitePolicy(Section):
         max_rounds: Largest number of rounds.
         max_epsilon: The most that a plan may cost.
         min_noise_multiplier: The least noise that a plan may have, as its settings state it.
+        proposers: Certificate names (common names) of servers whose proposals are taken over the wire. Nobody's, if it
+            is left out.
         hours: Windows of time (UTC) in which questions are answered, such as `20:00-06:00`.
     """
 
@@ -47,6 +49,7 @@ class SitePolicy(Section):
     max_rounds: Count | None = None
     max_epsilon: Positive | None = None
     min_noise_multiplier: Positive | None = None
+    proposers: tuple[str, ...] = ()
     hours: tuple[Window, ...] | None = None
 
     def check(self, terms: ResolvedPlan) -> None:

@@ -15,6 +15,7 @@ from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.messages import MalformedMessage, plan_of
 from fedpriv.sites.over_zenoh.certificates import credentials_in
 from fedpriv.sites.over_zenoh.link import Link, open_link
+from fedpriv.sites.over_zenoh.proposing import PROPOSAL_LIMIT, proposal_key, take_proposals
 from fedpriv.sites.over_zenoh.signatures import BadSignature, PrivateKey, read_private_key
 from fedpriv.sites.over_zenoh.star import Signer, check_transport, log_connections, message_limit, question_key
 from fedpriv.sites.site import Site
@@ -55,7 +56,8 @@ class SiteServer:
     def __init__(self, site: Site, connect: Sequence[str], keys: Path | None) -> None:
         self._site = site
         self._ignored: Counter[str] = Counter()
-        proposals = _plans_for(site, has_tls=keys is not None)
+        proposers = site.settings.policy.proposers
+        proposals = _plans_for(site, has_tls=keys is not None, takes_proposals=bool(proposers) and keys is not None)
         self.served = [proposal.fingerprint for proposal in proposals]
         credentials = None
         private_key = None
@@ -71,11 +73,18 @@ class SiteServer:
             coordinator = proposal.document.coordinator
             if coordinator is not None:
                 askers.setdefault(coordinator.common_name, []).append(plan.key)
-        limit = max(message_limit(site.terms(plan.hash)) for plan in plans)
+        limits = [message_limit(site.terms(plan.hash)) for plan in plans]
+        if keys is not None:
+            for name in proposers:
+                askers.setdefault(name, []).append(proposal_key(site.card.name))
+                limits.append(PROPOSAL_LIMIT)
+        limit = max(limits)
         self._session = open_link(Link(credentials, limit, connect=connect, askers=askers))
         log_connections(self._session, askers)
         for plan in plans:
             threading.Thread(target=self._serve, args=[plan], name=f"plan {plan.hash[:8]}", daemon=True).start()
+        if proposers and keys is not None:
+            threading.Thread(target=take_proposals, args=[self._session, site], name="proposals", daemon=True).start()
 
     def close(self) -> None:
         """Ends all connections."""
@@ -128,13 +137,15 @@ class SiteServer:
             _LOG.warning("question number %d of plan %s was ignored: %s", count, plan.hash[:8], why)
 
 
-def _plans_for(site: Site, *, has_tls: bool) -> Sequence[FederationPlan]:
-    """Returns the accepted plans that this transport may serve.
+def _plans_for(site: Site, *, has_tls: bool, takes_proposals: bool) -> Sequence[FederationPlan]:
+    """Returns the accepted plans that this transport may serve; maybe none for a site that takes proposals.
 
     Raises:
         ConfigError: there is none; if there is exactly one, the error says what does not fit.
     """
     proposals = [*site.plans.values()]
+    if not proposals and takes_proposals:
+        return []
     if not proposals:
         raise ConfigError("site", site.card.name, "has accepted no plan: fedpriv site join")
     fitting = [proposal for proposal in proposals if (proposal.document.coordinator is not None) == has_tls]
