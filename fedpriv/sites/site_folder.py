@@ -118,6 +118,7 @@ class SiteFolder:
         self.secret_seed = int(files.read(path / _SEED), 16)
         self.private_key = bytes.fromhex(files.read(path / _KEY).decode())
         self.signing_key = bytes.fromhex(files.read(path / _SIGNING_KEY).decode())
+        self._parsed: dict[Path, FederationPlan] = {}  # plans are read at every question, and parsed once
         self._lock = RunFolder(path)
 
     @classmethod
@@ -165,7 +166,15 @@ class SiteFolder:
         Raises:
             LedgerError: one is missing.
         """
-        return [FederationPlan.read(files.read(path).decode()) for path in plan_files(self.path)]
+        plans: list[FederationPlan] = []
+        for path in plan_files(self.path):
+            text = files.read(path).decode()
+            plan = self._parsed.get(path)
+            if plan is None or plan.text != text:
+                plan = FederationPlan.read(text)
+                self._parsed[path] = plan
+            plans.append(plan)
+        return plans
 
     def accept(self, proposal: FederationPlan) -> None:
         """Stores a plan, whose questions are answered from now on."""
