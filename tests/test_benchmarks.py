@@ -49,6 +49,7 @@ RUNS = {
         "OUT",
     ],
     "reproduce/mutual_information.py": ["--trials", "50", "--rounds", "3", "--out", "OUT"],
+    "reproduce/pair_dropouts.py": ["--quick", "--epsilons", "5", "--markdown", "OUT/dropouts.md"],
     "reproduce/pairwise.py": ["--quick", "--only", "D-PSGD", "--out", "OUT"],
     "reproduce/sensor_fusion.py": ["--quick", "--rounds", "3", "--trials", "2", "--out", "OUT"],
     "reproduce/strategies.py": ["--quick", "--only", "DP-SGD", "DPOP", "--out", "OUT"],

@@ -24,6 +24,7 @@ from fedpriv.settings.checks import checked
 from fedpriv.sites.absence_notice import AbsenceNotice, InvalidNotice
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.messages import MalformedMessage, TrainRequest, TrainResponse, pack, unpack_response
+from fedpriv.sites.reply_counter import InvalidCounter, ReplyCounter
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.storage.folder import RunFolder
 from fedpriv.strategies.base import Strategy
@@ -113,6 +114,7 @@ class Federation:
         self._out_of_budget: dict[int, str] = {}  # sites that refuse every later round, with their code
         self._notices: list[AbsenceNotice] = []  # those that sites are shown
         self._new_notices: list[AbsenceNotice] = []  # those of the current round, shown from the next one on
+        self._counters: dict[int, ReplyCounter] = {}  # the largest that each site has signed, which it is shown
         self.progress = self._restore_progress(terms.begin())
         self.ended = None
 
@@ -171,7 +173,11 @@ class Federation:
         absent = {site: self._out_of_budget[site] for site in cohort if site in self._out_of_budget}
         absent |= {site: notice.why for site, notice in notices.items()}
         unanswered = {
-            site: pack(TrainRequest(terms.hash, index, received[site].float(), tuple(notices.values())))
+            site: pack(
+                TrainRequest(
+                    terms.hash, index, received[site].float(), tuple(notices.values()), self._counters.get(site)
+                )
+            )
             for site in cohort
             if site not in absent
         }
@@ -191,10 +197,13 @@ class Federation:
         try:
             reply = unpack_response(data, self.terms.widths[1])
             self._collect_notices(site, reply)
-        except (MalformedMessage, InvalidNotice):
+            is_rolled_back = self._collect_counter(site, reply)
+        except (MalformedMessage, InvalidNotice, InvalidCounter):
             absent[site] = "malformed"
             return
-        if reply.message is None:
+        if is_rolled_back:
+            absent[site] = "rolled_back"
+        elif reply.message is None:
             absent[site] = str(reply.code)
             if reply.code == "over_budget":
                 self._out_of_budget[site] = "over_budget"
@@ -216,6 +225,24 @@ class Federation:
                 raise InvalidNotice("a notice of another site, or in a plan that uses none")
         all_notices = [*self._notices, *self._new_notices]
         self._new_notices += [notice for notice in reply.notices if notice not in all_notices]
+
+    def _collect_counter(self, site: int, reply: TrainResponse) -> bool:
+        """Stores how much a site has on record; returns whether it is less than it has signed before.
+
+        Raises:
+            InvalidCounter: a message comes without a count, or the site has not signed it.
+        """
+        counter = reply.counter
+        if counter is None:
+            if reply.message is not None:
+                raise InvalidCounter("a message without a count")
+            return False
+        counter.check(self.terms.hash, site, self.terms.cards[site].verifying_key)
+        largest = self._counters.setdefault(site, counter)
+        if largest.exceeds(counter.records, counter.notices):
+            return True
+        self._counters[site] = counter
+        return False
 
     def _notices_for(self, index: int) -> dict[int, AbsenceNotice]:
         """Returns the notices that cover a round, by site, among those that were known when the round began."""
@@ -246,8 +273,12 @@ class Federation:
         self._notices += self._new_notices
         self._new_notices = []
         stored = {name: value for name, value in self.progress.stored().items() if name != "local"}
-        absences = {"over": sorted(self._out_of_budget), "notices": [notice.model_dump() for notice in self._notices]}
-        torch.save({"plan": self.terms.hash, "known": json.dumps(absences), **stored}, content)
+        public_facts = {
+            "over": sorted(self._out_of_budget),
+            "notices": [notice.model_dump() for notice in self._notices],
+            "counters": [counter.model_dump() for counter in self._counters.values()],
+        }
+        torch.save({"plan": self.terms.hash, "known": json.dumps(public_facts), **stored}, content)
         self._folder.write(_STATE, content.getvalue())
 
     def _restore_progress(self, initial: TrainState) -> TrainState:
@@ -262,9 +293,10 @@ class Federation:
         try:
             stored = torch.load(path, weights_only=True)
             plan = stored.pop("plan")
-            absences = json.loads(stored.pop("known"))
-            out_of_budget = absences["over"]
-            notices = [AbsenceNotice.model_validate(notice) for notice in absences["notices"]]
+            public_facts = json.loads(stored.pop("known"))
+            out_of_budget = public_facts["over"]
+            notices = [AbsenceNotice.model_validate(notice) for notice in public_facts["notices"]]
+            counters = [ReplyCounter.model_validate(counter) for counter in public_facts["counters"]]
             progress = initial.restored({**initial.stored(), **stored})
         except (RuntimeError, KeyError, TypeError, ValueError, EOFError, UnpicklingError) as error:
             raise FedprivError(f"{path} cannot be read; choose another folder") from error
@@ -272,4 +304,5 @@ class Federation:
             raise FedprivError(f"{path} is of another federation; choose another folder")
         self._out_of_budget = dict.fromkeys(out_of_budget, "over_budget")
         self._notices = notices
+        self._counters = {counter.site: counter for counter in counters}
         return progress

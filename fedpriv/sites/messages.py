@@ -12,8 +12,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from fedpriv.config.base import Section
 from fedpriv.errors import FedprivError
+from fedpriv.settings.checks import Whole
 from fedpriv.sites.absence_notice import AbsenceNotice
+from fedpriv.sites.reply_counter import ReplyCounter
 
 Code = Literal[
     "malformed",
@@ -25,11 +28,16 @@ Code = Literal[
     "bad_notice",
     "said_absent",
     "over_budget",
+    "bad_counter",
+    "rolled_back",
+    "closed",
     "failed",
 ]
 """Why a site does not answer. Nothing else leaves the site: the text of an error may hold data."""
-_OVERHEAD = 4096  # bytes of names and numbers beside a row
-_FACTS = {"plan", "round", "code", "notices"}
+OVERHEAD = 4096
+"""Bytes of names and numbers beside a row, at most."""
+_NOTICE = 512  # bytes of an absence notice in a question
+_FACTS = {"plan", "round", "code", "notices", "counter"}
 
 
 class MalformedMessage(FedprivError):
@@ -45,12 +53,14 @@ class TrainRequest:
         round: The round, from 0.
         received: What the site receives in this round, `[h]`.
         notices: Absence notices of participants of the round.
+        counter: The largest count that the server has of this site; None for none. It does not change the answer.
     """
 
     plan: str
     round: int
     received: Tensor
     notices: tuple[AbsenceNotice, ...] = ()
+    counter: ReplyCounter | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,7 @@ class TrainResponse:
         message: What its local step sends, `[m]`, privatised; None if the site refuses.
         code: Why the site refuses; None if it does not.
         notices: Its own notices of absence from later rounds.
+        counter: What it has on record, signed; None in a refusal of a site that does not know.
     """
 
     plan: str
@@ -70,6 +81,7 @@ class TrainResponse:
     message: Tensor | None
     code: Code | None
     notices: tuple[AbsenceNotice, ...] = ()
+    counter: ReplyCounter | None = None
 
 
 def pack(message: TrainRequest | TrainResponse) -> bytes:
@@ -81,12 +93,26 @@ def pack(message: TrainRequest | TrainResponse) -> bytes:
         row = message.message
         code = message.code
     notices = [notice.model_dump() for notice in message.notices]
-    facts = {"plan": message.plan, "round": message.round, "code": code, "notices": notices}
+    if message.counter is None:
+        counter = None
+    else:
+        counter = message.counter.model_dump()
+    facts = {"plan": message.plan, "round": message.round, "code": code, "notices": notices, "counter": counter}
     if row is None:
         tensors = {}
     else:
         tensors = {"row": row.detach().cpu().contiguous()}
     return save(tensors, {"fedpriv": json.dumps(facts, sort_keys=True)})
+
+
+def question_limit(width: int, n_sites: int) -> int:
+    """Returns the length of the longest question in bytes.
+
+    Args:
+        width: Number of values that a site receives.
+        n_sites: Number of sites, each of which may have a notice in the question.
+    """
+    return 4 * width + OVERHEAD + _NOTICE * n_sites
 
 
 def unpack_request(data: bytes) -> TrainRequest:
@@ -95,10 +121,10 @@ def unpack_request(data: bytes) -> TrainRequest:
     Raises:
         MalformedMessage: the bytes are no question.
     """
-    plan, round_index, code, row, notices = _unpack(data)
-    if row is None or code is not None:
+    facts, row = _unpack(data)
+    if row is None or facts.code is not None:
         raise MalformedMessage("a question has a row and no code")
-    return TrainRequest(plan, round_index, row, notices)
+    return TrainRequest(facts.plan, facts.round, row, facts.notices, facts.counter)
 
 
 def unpack_response(data: bytes, width: int) -> TrainResponse:
@@ -107,42 +133,53 @@ def unpack_response(data: bytes, width: int) -> TrainResponse:
     Raises:
         MalformedMessage: the bytes are neither.
     """
-    if len(data) > 4 * width + _OVERHEAD:
+    if len(data) > 4 * width + OVERHEAD:
         raise MalformedMessage("too long")
-    plan, round_index, code, row, notices = _unpack(data)
-    known_code = next((allowed for allowed in get_args(Code) if allowed == code), None)
-    if (row is None) == (code is None) or code != known_code or (row is not None and len(row) != width):
+    facts, row = _unpack(data)
+    known_code = next((allowed for allowed in get_args(Code) if allowed == facts.code), None)
+    if (row is None) == (facts.code is None) or facts.code != known_code or (row is not None and len(row) != width):
         raise MalformedMessage("a reply has a row of its width, or a known code")
-    return TrainResponse(plan, round_index, row, known_code, notices)
+    return TrainResponse(facts.plan, facts.round, row, known_code, facts.notices, facts.counter)
 
 
-def _unpack(data: bytes) -> tuple[str, int, str | None, Tensor | None, tuple[AbsenceNotice, ...]]:
-    """Returns plan, round, code, row of numbers, and notices, whose signatures are still to be checked."""
+class _Facts(Section):
+    """What a message says beside its row; the signatures are still to be checked."""
+
+    plan: str
+    round: Whole
+    code: str | None
+    notices: tuple[AbsenceNotice, ...]
+    counter: ReplyCounter | None
+
+
+def plan_of(data: bytes) -> str:
+    """Returns the hash of the plan that a message names, without reading its numbers.
+
+    Raises:
+        MalformedMessage: the bytes are no message.
+    """
+    try:
+        plan = _read_facts(data)["plan"]
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        raise MalformedMessage("not a message") from error
+    if not isinstance(plan, str):
+        raise MalformedMessage("facts of another kind")
+    return plan
+
+
+def _unpack(data: bytes) -> tuple[_Facts, Tensor | None]:
+    """Returns the facts of a message and its row of numbers."""
     try:
         tensors = load(data)
-        facts = _read_facts(data)
-        if not isinstance(facts["notices"], list):
-            raise MalformedMessage("notices are a list")
-        notices = tuple(AbsenceNotice.model_validate(notice) for notice in facts["notices"])
+        facts = _Facts.model_validate(_read_facts(data))
     except (SafetensorError, ValueError, RecursionError, KeyError, TypeError) as error:
         raise MalformedMessage("not a message") from error
-    plan = facts["plan"]
-    round_index = facts["round"]
-    code = facts["code"]
     row = tensors.get("row")
-    # `type(...) is int`, since a bool is an `int` as well
-    if not (
-        isinstance(plan, str)
-        and type(round_index) is int
-        and round_index >= 0
-        and (code is None or isinstance(code, str))
-    ):
-        raise MalformedMessage("facts of another kind")
     if {*tensors} - {"row"} or (row is not None and (row.dim() != 1 or row.dtype != torch.float32)):
         raise MalformedMessage("numbers of another shape or type")
     if row is not None and not bool(torch.isfinite(row).all()):
         raise MalformedMessage("numbers that are not finite")
-    return plan, round_index, code, row, notices
+    return facts, row
 
 
 def _read_facts(data: bytes) -> Mapping[str, Any]:

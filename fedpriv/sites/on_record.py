@@ -17,12 +17,20 @@ import torch
 
 from fedpriv.errors import FedprivError, LedgerError, counted
 from fedpriv.privacy.ledger_file import LedgerFile
+from fedpriv.sites.absence_notice import AbsenceNotice
+from fedpriv.sites.reply_counter import ReplyCounter
 from fedpriv.storage import files
 
 PLAN = "plan.yaml"
 STATE = "state.pt"
 LEDGER = "ledger.jsonl"
 PLANS = "plans.json"  # hashes of all accepted plans, so that a removed one is noticed
+NOTICES = "notices.json"
+ROLLBACK = "rolled_back.json"  # a count that this site has signed, and that is larger than its files have
+
+
+class RolledBack(LedgerError):
+    """Raised for a site's folder that was restored from an older copy: what the site has spent is unknown."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +73,9 @@ def plan_files(folder: Path) -> Sequence[Path]:
         folder: The site's folder.
 
     Raises:
-        LedgerError: a plan is missing, so that what the site has spent is unknown.
+        LedgerError: a plan is missing, or the folder is an old copy, so that what the site has spent is unknown.
     """
+    check_rollback(folder)
     plans = {path.parent.name: path for path in sorted((folder / "runs").glob(f"*/{PLAN}"))}
     for plan_hash in accepted_hashes(folder):
         if plan_hash not in plans:
@@ -102,6 +111,50 @@ def ledger_beside(plan_file: Path) -> LedgerFile:
             "answered"
         )
     return ledger
+
+
+def check_rollback(folder: Path) -> None:
+    """Refuses a site's folder that has less on record than the site was shown to have signed.
+
+    The folder is refused until the newest copy is back, which has no such proof, or has what it names.
+
+    Raises:
+        RolledBack: the folder is an older copy.
+        LedgerError: the proof cannot be read.
+    """
+    path = folder / ROLLBACK
+    if not path.exists():
+        return
+    try:
+        counter = ReplyCounter.model_validate_json(files.read(path))
+    except ValueError as error:
+        raise LedgerError(f"{path} cannot be read, so what this site has spent is unknown: restore it") from error
+    run = folder / "runs" / counter.plan
+    n_records = 0
+    if (run / LEDGER).exists():
+        n_records = len(LedgerFile.read(run / LEDGER).records)
+    n_notices = len(read_notices(run / NOTICES))
+    if counter.exceeds(n_records, n_notices):
+        raise RolledBack(
+            f"{folder} is an older copy: its site has signed {counted(counter.records, 'record')} and "
+            f"{counted(counter.notices, 'notice')} of plan {counter.plan[:32]}, and {n_records} and {n_notices} are "
+            "here. What it has spent is unknown, so it answers nothing: bring back the newest folder. If that is lost, "
+            "this site ends; a new one needs a budget that leaves out all that this one may have spent"
+        )
+
+
+def read_notices(path: Path) -> list[AbsenceNotice]:
+    """Reads a site's own absence notices in a federation; none without a file.
+
+    Raises:
+        FedprivError: they cannot be read.
+    """
+    if not path.exists():
+        return []
+    try:
+        return [AbsenceNotice.model_validate(notice) for notice in json.loads(files.read(path))]
+    except (ValueError, TypeError) as error:
+        raise FedprivError(f"{path} cannot be read: this site cannot go on in that federation") from error
 
 
 def accepted_hashes(folder: Path) -> Sequence[str]:

@@ -42,8 +42,9 @@ from fedpriv.randomness.streams import Randomness
 from fedpriv.sites.absence_notice import MAX_OPEN_NOTICES, AbsenceNotice, InvalidNotice, Reason, absent_sites
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.messages import Code, TrainRequest, TrainResponse, pack
-from fedpriv.sites.on_record import SessionState
+from fedpriv.sites.on_record import RolledBack, SessionState, check_rollback
 from fedpriv.sites.plan_filter import SitePlanFilter, single_site_record
+from fedpriv.sites.reply_counter import ReplyCounter
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_accountant import SiteAccountant
 from fedpriv.sites.site_folder import SiteFolder
@@ -128,9 +129,12 @@ class SiteSession:
         """Answers a question: with a new reply, with the same bytes as before to the same question, or with a refusal.
 
         Raises:
-            PrivacyError: the release is not what the plan announced, or the question holds a notice that is not valid.
+            PrivacyError: the release is not what the plan announced, or the question holds a notice or a count that is
+                not valid.
+            RolledBack: the question shows that the site's folder is an older copy.
         """
         round_index = question.round
+        self._check_counter(question.counter)
         state = self._folder.session_state(self._proposal)
         if len(question.received) != self.terms.widths[0]:
             return self._refusal(question, "malformed")
@@ -138,7 +142,7 @@ class SiteSession:
             if _digest(question) == state.question:
                 return state.reply
             return self._refusal(question, "other_point")
-        if not self._last_round < round_index < self.terms.rounds:
+        if not self.last_round < round_index < self.terms.rounds:
             return self._refusal(question, "other_round")
         if self.number not in self.terms.cohort(round_index):
             return self._refusal(question, "not_in_cohort")
@@ -163,8 +167,8 @@ class SiteSession:
         if not self.terms.leaves_out:
             fix = "is of no use: only where every two sites share a secret, and not all must answer, pairs are left out"
             raise ConfigError("notice", self._proposal.fingerprint, fix)
-        if not self._last_round < first <= last < self.terms.rounds:
-            fix = f"name rounds that are still to come, {self._last_round + 2} to {self.terms.rounds}"
+        if not self.last_round < first <= last < self.terms.rounds:
+            fix = f"name rounds that are still to come, {self.last_round + 2} to {self.terms.rounds}"
             raise ConfigError("notice.rounds", f"{first + 1}-{last + 1}", fix)
         if self._n_open_notices >= MAX_OPEN_NOTICES:
             raise ConfigError(
@@ -185,10 +189,10 @@ class SiteSession:
     @property
     def _n_open_notices(self) -> int:
         """Number of notices that cover rounds still to come."""
-        return sum(notice.last > self._last_round for notice in self._notices)
+        return sum(notice.last > self.last_round for notice in self._notices)
 
     @property
-    def _last_round(self) -> int:
+    def last_round(self) -> int:
         """The last round that is over for this site, because it was answered or is on record; -1 for none."""
         answered = self._folder.session_state(self._proposal).round
         return max([answered, *(record.round for record in self._ledger.records)])
@@ -213,7 +217,7 @@ class SiteSession:
 
     def _rounds_to_come(self) -> frozenset[int]:
         """Returns the rounds that the site may still answer: neither over, nor covered by one of its notices."""
-        return frozenset(range(self._last_round + 1, self.terms.rounds)) - self._covered_rounds()
+        return frozenset(range(self.last_round + 1, self.terms.rounds)) - self._covered_rounds()
 
     def _covered_rounds(self) -> frozenset[int]:
         """Returns the rounds that the site has signed not to answer."""
@@ -244,10 +248,10 @@ class SiteSession:
             message, local = client_update(terms.strategy, self._oracle, client_input, self._local)
         if changed_constants(self._population.model, self._constants):
             raise PrivacyError("a forward pass changed a frozen parameter or a buffer")
-        reply = pack(TrainResponse(terms.hash, index, message[0].float(), None, self._open_notices(index)))
-
         # the ledger is on disk before the state, and both before the reply leaves
-        self._ledger.sync()
+        counter = self._sign_counter()
+        response = TrainResponse(terms.hash, index, message[0].float(), None, self._open_notices(index), counter)
+        reply = pack(response)
         state = SessionState(
             round=index,
             question=_digest(question),
@@ -260,7 +264,34 @@ class SiteSession:
         return reply
 
     def _refusal(self, question: TrainRequest, code: Code) -> TrainResponse:
-        return TrainResponse(self.terms.hash, question.round, None, code, self._open_notices(question.round))
+        notices = self._open_notices(question.round)
+        return TrainResponse(self.terms.hash, question.round, None, code, notices, self._sign_counter())
+
+    def _check_counter(self, counter: ReplyCounter | None) -> None:
+        """Compares what this site once signed to have on record with what it has.
+
+        Raises:
+            InvalidCounter: the site has not signed the count.
+            RolledBack: the site has less on record: its folder is an older copy.
+        """
+        if counter is None:
+            return
+        counter.check(self.terms.hash, self.number, self.terms.cards[self.number].verifying_key)
+        if counter.exceeds(len(self._ledger.records), len(self._notices)):
+            self._folder.remember_rollback(counter)
+            check_rollback(self._folder.path)
+            raise RolledBack("the site's files were changed while it ran: start it again")
+
+    def _sign_counter(self) -> ReplyCounter:
+        """Returns what the site has on record, signed: only of what is on the disk."""
+        self._ledger.sync()
+        return ReplyCounter.signed(
+            self._folder.signing_key,
+            self.terms.hash,
+            self.number,
+            records=len(self._ledger.records),
+            notices=len(self._notices),
+        )
 
     def _open_notices(self, round_index: int) -> tuple[AbsenceNotice, ...]:
         """Returns the site's notices that cover rounds after this one."""
@@ -358,4 +389,5 @@ def _fill_with_own(rows: Tensor) -> Tensor:
 
 
 def _digest(question: TrainRequest) -> str:
-    return hashlib.sha256(pack(question)).hexdigest()
+    """Returns a digest of what the answer depends on, and so not of the count that the server shows."""
+    return hashlib.sha256(pack(replace(question, counter=None))).hexdigest()

@@ -5,19 +5,33 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from contextlib import suppress
 from pathlib import Path
 
 from fedpriv.data.base import size
-from fedpriv.errors import BudgetExhausted, ConfigError
+from fedpriv.errors import BudgetExhausted, ConfigError, FedprivError
 from fedpriv.privacy.accounting.plan_filter import UnplannedRelease
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.settings.checks import checked
+from fedpriv.sites import absence_notice
 from fedpriv.sites.absence_notice import AbsenceNotice, InvalidNotice
-from fedpriv.sites.descriptor import SiteDescriptor
+from fedpriv.sites.activity import Activity
+from fedpriv.sites.descriptor import CertificatePin, SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan
-from fedpriv.sites.messages import Code, MalformedMessage, TrainResponse, pack, unpack_request
+from fedpriv.sites.messages import (
+    Code,
+    MalformedMessage,
+    TrainRequest,
+    TrainResponse,
+    pack,
+    question_limit,
+    unpack_request,
+)
+from fedpriv.sites.on_record import RolledBack, check_rollback
 from fedpriv.sites.plan_filter import planned_records
+from fedpriv.sites.prometheus import PlanProgress
+from fedpriv.sites.proposals import ProposalBox, Word, is_proposal, proposed_hash
+from fedpriv.sites.reply_counter import InvalidCounter
 from fedpriv.sites.reserving import Reservation
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.session import SiteSession, load_site_data, make_accountant, site_number
@@ -39,6 +53,9 @@ class Site:
     Args:
         folder: A folder that `create` has made.
 
+    Attributes:
+        activity: Counts of answers and refusals since this object was made.
+
     Raises:
         FedprivError: there is no site, or another process runs it.
         LedgerError: a plan or a ledger is missing, damaged or altered, so that what the site has spent is unknown.
@@ -47,6 +64,9 @@ class Site:
     def __init__(self, folder: str | Path) -> None:
         self._lock = _shared_lock(Path(folder))
         self._members: dict[str, SiteSession] = {}
+        self.activity = Activity()
+        self._proposals = ProposalBox(Path(folder))
+        self._longest: dict[str, int] = {}  # bytes of the longest question of each plan
         with self._lock:
             self._folder = SiteFolder(Path(folder))
             try:
@@ -79,25 +99,55 @@ class Site:
             name=options.name,
             size=public_size,
             size_declared=options.public_size is not None,
-            **site_folder.public_keys,
+            public_key=site_folder.public_keys["public_key"],
+            signing_key=site_folder.public_keys["signing_key"],
         )
         site_folder.write_card(card)
         site_folder.close()
         return cls(folder)
 
-    @cached_property
+    @property
     def card(self) -> SiteDescriptor:
         """The public facts of this site."""
         return SiteDescriptor.model_validate_json((self._folder.path / "card.json").read_bytes())
+
+    def set_certificate(self, pin: CertificatePin) -> SiteDescriptor:
+        """Writes the site's certificate on its card, for plans to come; returns the card.
+
+        Raises:
+            FedprivError: another object has taken the folder over.
+        """
+        with self._lock:
+            self._folder.check()
+            card = self.card.model_copy(update={"certificate": pin})
+            self._folder.write_card(card)
+        return card
 
     @property
     def budget(self) -> SiteBudget:
         """The most that this site spends, in all federations together."""
         return self._folder.settings.budget
 
-    def prepare(self) -> None:
-        """Reads the data and checks the plans now, not at the first question."""
+    @property
+    def settings(self) -> SiteSettings:
+        """The settings, which the owner has written."""
+        return self._folder.settings
+
+    @property
+    def path(self) -> Path:
+        """The site's folder."""
+        return self._folder.path
+
+    def progress(self) -> list[PlanProgress]:
+        """Returns how far each plan is whose questions this object has answered or prepared to answer."""
         with self._lock:
+            members = dict(self._members)
+        return [PlanProgress(plan, member.last_round + 1, member.terms.rounds) for plan, member in members.items()]
+
+    def prepare(self) -> None:
+        """Reads the data and checks the plans now, not at the first question; accepts what the owner has approved."""
+        with self._lock:
+            self._accept_approved()
             for plan in self.plans:
                 self._member(plan)
 
@@ -106,7 +156,7 @@ class Site:
 
         Raises:
             ConfigError: the text is no plan, does not have this site, is refused between organisations, or costs more
-                epsilon than its settings state.
+                epsilon than its settings state, or the site's policy does not allow it.
         """
         proposal = FederationPlan.read(text)
         card = proposal.cards[site_number(self._folder, proposal)]
@@ -117,6 +167,7 @@ class Site:
         actual = terms.plan.spent().epsilon
         if stated is not None and actual > stated * _ROUNDED:
             raise ConfigError("plan.privacy.epsilon", stated, f"its noise costs {actual:.4g}: do not accept it")
+        self.settings.policy.check(terms)
         return proposal, terms
 
     def join(self, text: str, accept: str) -> FederationPlan:
@@ -157,38 +208,114 @@ class Site:
                 planned = planned_records(ResolvedPlan.of(proposal), site_number(self._folder, proposal))
                 self._accountant.add_plan(plan, planned)
 
-    def answer(self, question: bytes) -> bytes:
+    def answer(self, question: bytes, party: str = "") -> bytes:
         """Returns the reply to a question; a refusal if this site does not answer it. It raises nothing.
 
-        The same question again gets the same reply, and is charged once.
-        """
-        with self._lock:
-            return self._answer(question)
+        The same question again gets the same reply, and is charged once. A plan that is proposed gets one of the words
+        of `fedpriv.sites.proposals`, and waits for the owner.
 
-    def _answer(self, question: bytes) -> bytes:
-        plan = ""
-        round_index = 0
+        Args:
+            question: The bytes that arrived.
+            party: Who sent them, as the transport knows it, for the log; empty if it does not.
+        """
         try:
+            if is_proposal(question):
+                return self._receive_proposal(question, party).encode()
+            with self._lock:
+                return self._answer(question, party)
+        except Exception:  # whatever it is: its text may hold data, so it stays here
+            _LOG.exception("a question was not answered")
+            return pack(_refusal("", 0, "failed"))
+
+    def _receive_proposal(self, data: bytes, party: str) -> Word:
+        """Stores a proposed plan for the owner; returns what the sender is told."""
+        with self._lock:
+            self._accept_approved()
+            if proposed_hash(data) in self.plans:
+                return "accepted"
+        return self._proposals.receive(data, party, self.consider)
+
+    def _accept_approved(self) -> None:
+        """Accepts the plans that the owner has approved; what is wrong with one is written beside it."""
+        for proposal in self._proposals.proposals:
+            if proposal.decision != "approved" or proposal.hash in self.plans:
+                continue
+            try:
+                self.join(proposal.text, proposal.hash)
+            except FedprivError as error:
+                _LOG.error("an approved plan was not accepted: %s", error)
+                self._proposals.decide(proposal.hash, "refused", str(error))
+
+    def _answer(self, question: bytes, party: str) -> bytes:
+        try:
+            if len(question) > self._longest_question():
+                raise MalformedMessage("longer than any question of the site's plans")
             request = unpack_request(question)
-            plan = request.plan
-            round_index = request.round
+        except MalformedMessage:
+            self.activity.count_refusal(party, "", 0, "malformed")
+            return pack(_refusal("", 0, "malformed"))
+        except RolledBack as error:
+            _LOG.error("%s", error)
+            return pack(_refusal("", 0, "rolled_back"))
+        reply = self._reply_to(request)
+        if isinstance(reply, bytes):
+            self.activity.count_answer(party, request.plan, request.round)
+            return reply
+        assert reply.code is not None
+        self.activity.count_refusal(party, request.plan, request.round, reply.code)
+        return pack(reply)
+
+    def _reply_to(self, request: TrainRequest) -> TrainResponse | bytes:
+        """Returns the reply to a question, as bytes if it is an answer; a refusal otherwise."""
+        plan = request.plan
+        round_index = request.round
+        try:
             if plan not in self.plans:
+                self._accept_approved()
+            if plan not in self.plans:
+                self._check_unknown_plan(request)
                 return _refusal("", round_index, "other_plan")
-            reply = self._member(plan).answer(request)
-            if isinstance(reply, bytes):
-                return reply
-            return pack(reply)
+            if not self.settings.policy.is_open():
+                return _refusal(plan, round_index, "closed")
+            return self._member(plan).answer(request)
         except BudgetExhausted:
             return _refusal(plan, round_index, "over_budget")
         except UnplannedRelease:
             return _refusal(plan, round_index, "not_as_planned")
         except InvalidNotice:
             return _refusal(plan, round_index, "bad_notice")
+        except InvalidCounter:
+            return _refusal(plan, round_index, "bad_counter")
+        except RolledBack as error:
+            _LOG.error("%s", error)
+            return _refusal("", round_index, "rolled_back")
         except MalformedMessage:
             return _refusal(plan, round_index, "malformed")
         except Exception:  # whatever it is: its text may hold data, so it stays here
             _LOG.exception("a question was not answered")
             return _refusal(plan, round_index, "failed")
+
+    def _longest_question(self) -> int:
+        """Returns the length of the longest question of any accepted plan, in bytes; longer ones are not read."""
+        for plan, proposal in self.plans.items():
+            if plan not in self._longest:
+                terms = self._members[plan].terms if plan in self._members else ResolvedPlan.of(proposal)
+                self._longest[plan] = question_limit(terms.widths[0], len(terms.cards))
+        return max(self._longest.values(), default=question_limit(0, 0))
+
+    def _check_unknown_plan(self, request: TrainRequest) -> None:
+        """Checks that this site has signed nothing under a plan that its folder does not have.
+
+        Raises:
+            RolledBack: it has, so that the folder is older than the plan.
+        """
+        counter = request.counter
+        if counter is None:
+            return
+        with suppress(InvalidCounter):  # of another key than this site's: no proof of anything
+            counter.check(request.plan, counter.site, absence_notice.public_key(self._folder.signing_key))
+            self._folder.remember_rollback(counter)
+            check_rollback(self._folder.path)
 
     def say_absent(self, plan: str, first: int, last: int) -> AbsenceNotice:
         """Signs that this site answers nothing from round `first` to `last` (from 0) of the plan with this hash.
@@ -223,6 +350,11 @@ class Site:
         """The plans that this site has accepted, by their hash."""
         return {proposal.hash: proposal for proposal in self._folder.accepted}
 
+    def terms(self, plan: str) -> ResolvedPlan:
+        """Returns the resolved plan with this hash, which the site has accepted."""
+        with self._lock:
+            return self._member(plan).terms
+
     def _member(self, plan: str) -> SiteSession:
         """Returns the session of an accepted plan, which the first call starts.
 
@@ -254,5 +386,5 @@ def _shared_lock(folder: Path) -> threading.RLock:
         return _locks.setdefault(folder.resolve(), threading.RLock())
 
 
-def _refusal(plan: str, round_index: int, code: Code) -> bytes:
-    return pack(TrainResponse(plan, round_index, None, code))
+def _refusal(plan: str, round_index: int, code: Code) -> TrainResponse:
+    return TrainResponse(plan, round_index, None, code)

@@ -29,14 +29,29 @@ from fedpriv.sites import absence_notice
 from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.descriptor import KIND, SIGNING, SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan
-from fedpriv.sites.on_record import LEDGER, PLAN, PLANS, STATE, SessionState, accepted_hashes, ledger_beside, plan_files
+from fedpriv.sites.on_record import (
+    LEDGER,
+    NOTICES,
+    PLAN,
+    PLANS,
+    ROLLBACK,
+    STATE,
+    SessionState,
+    accepted_hashes,
+    ledger_beside,
+    plan_files,
+    read_notices,
+)
+from fedpriv.sites.operator_log import LogSettings
+from fedpriv.sites.policy import SitePolicy
+from fedpriv.sites.prometheus import MetricsSettings
+from fedpriv.sites.reply_counter import ReplyCounter
 from fedpriv.storage import files, strict_yaml
 from fedpriv.storage.folder import RunFolder
 
 SETTINGS, _SEED, _KEY, _SIGNING_KEY, CARD = "site.yaml", "secret_seed", "private_key", "signing_key", "card.json"
 NODE_KEY = "node_key"  # authenticates the site to the transport; it protects no data
 _SECRETS = (_SEED, _KEY, _SIGNING_KEY)
-NOTICES = "notices.json"
 _DATA_DIGEST = "data_digest"  # keyed with the secret seed
 _ALL_DATA: dict[str, Any] = {"kind": "iid", "n_clients": 1}
 
@@ -65,6 +80,9 @@ class SiteSettings(Section):
         client: Which of the partition's clients the site is.
         public_size: The number of examples on its card; None for the true one.
         budget: The most that it spends.
+        policy: Which plans may be accepted, and when questions are answered.
+        log: How much is written to `log.jsonl`.
+        metrics: Where public counts are served for Prometheus; None for nowhere.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
@@ -72,6 +90,9 @@ class SiteSettings(Section):
     client: Whole = 0
     public_size: Count | None = None
     budget: SiteBudget
+    policy: SitePolicy = SitePolicy()
+    log: LogSettings = LogSettings()
+    metrics: MetricsSettings | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -118,6 +139,7 @@ class SiteFolder:
         self.secret_seed = int(files.read(path / _SEED), 16)
         self.private_key = bytes.fromhex(files.read(path / _KEY).decode())
         self.signing_key = bytes.fromhex(files.read(path / _SIGNING_KEY).decode())
+        self._parsed: dict[Path, FederationPlan] = {}  # plans are read at every question, and parsed once
         self._lock = RunFolder(path)
 
     @classmethod
@@ -165,7 +187,15 @@ class SiteFolder:
         Raises:
             LedgerError: one is missing.
         """
-        return [FederationPlan.read(files.read(path).decode()) for path in plan_files(self.path)]
+        plans: list[FederationPlan] = []
+        for path in plan_files(self.path):
+            text = files.read(path).decode()
+            plan = self._parsed.get(path)
+            if plan is None or plan.text != text:
+                plan = FederationPlan.read(text)
+                self._parsed[path] = plan
+            plans.append(plan)
+        return plans
 
     def accept(self, proposal: FederationPlan) -> None:
         """Stores a plan, whose questions are answered from now on."""
@@ -179,6 +209,10 @@ class SiteFolder:
         hashes = [path.parent.name for path in plan_files(self.path)]
         if hashes != accepted_hashes(self.path):
             self._lock.write(PLANS, json.dumps(hashes).encode() + b"\n")
+
+    def remember_rollback(self, counter: ReplyCounter) -> None:
+        """Writes the proof that this folder is an older copy; `plan_files` refuses it from now on."""
+        self._lock.write(ROLLBACK, counter.model_dump_json().encode() + b"\n")
 
     def run(self, proposal: FederationPlan) -> Path:
         """Returns the folder of a federation, and makes it if there is none."""
@@ -226,13 +260,7 @@ class SiteFolder:
         Raises:
             FedprivError: they cannot be read.
         """
-        path = self._plan_folder(proposal) / NOTICES
-        if not path.exists():
-            return []
-        try:
-            return [AbsenceNotice.model_validate(notice) for notice in json.loads(files.read(path))]
-        except (ValueError, TypeError) as error:
-            raise FedprivError(f"{path} cannot be read: this site cannot go on in that federation") from error
+        return read_notices(self._plan_folder(proposal) / NOTICES)
 
     def write_notices(self, proposal: FederationPlan, notices: Sequence[AbsenceNotice]) -> None:
         """Writes the site's own absence notices in a federation to disk; called before they leave.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,10 +20,10 @@ from fedpriv.reports.statement import Statement, StatementSection, against, made
 from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan
-from fedpriv.sites.on_record import ledger_beside, plan_files
+from fedpriv.sites.on_record import NOTICES, ledger_beside, plan_files, read_notices
 from fedpriv.sites.plan_filter import single_site_record
 from fedpriv.sites.resolved_plan import ResolvedPlan
-from fedpriv.sites.site_folder import CARD, NOTICES, SETTINGS, SiteSettings
+from fedpriv.sites.site_folder import CARD, SETTINGS, SiteSettings
 from fedpriv.storage import files
 
 _LEARNED = "That this site takes part, its card (name, public number of records, public key), and when it answers."
@@ -55,6 +54,13 @@ class _Federation:
     whole: RunCost
     colluders: int | None
     notices: Sequence[AbsenceNotice]
+
+
+_ROLLBACK = (
+    "The site's folder was never brought back from an older copy. With each reply the site signs how much it has on "
+    "record; the server shows this count with the next question, and a site that is shown more than its ledger has "
+    "stops, and has no statement. This shows nothing if the server hides the count, or was set back as well."
+)
 
 
 def is_site(folder: Path) -> bool:
@@ -140,11 +146,6 @@ def _read(path: Path, card: SiteDescriptor) -> _Federation:
     ledger = ledger_beside(path)
     all_planned = ResolvedPlan.of(proposal).plan.records
     planned = [record for record in all_planned if record.clients is None or number in record.clients]
-    notices_file = path.with_name(NOTICES)
-    if notices_file.exists():
-        notices = [AbsenceNotice.model_validate(notice) for notice in json.loads(files.read(notices_file))]
-    else:
-        notices = []
     return _Federation(
         proposal=proposal,
         ledger=ledger,
@@ -152,7 +153,7 @@ def _read(path: Path, card: SiteDescriptor) -> _Federation:
         done=cost(ledger.records),
         whole=cost(planned),
         colluders=min((record.pairs.colluders for record in planned if record.pairs is not None), default=None),
-        notices=notices,
+        notices=read_notices(path.with_name(NOTICES)),
     )
 
 
@@ -270,7 +271,7 @@ def _assumptions(colluders: int | None) -> StatementSection:
         others = f"{_at_most(colluders)} them"
     text = f"{_OWN_NOISE} Others may tell each other all they know: {others}."
     return StatementSection(
-        "What does this rest on, and what was simulated?", (text, "Nothing was simulated.", wording.ASSUMED)
+        "What does this rest on, and what was simulated?", (text, "Nothing was simulated.", _ROLLBACK, wording.ASSUMED)
     )
 
 

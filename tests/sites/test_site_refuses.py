@@ -71,31 +71,34 @@ def test_rounds_go_forwards_and_end_with_the_plan(found: Party) -> None:
         pack(TrainResponse("0" * 64, 1, torch.zeros(DIM), None)),
         save(
             {"row": torch.full((DIM,), float("nan"))},
-            {"fedpriv": json.dumps({"plan": "x", "round": 5, "code": None, "notices": []})},
-        ),
-        save(
-            {"row": torch.zeros(DIM)}, {"fedpriv": json.dumps({"plan": "x", "round": -1, "code": None, "notices": []})}
+            {"fedpriv": json.dumps({"plan": "x", "round": 5, "code": None, "notices": [], "counter": None})},
         ),
         save(
             {"row": torch.zeros(DIM)},
-            {"fedpriv": json.dumps({"plan": "x", "round": True, "code": None, "notices": []})},
+            {"fedpriv": json.dumps({"plan": "x", "round": -1, "code": None, "notices": [], "counter": None})},
         ),
         save(
-            {"row": torch.zeros(DIM)}, {"fedpriv": json.dumps({"plan": ["x"], "round": 1, "code": None, "notices": []})}
+            {"row": torch.zeros(DIM)},
+            {"fedpriv": json.dumps({"plan": "x", "round": True, "code": None, "notices": [], "counter": None})},
+        ),
+        save(
+            {"row": torch.zeros(DIM)},
+            {"fedpriv": json.dumps({"plan": ["x"], "round": 1, "code": None, "notices": [], "counter": None})},
         ),
         save({"row": torch.zeros(DIM)}, {"fedpriv": "[" * 100_000}),
         save({"row": torch.zeros(DIM)}, {"fedpriv": json.dumps({"plan": "x", "round": 1, "code": None})}),
         save(
-            {"row": torch.zeros(DIM)}, {"fedpriv": json.dumps({"plan": "x", "round": 1, "code": None, "notices": [{}]})}
+            {"row": torch.zeros(DIM)},
+            {"fedpriv": json.dumps({"plan": "x", "round": 1, "code": None, "notices": [{}], "counter": None})},
         ),
         save({"row": torch.zeros(DIM)}),
         save(
             {"row": torch.zeros(DIM, dtype=torch.float64)},
-            {"fedpriv": json.dumps({"plan": "x", "round": 1, "code": None, "notices": []})},
+            {"fedpriv": json.dumps({"plan": "x", "round": 1, "code": None, "notices": [], "counter": None})},
         ),
         save(
             {"row": torch.zeros(DIM), "more": torch.zeros(1)},
-            {"fedpriv": json.dumps({"plan": "x", "round": 1, "code": None, "notices": []})},
+            {"fedpriv": json.dumps({"plan": "x", "round": 1, "code": None, "notices": [], "counter": None})},
         ),
     ],
 )
@@ -267,7 +270,7 @@ def test_sites_that_answer_nonsense_do_not_stop_the_others(tmp_path: Path) -> No
         nonsense = {
             0: save(
                 {"row": torch.full((DIM,), torch.nan)},
-                {"fedpriv": json.dumps({"plan": plan, "round": 0, "code": None, "notices": []})},
+                {"fedpriv": json.dumps({"plan": plan, "round": 0, "code": None, "notices": [], "counter": None})},
             ),
             1: pack(TrainResponse(plan, at, huge, None)),
             2: pack(TrainResponse(plan, at, torch.zeros(DIM - 1), None)),

@@ -84,7 +84,10 @@ def test_replies_are_made_of_recorded_releases(
             asked = unpack_request(question)
             call = ClientInput(asked.round, terms.cohort(asked.round), asked.received[None], terms.common[asked.round])
             message, local = client_update(terms.strategy, oracle, call, local)
-            assert pack(TrainResponse(found.proposal.hash, asked.round, message[0].float(), None)) == reply
+            counter = unpack_response(reply, message.shape[1]).counter
+            assert counter is not None
+            assert counter.records == len(file.records) - len(values)  # of its ledger, so far
+            assert pack(TrainResponse(found.proposal.hash, asked.round, message[0].float(), None, (), counter)) == reply
         assert not values
     found.close()
 
@@ -125,12 +128,12 @@ def test_secrets_stay_in_the_folder_of_their_site(tmp_path: Path) -> None:
     found.close()
 
 
-def test_a_message_has_a_row_and_four_facts(tmp_path: Path) -> None:
+def test_a_message_has_a_row_and_five_facts(tmp_path: Path) -> None:
     reply = TrainResponse("ab" * 32, 7, torch.arange(4.0), None)
     (tmp_path / "reply").write_bytes(pack(reply))
     with safe_open(tmp_path / "reply", "pt") as file:
         assert [*file.keys()] == ["row"]
-        assert {*json.loads(file.metadata()["fedpriv"])} == {"plan", "round", "code", "notices"}
+        assert {*json.loads(file.metadata()["fedpriv"])} == {"plan", "round", "code", "notices", "counter"}
         assert {*file.metadata()} == {"fedpriv"}
     assert unpack_response(pack(reply), 4).message.tolist() == [0, 1, 2, 3]
     refusal = TrainResponse("", 7, None, "over_budget")

@@ -1,0 +1,98 @@
+"""What the operator of a site does beside running it: `fedpriv site status`, `approve` and `refuse`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedpriv.cli.options import AllowPlugins
+
+site = typer.Typer()
+federate = typer.Typer()
+
+SiteFolder = Annotated[Path, typer.Argument(metavar="SITE", help="Folder of the site.")]
+Fingerprint = Annotated[str, typer.Argument(metavar="FINGERPRINT", help="The plan's, as the owners compared it.")]
+
+
+@site.command("status")
+def site_status(
+    folder: SiteFolder,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it anew every few seconds, until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option("--interval", help="Seconds, with --watch.", min=0.1)] = 2.0,
+) -> None:
+    """Show budget, plans, proposals and the last refusals of a site, also while it runs."""
+    from fedpriv.cli.printing import out, print_tables
+    from fedpriv.sites import site_status as status
+
+    while True:
+        tables = status.site_status(folder)
+        if watch:
+            out.clear()
+        print_tables({heading: dict(rows) for heading, rows in tables.items()})
+        if not watch:
+            return
+        time.sleep(interval)
+
+
+@site.command("approve")
+def site_approve(folder: SiteFolder, fingerprint: Fingerprint, allow_plugins: AllowPlugins = False) -> None:
+    """Accept a plan that arrived over the wire. A running site does so with the next message that it gets."""
+    from fedpriv.cli.printing import print_rows
+    from fedpriv.errors import counted
+    from fedpriv.sites.federation_plan import FederationPlan
+    from fedpriv.sites.proposals import ProposalBox
+    from fedpriv.sites.resolved_plan import ResolvedPlan
+    from fedpriv.sites.site_folder import SETTINGS, SiteSettings
+
+    box = ProposalBox(folder)
+    text = box.named(fingerprint).text
+    plan = FederationPlan.read(text)
+    terms = ResolvedPlan.of(plan)
+    SiteSettings.read(folder / SETTINGS).policy.check(terms)
+    box.decide(fingerprint, "approved")
+    print_rows(
+        {
+            "approved": plan.fingerprint,
+            "asks": f"{terms.strategy.name}, {counted(terms.rounds, 'round')}",
+            "costs": str(terms.plan.spent()),
+            "sites": ", ".join(card.name for card in plan.cards),
+            "next": f"fedpriv site run {folder}, if it does not run; then: fedpriv site status {folder}",
+        }
+    )
+
+
+@site.command("refuse")
+def site_refuse(
+    folder: SiteFolder,
+    fingerprint: Fingerprint,
+    why: Annotated[str, typer.Option("--why", help="For your own files; it does not leave the site.")] = "",
+) -> None:
+    """Refuse a plan that arrived over the wire; its sender is told so, without a reason."""
+    from fedpriv.cli.printing import print_rows
+    from fedpriv.sites.proposals import ProposalBox
+
+    proposal = ProposalBox(folder).decide(fingerprint, "refused", why)
+    print_rows({"refused": proposal.fingerprint})
+
+
+@federate.command("propose")
+def federate_propose(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the federation.")],
+    listen: Annotated[
+        list[str], typer.Option("--listen", metavar="ADDRESS", help="For sites: tls/0.0.0.0:7447, as for `run`.")
+    ],
+    keys: Annotated[Path, typer.Option("--keys", metavar="DIR", help="Folder with the server's certificate.")],
+    wait: Annotated[float, typer.Option("--wait", help="Seconds to wait for sites to connect.", min=1)] = 30.0,
+) -> None:
+    """Send a plan to its sites, where it waits for their owners; shows what each of them says."""
+    from fedpriv.cli.printing import print_rows
+    from fedpriv.sites.federation_plan import FederationPlan
+    from fedpriv.sites.over_zenoh.proposing import offer_over_zenoh
+    from fedpriv.sites.recording import PLAN
+
+    plan = FederationPlan.read((folder / PLAN).read_text(encoding="utf-8"))
+    words = offer_over_zenoh(plan, listen, keys, wait)
+    print_rows({"fingerprint": plan.fingerprint} | dict(words))

@@ -1,0 +1,38 @@
+"""What runs beside a site that answers: its log as JSON lines, and the metrics that its owner has asked for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from fedpriv.sites.operator_log import writing_log
+from fedpriv.sites.prometheus import serving_metrics
+from fedpriv.sites.site import Site
+
+_LOG = logging.getLogger(__name__)
+
+
+@contextmanager
+def operating(site: Site) -> Generator[dict[str, str]]:
+    """Writes the site's log and serves its metrics until the block ends, by the settings in `site.yaml`.
+
+    Yields:
+        Where they are, for the owner to read.
+
+    Raises:
+        FedprivError: metrics cannot be served.
+    """
+    settings = site.settings
+    with (
+        writing_log(site.path, settings.log) as log,
+        serving_metrics(settings.metrics, settings.name, site.activity.totals, site.progress) as address,
+    ):
+        rows = {"log": str(log)}
+        if address is not None:
+            rows["metrics"] = address
+        _LOG.info("started", extra={"facts": {"event": "started", "plans": len(site.plans)}})
+        try:
+            yield rows
+        finally:
+            _LOG.info("stopped", extra={"facts": {"event": "stopped"}})

@@ -1,0 +1,105 @@
+"""Plans over Zenoh: a server offers a plan to its sites, and sites take it from the servers that their owners name.
+
+Only a certificate name in `policy.proposers` may propose anything, and a proposal only waits for the owner. So messages
+are not signed: who may send is decided by mutual TLS, and what is accepted by the fingerprint.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.errors import ConfigError
+from fedpriv.sites.federation_plan import FederationPlan
+from fedpriv.sites.over_zenoh.certificates import credentials_in
+from fedpriv.sites.over_zenoh.link import Link, open_link
+from fedpriv.sites.proposals import MAX_PROPOSAL_BYTES, is_proposal, offer
+from fedpriv.sites.site import Site
+
+if TYPE_CHECKING:
+    import zenoh
+
+_LOG = logging.getLogger(__name__)
+_POLL = 0.05  # seconds
+_FRAMING = 4096  # bytes that a message has beside the plan
+PROPOSAL_LIMIT = MAX_PROPOSAL_BYTES + _FRAMING
+"""Bytes of the longest message with a proposal."""
+
+
+def proposal_key(site_name: str) -> str:
+    """Returns the key expression on which a site takes proposals."""
+    return f"fedpriv/proposals/{site_name}"
+
+
+class _OverLink:
+    """Carries proposals to the sites of a plan; see `fedpriv.sites.proposals.Carrier`."""
+
+    def __init__(self, session: zenoh.Session, names: Sequence[str], wait: float) -> None:
+        self._session = session
+        self._names = names
+        self._wait = wait
+
+    def ask(self, questions: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        """Returns the words of the sites that answer in time."""
+        queriers = {site: self._session.declare_querier(proposal_key(self._names[site])) for site in questions}
+        deadline = time.monotonic() + self._wait
+        replies: dict[int, bytes] = {}
+        for site, data in questions.items():
+            status: Any = queriers[site].matching_status
+            while not status.matching and time.monotonic() < deadline:
+                time.sleep(_POLL)
+                status = queriers[site].matching_status
+            if not status.matching:
+                continue
+            for reply in self._session.get(proposal_key(self._names[site]), payload=data, timeout=self._wait):
+                if reply.ok is not None:
+                    replies[site] = reply.ok.payload.to_bytes()
+        return replies
+
+
+def offer_over_zenoh(plan: FederationPlan, listen: Sequence[str], keys: Path, wait: float) -> Mapping[str, str]:
+    """Offers a plan to all its sites; returns the word of each by name, `no_reply` for none.
+
+    Args:
+        plan: The plan, which names everybody's certificate.
+        listen: Addresses to listen on, to which sites connect.
+        keys: Folder with the server's certificate.
+        wait: Seconds to wait for sites to connect, and for their words.
+
+    Raises:
+        ConfigError: the plan names no certificates.
+        FedprivError: a certificate is not the plan's, or an address is in use.
+    """
+    coordinator = plan.document.coordinator
+    if coordinator is None:
+        raise ConfigError("plan", plan.fingerprint, "names no certificates: proposals go over TLS alone")
+    answerers = {
+        card.certificate.common_name: [proposal_key(card.name)] for card in plan.cards if card.certificate is not None
+    }
+    link = Link(credentials_in(keys, coordinator), PROPOSAL_LIMIT, listen=listen, answerers=answerers)
+    with open_link(link) as session:
+        return offer(_OverLink(session, [card.name for card in plan.cards], wait), plan)
+
+
+def take_proposals(session: zenoh.Session, site: Site) -> None:
+    """Takes proposals, one after another, until the session is closed. Anything else on this key gets no reply."""
+    import zenoh
+
+    key = proposal_key(site.card.name)
+    waiting: Any = zenoh.handlers.RingChannel(1)
+    queryable = session.declare_queryable(key, waiting)
+    parties = ", ".join(site.settings.policy.proposers)
+    while not session.is_closed():
+        try:
+            query = queryable.recv()
+        except zenoh.ZError:  # the session is closed
+            return
+        with query:
+            data = b"" if query.payload is None else query.payload.to_bytes()
+            if not is_proposal(data):
+                _LOG.warning("a message that is no proposal was ignored; it came from one of: %s", parties)
+                continue
+            query.reply(key, site.answer(data, parties))

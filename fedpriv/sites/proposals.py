@@ -1,0 +1,212 @@
+"""Plans that arrive over the wire: they wait in a site's folder until its owner approves or refuses them.
+
+Nothing is accepted without the owner, who types the fingerprint that the owners have compared. A decision is a file, so
+that it can be taken while the site runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol, get_args
+
+from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.sites.federation_plan import FederationPlan, fingerprint_of_hash
+from fedpriv.storage import files
+
+Word = Literal["pending", "accepted", "refused", "not_allowed", "malformed", "later"]
+"""What a site says to a proposal. Why it says so stays in its log."""
+Decision = Literal["pending", "approved", "refused"]
+PROPOSALS = "proposals"
+MAX_PROPOSAL_BYTES = 1_000_000
+_PREFIX = b"fedpriv proposal\n"  # as the first bytes of a question this would be a header of 10^18 bytes
+_MAX_PENDING = 20
+_INTERVAL = 10.0  # seconds between proposals that are read: the price of each is computed
+_LOG = logging.getLogger(__name__)
+
+
+class Carrier(Protocol):
+    """Carries bytes to sites; see `fedpriv.sites.federation.Transport`."""
+
+    def ask(self, questions: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        """Returns the replies of the sites that answered in time, by number."""
+        ...
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A plan that has arrived.
+
+    Attributes:
+        text: The plan.
+        party: Who brought it, as the transport knows it.
+        decision: What the owner decided.
+        why: Why the site could not accept an approved plan; empty if nothing is wrong.
+    """
+
+    text: str
+    party: str
+    decision: Decision
+    why: str = ""
+
+    @property
+    def hash(self) -> str:
+        """Hash of the plan."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def fingerprint(self) -> str:
+        """What the owners compare; see `FederationPlan`."""
+        return fingerprint_of_hash(self.hash)
+
+
+def pack_proposal(text: str) -> bytes:
+    """Returns a plan's text as a message."""
+    return _PREFIX + text.encode()
+
+
+def is_proposal(data: bytes) -> bool:
+    """Returns whether a message is a proposal and no question."""
+    return data.startswith(_PREFIX)
+
+
+def proposed_hash(data: bytes) -> str:
+    """Returns the hash of a proposed plan, which may be none."""
+    return hashlib.sha256(data.removeprefix(_PREFIX)).hexdigest()
+
+
+def offer(carrier: Carrier, plan: FederationPlan) -> Mapping[str, str]:
+    """Sends a plan to all its sites; returns the word of each by name, `no_reply` for none."""
+    replies = carrier.ask(dict.fromkeys(range(len(plan.cards)), pack_proposal(plan.text)))
+    words: dict[str, str] = {}
+    for number, card in enumerate(plan.cards):
+        reply = replies.get(number, b"no_reply")
+        word = reply[:20].decode("ascii", errors="replace")
+        if word not in (*get_args(Word), "no_reply"):
+            word = "malformed"
+        words[card.name] = word
+    return words
+
+
+class ProposalBox:
+    """The proposals in a site's folder.
+
+    Args:
+        folder: The site's folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / PROPOSALS
+        self._lock = threading.Lock()
+        self._last_read = -_INTERVAL
+
+    def receive(self, data: bytes, party: str, consider: Callable[[str], object]) -> Word:
+        """Stores a proposal for the owner.
+
+        Args:
+            data: The message.
+            party: Who sent it.
+            consider: Reads a plan; raises FedprivError for one that the site would not accept.
+
+        Returns:
+            What the sender is told.
+        """
+        if len(data) > MAX_PROPOSAL_BYTES + len(_PREFIX):
+            return "malformed"
+        try:
+            text = data.removeprefix(_PREFIX).decode()
+        except UnicodeDecodeError:
+            return "malformed"
+        with self._lock:
+            known = self.find(proposed_hash(data))
+            if known is not None:
+                if known.decision == "refused":
+                    return "refused"
+                return "pending"
+            if time.monotonic() - self._last_read < _INTERVAL:
+                return "later"
+            self._last_read = time.monotonic()
+            if sum(proposal.decision == "pending" for proposal in self.proposals) >= _MAX_PENDING:
+                return "later"
+            try:
+                consider(text)
+            except FedprivError as error:
+                facts = {"event": "proposed", "party": party, "word": "not_allowed", "why": str(error)}
+                _LOG.warning("a proposal is not allowed", extra={"facts": facts})
+                return "not_allowed"
+            proposal = Proposal(text, party, "pending")
+            self._write(proposal)
+        _LOG.warning(
+            "a plan was proposed; its owner decides: fedpriv site approve",
+            extra={"facts": {"event": "proposed", "party": party, "word": "pending", "plan": proposal.fingerprint}},
+        )
+        return "pending"
+
+    def decide(self, fingerprint: str, decision: Decision, why: str = "") -> Proposal:
+        """Writes the owner's decision.
+
+        Args:
+            fingerprint: The plan's, as the owners have compared it.
+            decision: The decision.
+            why: What the owner should know.
+
+        Raises:
+            ConfigError: no proposal has this fingerprint.
+        """
+        proposal = self.named(fingerprint)
+        decided = Proposal(proposal.text, proposal.party, decision, why)
+        self._write(decided)
+        return decided
+
+    def named(self, fingerprint: str) -> Proposal:
+        """Returns the proposal with this fingerprint.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        digits = "".join(fingerprint.split())
+        for proposal in self.proposals:
+            if digits in (proposal.hash, proposal.hash[:32]):
+                return proposal
+        fix = "no proposal has it: compare it with the other owners, not with the server"
+        raise ConfigError("fingerprint", fingerprint, fix)
+
+    def find(self, plan_hash: str) -> Proposal | None:
+        """Returns the proposal of a plan; None if there is none.
+
+        Raises:
+            FedprivError: its files cannot be read.
+        """
+        path = self._folder / f"{plan_hash}.json"
+        if not path.exists():
+            return None
+        try:
+            facts = json.loads(files.read(path))
+            proposal = Proposal(str(facts["text"]), str(facts["party"]), facts["decision"], str(facts["why"]))
+            if proposal.decision not in get_args(Decision) or proposal.hash != plan_hash:
+                raise ValueError(proposal.decision)
+            return proposal
+        except (ValueError, KeyError, TypeError) as error:
+            raise FedprivError(f"{path} cannot be read: remove it, and have the plan sent again") from error
+
+    @property
+    def proposals(self) -> list[Proposal]:
+        """All proposals, also those that were decided; sorted by hash."""
+        stored = [self.find(path.stem) for path in sorted(self._folder.glob("*.json"))]
+        return [proposal for proposal in stored if proposal is not None]
+
+    def _write(self, proposal: Proposal) -> None:
+        self._folder.mkdir(0o700, exist_ok=True)
+        facts = {
+            "text": proposal.text,
+            "party": proposal.party,
+            "decision": proposal.decision,
+            "why": proposal.why,
+        }
+        files.write_whole(self._folder / f"{proposal.hash}.json", json.dumps(facts).encode())

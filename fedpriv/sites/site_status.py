@@ -1,0 +1,96 @@
+"""What the owner of a site sees at a glance, from the site's files, also while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedpriv.errors import LedgerError
+from fedpriv.sites.absence_notice import AbsenceNotice
+from fedpriv.sites.descriptor import SiteDescriptor
+from fedpriv.sites.federation_plan import FederationPlan, fingerprint_of_hash
+from fedpriv.sites.on_record import NOTICES, STATE, SessionState, ledger_beside, plan_files, read_notices
+from fedpriv.sites.operator_log import read_log
+from fedpriv.sites.plan_filter import single_site_record
+from fedpriv.sites.proposals import ProposalBox
+from fedpriv.sites.site_accountant import SiteAccountant
+from fedpriv.sites.site_folder import CARD, SETTINGS, SiteSettings
+from fedpriv.storage import files
+
+_N_REFUSALS = 5
+
+
+def site_status(folder: Path) -> Mapping[str, Mapping[str, str]]:
+    """Returns tables of text: the site with its budget, each plan, proposals, and the last events of its log.
+
+    Args:
+        folder: The site's folder.
+
+    Raises:
+        FedprivError: there is no site.
+    """
+    settings = SiteSettings.read(folder / SETTINGS)
+    card = SiteDescriptor.model_validate_json(files.read(folder / CARD))
+    budget = settings.budget
+    rows = {"name": card.name, "budget": f"epsilon={budget.epsilon:g} (delta={budget.delta:g}), over all plans"}
+    tables: dict[str, Mapping[str, str]] = {"site": rows}
+    try:
+        plans = {path: FederationPlan.read(files.read(path).decode()) for path in plan_files(folder)}
+        accountant = SiteAccountant(
+            budget.epsilon, budget.delta, {str(path): _records(path, plan, card) for path, plan in plans.items()}
+        )
+        spent = accountant.spent().epsilon
+        rows["spent"] = f"epsilon={spent:.4g}; {max(0.0, budget.epsilon - spent):.4g} is left"
+        for path, plan in plans.items():
+            tables[f"plan {plan.fingerprint}"] = _plan_rows(path, plan, card)
+    except LedgerError as error:
+        rows["spent"] = f"unknown, and nothing is answered: {error}"
+    proposals = {
+        proposal.fingerprint: " ".join(
+            [proposal.decision, f"(from {proposal.party or 'unknown'})", *([proposal.why] if proposal.why else [])]
+        )
+        for proposal in ProposalBox(folder).proposals
+    }
+    if proposals:
+        tables["proposals"] = proposals
+    answered = read_log(folder, "answered", 1)
+    if answered:
+        rows["last answer"] = _event(answered[0])
+    refusals = {str(event["time"]): _event(event) for event in read_log(folder, "refused", _N_REFUSALS)}
+    if refusals:
+        tables["last refusals"] = refusals
+    return tables
+
+
+def _records(path: Path, plan: FederationPlan, card: SiteDescriptor) -> list[Any]:
+    number = [other.key for other in plan.cards].index(card.key)
+    return [single_site_record(record, number, len(plan.cards)) for record in ledger_beside(path).records]
+
+
+def _plan_rows(path: Path, plan: FederationPlan, card: SiteDescriptor) -> dict[str, str]:
+    settings = plan.document.settings
+    last_round = SessionState.read(path.with_name(STATE)).round
+    rows = {
+        "algorithm": str(settings["strategy"]["name"]),
+        "rounds": f"{last_round + 1} of {settings['rounds']} answered or passed",
+        "with": ", ".join(other.name for other in plan.cards if other.key != card.key),
+    }
+    absent = [_absence(notice) for notice in read_notices(path.with_name(NOTICES))]
+    if absent:
+        rows["signed absent"] = "; ".join(absent)
+    return rows
+
+
+def _absence(notice: AbsenceNotice) -> str:
+    return f"rounds {notice.first + 1} to {notice.last + 1} ({notice.why})"
+
+
+def _event(event: Mapping[str, Any]) -> str:
+    """Returns an event of the log as text: who, what, and of which plan and round."""
+    words = [str(event["time"]), str(event.get("party"))]
+    if "code" in event:
+        words += [f"{event['code']}, {event.get('times')} times so far"]
+    if event.get("plan"):
+        words += [f"plan {fingerprint_of_hash(str(event['plan']))[:9]}, round {event.get('round')}"]
+    return "; ".join(words)

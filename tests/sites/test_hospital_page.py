@@ -1,0 +1,147 @@
+"""The commands of docs/howto/hospital.md, word for word: two hospitals and a server in folders of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from parties import PATIENCE, free_port, until
+
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "hospital.md"
+HOSPITALS = ("north", "south")
+
+
+class Machine:
+    """Runs the page's commands for one role after another. Those that begin with sudo are the operator's own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.metrics = {name: free_port() for name in HOSPITALS}
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        text = PAGE.read_text()
+        self.chapters = dict(re.findall(r"^## (\d)\. .*?\n(.*?)(?=^## )", text, flags=re.MULTILINE | re.DOTALL))
+        for name in (*HOSPITALS, "server"):
+            (folder / name).mkdir()
+
+    def commands(self, chapter: int) -> list[str]:
+        blocks = re.findall(r"^```console\n(.*?)^```$", self.chapters[str(chapter)], flags=re.MULTILINE | re.DOTALL)
+        lines = [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+        return [line for line in lines if not line.startswith(("sudo ", "echo "))]
+
+    def yaml(self, chapter: int, name: str) -> str:
+        (text,) = re.findall(r"^```yaml\n(.*?)^```$", self.chapters[str(chapter)], flags=re.MULTILINE | re.DOTALL)
+        return self.local(text, name)
+
+    def local(self, text: str, name: str) -> str:
+        """The page's words for a hospital of this name on this machine."""
+        if name != "server":
+            text = text.replace("north", name).replace("9464", str(self.metrics[name]))
+        return (
+            text.replace("server.example.org:7447", f"localhost:{self.port}")
+            .replace("server.example.org", "localhost")
+            .replace("0.0.0.0:7447", f"127.0.0.1:{self.port}")
+        )
+
+    def run(self, name: str, command: str) -> str:
+        done = subprocess.run(
+            self.words(command, name), **self.where(name), capture_output=True, text=True, timeout=PATIENCE
+        )
+        assert done.returncode == 0, f"{name}: {command}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def start(self, name: str, command: str) -> None:
+        with (self.folder / name / "output.log").open("ab") as log:
+            self.running[name] = subprocess.Popen(self.words(command, name), **self.where(name), stdout=log, stderr=log)
+        until(lambda: self.said(name, "server") or self.running[name].poll() is not None, f"{name} does not answer")
+        assert self.running[name].poll() is None, (self.folder / name / "output.log").read_text()
+
+    def said(self, name: str, word: str) -> bool:
+        return word in (self.folder / name / "output.log").read_text()
+
+    def stop(self, name: str) -> None:
+        process = self.running.pop(name)
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=PATIENCE)
+        (self.folder / name / "output.log").unlink()
+
+    def words(self, command: str, name: str) -> list[str]:
+        program, *words = [word.strip('"') for word in re.findall(r'"[^"]*"|\S+', self.local(command, name))]
+        assert program == "fedpriv"
+        return [sys.executable, "-m", "fedpriv", *words]
+
+    def where(self, name: str) -> dict[str, object]:
+        return {"cwd": self.folder / name, "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
+
+
+def write_people(path: Path, count: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    rows = ["age,pressure,ill"]
+    for _ in range(count):
+        age, pressure = random.integers(20, 90), random.integers(90, 190)
+        rows.append(f"{age},{pressure},{int(age + pressure + random.normal(0, 20) > 195)}")
+    path.write_text("\n".join(rows) + "\n")
+
+
+def send(source: Path, target: Path) -> None:
+    target.write_bytes(source.read_bytes())
+
+
+def test_every_command_of_the_page(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    server = tmp_path / "server"
+    try:
+        for number, name in enumerate(HOSPITALS):
+            home = tmp_path / name
+            write_people(home / f"{name}.csv", 400, number)
+            write_people(home / "public.csv", 100, 9)
+            (home / "site.yaml").write_text(machine.yaml(1, name))
+            for command in machine.commands(1):
+                machine.run(name, command)
+            send(home / name / "card.json", server / f"{name}.card.json")
+            send(home / name / "tls" / "request.pem", server / f"{name}.request.pem")
+        write_people(server / "public.csv", 100, 9)
+        (server / "run.yaml").write_text(machine.yaml(2, "server"))
+        for command in machine.commands(2):
+            machine.run("server", command)
+        for name in HOSPITALS:
+            for file in (f"{name}.pem", "authority.pem"):
+                send(server / "authority" / file, tmp_path / name / file)
+            install, start = machine.commands(3)
+            machine.run(name, install)
+            machine.start(name, start)
+
+        propose, status, approve = machine.commands(4)
+        words = dict(line.split(None, 1) for line in machine.run("server", propose).splitlines())
+        fingerprint = words["fingerprint"].strip()
+        assert {name: words[name].strip() for name in HOSPITALS} == dict.fromkeys(HOSPITALS, "pending")
+        for name in HOSPITALS:
+            assert f"{fingerprint}  pending" in machine.run(name, status)
+            machine.run(name, re.sub('"[^"]*"', f'"{fingerprint}"', approve))
+            machine.stop(name)  # systemctl restart
+            machine.start(name, machine.commands(3)[1])
+
+        (train,) = machine.commands(5)
+        result = machine.run("server", train)
+        assert re.search(r"ended +rounds", result)
+        assert (server / "fed" / "model.pt").exists()
+        for name in HOSPITALS:
+            status, statement = machine.commands(6)
+            shown = machine.run(name, status)
+            assert "5 of 5 answered" in shown
+            assert "coordinator" in shown
+            assert "epsilon=1 " in machine.run(name, statement)
+    finally:
+        for name in [*machine.running]:
+            machine.stop(name)
+
+
+@pytest.mark.parametrize("command", ["status", "approve", "refuse", "absent", "join", "run", "keys", "init"])
+def test_the_page_names_each_command_of_a_site(command: str) -> None:
+    assert f"fedpriv site {command} north" in PAGE.read_text()

@@ -1,0 +1,262 @@
+"""What an operator has of a running site: its log, its metrics, its status, and proposals that wait for a decision."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from sites_in_memory import InMemory, Party, like, party
+from typer.testing import CliRunner
+
+from fedpriv.cli import app
+from fedpriv.errors import FedprivError
+from fedpriv.privacy.budget import Budget
+from fedpriv.sites import Site, propose
+from fedpriv.sites.activity import Activity
+from fedpriv.sites.messages import TrainRequest, pack, unpack_response
+from fedpriv.sites.operating import operating
+from fedpriv.sites.operator_log import LogSettings, read_log, writing_log
+from fedpriv.sites.proposals import MAX_PROPOSAL_BYTES, offer, pack_proposal
+
+DIM = 640
+FEDAVG = "strategy={name: fedavg, learning_rate: .5}"
+RUNNER = CliRunner()
+
+
+@pytest.fixture
+def found(tmp_path: Path):
+    made = party(tmp_path, FEDAVG, "privacy.epsilon=2", metrics={"port": 0})
+    yield made
+    made.close()
+
+
+def question(found: Party, at: int) -> bytes:
+    return pack(TrainRequest(found.proposal.hash, at, torch.zeros(DIM)))
+
+
+def fedpriv(*words: object) -> str:
+    done = RUNNER.invoke(app, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_the_log_is_lines_of_json_that_say_who_asked_what(found: Party) -> None:
+    site = found.sites[0]
+    with operating(site):
+        site.answer(question(found, 1), "coordinator.example.org")
+        site.answer(question(found, 0), "coordinator.example.org")
+        site.answer(b"\xff" * 100, "stranger.example.org")
+    site.answer(question(found, 2), "coordinator.example.org")  # after the end of the log
+    log = found.folder / "north" / "log.jsonl"
+    assert log.stat().st_mode & 0o077 == 0
+    events = [(line["level"], line["event"], line.get("party"), line.get("code")) for line in lines(log)]
+    assert events == [
+        ("info", "started", None, None),
+        ("info", "answered", "coordinator.example.org", None),
+        ("warning", "refused", "coordinator.example.org", "other_round"),
+        ("warning", "refused", "stranger.example.org", "malformed"),
+        ("info", "stopped", None, None),
+    ]
+    assert {"time", "level", "logger", "text"} <= {*lines(log)[0]}
+    assert read_log(found.folder / "north", "refused", 1)[0]["party"] == "stranger.example.org"
+
+
+def test_a_level_and_a_size_keep_a_log_small(tmp_path: Path) -> None:
+    activity = Activity()
+    with writing_log(tmp_path, LogSettings(level="warning", max_megabytes=1)):
+        for number in range(20_000):
+            activity.count_answer("coordinator", "a" * 64, number)
+            activity.count_refusal(f"party {number}", "b" * 100_000, number, "other_plan")
+    files = sorted(tmp_path.iterdir())
+    assert files[0].name == "log.jsonl"
+    assert len(files) <= 5
+    assert sum(path.stat().st_size for path in files) <= 5e6
+    assert {line["event"] for path in files for line in lines(path)} == {"refused"}
+    # strangers with ever new names are counted together
+    assert activity.totals().refused == {"other_plan": 20_000}
+    assert len(activity._refused) <= 1001
+
+
+def test_prometheus_reads_public_counts_and_no_budget(found: Party) -> None:
+    site = found.sites[0]
+    site.answer(question(found, 1))
+    site.answer(question(found, 0))
+    with operating(site) as rows:
+        assert rows["metrics"].startswith("http://127.0.0.1:")
+        with urllib.request.urlopen(rows["metrics"], timeout=60) as reply:
+            text = reply.read().decode()
+    values = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    plan = ("plan", found.proposal.hash[:32])
+    assert values["fedpriv_answers_total", (plan, ("site", "north"))] == 1
+    assert values["fedpriv_refusals_total", (("code", "other_round"), ("site", "north"))] == 1
+    assert values["fedpriv_answered_rounds", (plan, ("site", "north"))] == 2
+    assert values["fedpriv_planned_rounds", (plan, ("site", "north"))] == 4
+    assert {name for name, _ in values} == {
+        "fedpriv_answers_total",
+        "fedpriv_refusals_total",
+        "fedpriv_last_answer_timestamp_seconds",
+        "fedpriv_answered_rounds",
+        "fedpriv_planned_rounds",
+    }
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(rows["metrics"], timeout=60)
+
+
+def test_metrics_are_off_unless_the_owner_sets_them(tmp_path: Path) -> None:
+    made = party(tmp_path, FEDAVG)
+    with operating(made.sites[0]) as rows:
+        assert [*rows] == ["log"]
+    made.close()
+
+
+def test_status_shows_budget_plans_and_refusals_of_a_running_site(found: Party) -> None:
+    folder = found.folder / "north"
+    with operating(found.sites[0]):
+        found.sites[0].answer(question(found, 0), "coordinator")
+        found.sites[0].answer(question(found, 0)[:-9], "coordinator")
+        shown = fedpriv("site", "status", folder)
+    spent = found.sites[0].spent().epsilon
+    assert f"epsilon={spent:.4g}; {50 - spent:.4g} is left" in shown
+    assert f"plan {found.proposal.fingerprint}" in shown
+    assert "1 of 4 answered" in shown
+    assert "east, south, west" in shown
+    assert re.search(r"last answer .*; coordinator; plan .*, round 1", shown)
+    assert re.search(r"coordinator; malformed, 1 times", shown)
+
+
+def test_status_says_what_is_wrong_with_a_site(found: Party) -> None:
+    found.sites[0].close()
+    (found.folder / "north" / "runs" / found.proposal.hash / "ledger.jsonl").unlink()
+    shown = fedpriv("site", "status", found.folder / "north")
+    assert "unknown, and nothing is answered" in shown
+    assert "ledger.jsonl is missing" in shown
+    done = RUNNER.invoke(app, ["site", "status", str(found.folder)])
+    assert done.exit_code == 2
+
+
+def test_status_is_shown_again_and_again(found: Party) -> None:
+    words = [sys.executable, "-m", "fedpriv", "site", "status", str(found.folder / "north"), "--watch"]
+    process = subprocess.Popen([*words, "--interval", "0.1"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    count = 0
+    for line in process.stdout:
+        count += "over all plans" in line
+        if count == 3:
+            process.send_signal(signal.SIGINT)
+            break
+    process.communicate(timeout=120)
+    assert process.returncode == 130
+
+
+def proposed(found: Party, tmp_path: Path):
+    """A plan of the same sites that has arrived at north alone, and the transport that brought it."""
+    plan = propose(found.config, [site.card for site in found.sites.values()], like(found.config))
+    found.sites[0]._proposals._last_read = -1e9  # each test has its own clock
+    carrier = InMemory({0: found.sites[0]})
+    return plan, carrier
+
+
+def test_a_proposal_waits_for_its_owner_and_is_accepted_while_the_site_runs(found: Party, tmp_path: Path) -> None:
+    plan, carrier = proposed(found, tmp_path)
+    folder = found.folder / "north"
+    assert offer(carrier, plan) == {"north": "pending", "east": "no_reply", "south": "no_reply", "west": "no_reply"}
+    assert offer(carrier, plan)["north"] == "pending"
+    asked = pack(TrainRequest(plan.hash, 0, torch.zeros(DIM)))
+    assert unpack_response(found.sites[0].answer(asked), DIM).code == "other_plan"
+    assert f"{plan.fingerprint}  pending" in fedpriv("site", "status", folder)
+    # the owner types what the owners have compared
+    done = RUNNER.invoke(app, ["site", "approve", str(folder), "0000 " * 8])
+    assert done.exit_code == 2
+    assert "compare it with the other owners" in " ".join(done.output.split())
+    assert "costs" in fedpriv("site", "approve", folder, plan.fingerprint)
+    assert plan.hash not in found.sites[0].plans
+    assert unpack_response(found.sites[0].answer(asked), DIM).code is None
+    assert offer(carrier, plan)["north"] == "accepted"
+    assert {*found.sites[0].plans} == {found.proposal.hash, plan.hash}
+
+
+def test_an_approved_plan_is_accepted_when_the_site_starts(found: Party, tmp_path: Path) -> None:
+    plan, carrier = proposed(found, tmp_path)
+    offer(carrier, plan)
+    found.sites[0].close()
+    fedpriv("site", "approve", found.folder / "north", plan.fingerprint)
+    found.sites[0] = Site(found.folder / "north")
+    found.sites[0].prepare()
+    assert plan.hash in found.sites[0].plans
+
+
+def test_a_refused_proposal_stays_refused_and_the_reason_stays_here(found: Party, tmp_path: Path) -> None:
+    plan, carrier = proposed(found, tmp_path)
+    offer(carrier, plan)
+    fedpriv("site", "refuse", found.folder / "north", plan.fingerprint, "--why", "too many rounds")
+    assert offer(carrier, plan)["north"] == "refused"
+    assert b"too many" not in b"".join(reply for _, reply in carrier.sent)
+    assert "too many rounds" in fedpriv("site", "status", found.folder / "north")
+    asked = pack(TrainRequest(plan.hash, 0, torch.zeros(DIM)))
+    assert unpack_response(found.sites[0].answer(asked), DIM).code == "other_plan"
+
+
+def test_what_the_policy_does_not_allow_is_not_stored(tmp_path: Path) -> None:
+    found = party(tmp_path, FEDAVG, policy={"max_rounds": 4})
+    config = found.config.model_copy(update={"rounds": 5})
+    plan = propose(config, [site.card for site in found.sites.values()], like(config))
+    carrier = InMemory({0: found.sites[0]})
+    assert offer(carrier, plan)["north"] == "not_allowed"
+    assert not (tmp_path / "north" / "proposals").exists()
+    found.close()
+
+
+def test_a_flood_of_proposals_is_not_read(found: Party, tmp_path: Path) -> None:
+    plan, carrier = proposed(found, tmp_path)
+    site = found.sites[0]
+    assert site.answer(pack_proposal("x" * (MAX_PROPOSAL_BYTES + 1))) == b"malformed"
+    assert site.answer(pack_proposal(plan.text)[:16]) != b"pending"
+    assert site.answer(b"fedpriv proposal\n\xff\xfe") == b"malformed"
+    assert offer(carrier, plan)["north"] == "pending"
+    words = {site.answer(pack_proposal(f"{plan.text}# {number}\n")) for number in range(100)}
+    assert words == {b"later"}
+    assert len(list((found.folder / "north" / "proposals").iterdir())) == 1
+
+
+def test_an_approved_plan_that_cannot_be_accepted_is_refused_and_status_says_why(found: Party, tmp_path: Path) -> None:
+    plan, carrier = proposed(found, tmp_path)
+    offer(carrier, plan)
+    Budget.create(tmp_path / "life.jsonl", epsilon=1, delta=1e-5)
+    folder = found.folder / "north"
+    settings = yaml.safe_load((folder / "site.yaml").read_text())
+    settings["budget"]["file"] = str(tmp_path / "life.jsonl")
+    (folder / "site.yaml").write_text(yaml.safe_dump(settings))
+    found.sites[0].close()
+    fedpriv("site", "approve", folder, plan.fingerprint)
+    found.sites[0] = Site(folder)
+    with pytest.raises(FedprivError, match="holds no reservation"):  # of the plan before
+        found.sites[0].prepare()
+    assert plan.hash not in found.sites[0].plans
+    assert "Nothing was released" in fedpriv("site", "status", folder)
+
+
+def test_a_proposal_that_was_edited_in_the_folder_is_not_believed(found: Party, tmp_path: Path) -> None:
+    plan, carrier = proposed(found, tmp_path)
+    offer(carrier, plan)
+    (path,) = (found.folder / "north" / "proposals").iterdir()
+    facts = json.loads(path.read_text())
+    path.write_text(json.dumps({**facts, "text": facts["text"].replace("rounds: 4", "rounds: 5")}))
+    with pytest.raises(FedprivError, match="cannot be read"):
+        found.sites[0]._proposals.named(plan.fingerprint)

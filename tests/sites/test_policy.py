@@ -1,0 +1,101 @@
+"""What a site's owner does not want is not accepted, and outside the owner's hours nothing is answered."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from sites_in_memory import Party, party
+
+from fedpriv.errors import ConfigError
+from fedpriv.sites import Site
+from fedpriv.sites.messages import TrainRequest, pack, unpack_response
+from fedpriv.sites.policy import SitePolicy
+
+DIM = 640
+FEDAVG = "strategy={name: fedavg, learning_rate: .5}"
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory):
+    made = party(tmp_path_factory.mktemp("party"), FEDAVG, "privacy.epsilon=2")
+    yield made
+    made.close()
+
+
+def with_policy(found: Party, **policy: object) -> Site:
+    """The site north, which has accepted the plan, with another policy from now on."""
+    path = found.folder / "north" / "site.yaml"
+    settings = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump({**settings, "policy": policy}))
+    found.sites[0].close()
+    found.sites[0] = Site(found.folder / "north")
+    return found.sites[0]
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ({"algorithms": ["dp_gd"]}, "policy.algorithms.*fedavg.*allows only dp_gd"),
+        ({"models": []}, "policy.models.*softmax.*allows only none"),
+        ({"max_parameters": DIM - 1}, "policy.max_parameters.*at most 639"),
+        ({"max_rounds": 3}, "policy.max_rounds.*at most 3"),
+        ({"max_epsilon": 1.9}, "policy.max_epsilon.*at most 1.9"),
+        ({"min_noise_multiplier": 1e4}, "policy.min_noise_multiplier.*at least 10000"),
+    ],
+)
+def test_a_plan_that_the_policy_does_not_allow_is_not_accepted(
+    found: Party, policy: dict[str, object], words: str
+) -> None:
+    site = with_policy(found, **policy)
+    with pytest.raises(ConfigError, match=words):
+        site.join(found.proposal.text, found.proposal.fingerprint)
+
+
+def test_a_plan_within_the_policy_is_accepted(found: Party) -> None:
+    site = with_policy(
+        found,
+        algorithms=["fedavg"],
+        constraints=[],
+        max_parameters=DIM,
+        max_rounds=4,
+        max_epsilon=2.001,
+        min_noise_multiplier=0.1,
+    )
+    assert site.join(found.proposal.text, found.proposal.fingerprint) == found.proposal
+
+
+def test_what_is_no_policy_is_refused(found: Party, tmp_path: Path) -> None:
+    for wrong, words in (({"hours": ["8-20"]}, "no window"), ({"algorithm": ["fedavg"]}, "algorithms")):
+        with pytest.raises(ConfigError, match=words):
+            with_policy(found, **wrong)
+    with_policy(found)
+
+
+@pytest.mark.parametrize(
+    ("hours", "open_at", "closed_at"),
+    [
+        (("20:00-06:00",), ("20:00", "23:59", "00:00", "05:59"), ("06:00", "12:00", "19:59")),
+        (("08:00-12:00", "13:00-13:30"), ("08:00", "13:29"), ("12:00", "12:30", "13:30", "00:00")),
+    ],
+)
+def test_hours(hours: tuple[str, ...], open_at: tuple[str, ...], closed_at: tuple[str, ...]) -> None:
+    policy = SitePolicy(hours=hours)
+    for moment in (*open_at, *closed_at):
+        now = datetime.fromisoformat(f"2026-11-25T{moment}:00").replace(tzinfo=UTC)
+        assert policy.is_open(now) == (moment in open_at)
+    assert SitePolicy().is_open()
+
+
+def test_outside_its_hours_a_site_answers_nothing_and_the_round_is_not_lost(
+    found: Party, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = with_policy(found, hours=["20:00-06:00"])
+    question = pack(TrainRequest(found.proposal.hash, 0, torch.zeros(DIM)))
+    monkeypatch.setattr(SitePolicy, "is_open", lambda *_: False)
+    assert unpack_response(site.answer(question), DIM).code == "closed"
+    monkeypatch.setattr(SitePolicy, "is_open", lambda *_: True)
+    assert unpack_response(site.answer(question), DIM).code is None
