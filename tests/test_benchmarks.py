@@ -25,6 +25,7 @@ RUNS = {
     "speed/borders.py": ["--smoke", "--turns", "2", "--markdown", "OUT/borders.md"],
     "speed/device.py": ["--smoke", "--rounds", "1", "--markdown", "OUT/device.md"],
     "speed/durability.py": ["--clients", "3", "--rounds", "2", "--folder", "OUT"],
+    "speed/exact_noise.py": ["--smoke", "--repeats", "1", "--markdown", "OUT/exact.md"],
     "speed/nodes.py": ["--only", "6"],
     "speed/pairs.py": ["--clients", "10", "--dim", "20"],
     "speed/whole_runs.py": ["--smoke", "--markdown", "OUT/runs.md"],

@@ -26,6 +26,10 @@ assert Path(fedpriv.__file__).is_relative_to(sys.prefix), fedpriv.__file__
 for line in sys.stdin.read().splitlines():
     program, *words = shlex.split(line, comments=True)
     print("$", line, flush=True)
+    if words[:1] == ["-m"]:  # a module of the wheel beside fedpriv
+        sys.argv = words[1:]
+        runpy.run_module(words[1], run_name="__main__")
+        continue
     if program == "rm":
         Path(words[0]).unlink()
     elif program == "python":
@@ -73,6 +77,7 @@ BEFORE = {
     "fedpriv account runs/a runs/b": ("fedpriv train digits_iadmm rounds=2 --out runs/b",),
 }
 STARTING = [
+    "python -m fedpriv_verify runs/a/ledger.jsonl",
     "fedpriv init digits_iadmm --python --dir script",
     "python script/digits_iadmm.py",
     "fedpriv init --project --dir own",
@@ -92,5 +97,6 @@ def test_the_wheel_runs_every_command_of_the_readme(elsewhere: Path):
     driver = [bin_ / "python", "-c", DRIVER]
     done = subprocess.run(driver, cwd=work, env=environment, input=given, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "epsilon <= 3" in done.stdout
     assert (work / "runs" / "a" / "result.json").is_file()
     assert (work / "script" / "digits_iadmm_result" / "model.pt").is_file()

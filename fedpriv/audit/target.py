@@ -104,7 +104,7 @@ class AuditTarget:
         problems = list({id(problem): problem for problem in client_set.problems}.values())
         privacy = with_neighbours(self.privacy, problems, sizes_declared=client_set.sizes_declared)
         plan = make_plan(self.strategy, privacy, self.sizes, self.network, rounds=self.rounds)
-        compatibility.check_problem(self.strategy, problems, plan.privacy, plan.asked, compare=False)
+        compatibility.check_problem(self.strategy, problems, plan.privacy, plan.queries, compare=False)
         return plan
 
     def shortened(self, rounds: int) -> AuditTarget:

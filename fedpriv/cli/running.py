@@ -63,6 +63,7 @@ def run(
         if extend is not None:
             err.print(f"goes on from round {training.progress.round} of {extend}, whose releases are counted here, too")
         err.print(f"planned: {escape(str(training.plan.spent()))}")
+        err.print(f"gradients: {escape(training.backend)}")
         for warning in at_start(config, training):
             err.print(f"[bold yellow]warning:[/] {escape(warning)}")
         for note in _duplicate_notes(training):

@@ -41,6 +41,10 @@ class Batch:
         """Returns every `step`-th of each client's examples, from the one at position `first` on."""
         return self._cut(lambda values: values if values is self.rows else values[:, first::step])
 
+    def piece(self, rows: slice, cells: slice | Tensor) -> Batch:
+        """Returns some examples of some clients: those at `cells`, of each client the same."""
+        return self._cut(lambda values: values[rows] if values is self.rows else values[rows, cells])
+
     def _cut(self, cut: Callable[[Tensor], Tensor]) -> Batch:
         """Applies `cut` to every tensor of the batch."""
         tensors = [field.name for field in fields(self) if field.name != "views"]

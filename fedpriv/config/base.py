@@ -12,6 +12,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     GetCoreSchemaHandler,
     SerializerFunctionWrapHandler,
     ValidationError,
@@ -200,12 +201,29 @@ def options_model(
             kind = known_spellings[hint]
         else:
             kind = named_fields(hint)
-        fields[(words or {}).get(p.name, p.name)] = (kind, ... if p.default is p.empty else p.default)
+        fields[(words or {}).get(p.name, p.name)] = (kind, _default(builder, p))
     if takes_any:
         base: type[Section] = _OpenSection
     else:
         base = Section
     return create_model(getattr(builder, "__name__", "options"), __base__=base, **fields)
+
+
+def options_section(options: type, names: Collection[str], spellings: Mapping[Any, Any] | None = None) -> Any:  # noqa: ANN401 - a base class
+    """Creates the base of a section from fields of the dataclass that declares the options of Python.
+
+    So an option has one name, type, bound and default in Python, YAML and the JSON schema.
+
+    Args:
+        options: The dataclass, e.g. `TrainingOptions`.
+        names: Those of its fields that the section has.
+        spellings: How YAML writes values of some annotations.
+    """
+    model = options_model(options, {field.name for field in dataclasses.fields(options)} - {*names}, spellings)
+    unknown = {*names} - {*model.model_fields}
+    if unknown:
+        raise TypeError(f"{options.__name__} has no {', '.join(sorted(unknown))}")
+    return model
 
 
 def check(model: type[M], raw: object, path: str = "") -> M:
@@ -218,6 +236,16 @@ def check(model: type[M], raw: object, path: str = "") -> M:
         return model.model_validate(raw)
     except ValidationError as error:
         raise _translate(error.errors()[0], raw, path) from None
+
+
+def _default(builder: Callable[..., Any], parameter: inspect.Parameter) -> Any:  # noqa: ANN401 - what pydantic takes for a default
+    """Returns the default of a builder's parameter: a value, a field with a factory, or `...` for none."""
+    declared: Mapping[str, Any] = getattr(builder, "__dataclass_fields__", {})
+    if parameter.name in declared and declared[parameter.name].default_factory is not dataclasses.MISSING:
+        return Field(default_factory=declared[parameter.name].default_factory)
+    if parameter.default is parameter.empty:
+        return ...
+    return parameter.default
 
 
 class _OpenSection(Section):

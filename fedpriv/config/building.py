@@ -28,7 +28,7 @@ from fedpriv.planning.forecasting import forecast as of_draft
 from fedpriv.planning.plan import FirstPart, Plan, RunSketch
 from fedpriv.runs.advice import warnings_at_start
 from fedpriv.runs.settings_in_words import difference, settings_in_words
-from fedpriv.runs.timing import seconds_per_round
+from fedpriv.runs.timing import time_round
 from fedpriv.runs.training import Training
 from fedpriv.settings.checks import checked
 from fedpriv.storage import strict_json
@@ -141,7 +141,7 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
         draft,
         compute=config.compute,
         compare=config.problem.compare,
-        time_round=seconds_per_round if timed else None,
+        time_round=time_round if timed else None,
         claim=recipe.claimed(config.privacy.delta),
         formula=entry.variants.formula if entry else None,
     )

@@ -7,18 +7,17 @@ from typing import Annotated, Any
 
 from pydantic import model_validator
 
-from fedpriv.config.base import Choice, Section, Spelled, named_fields
+from fedpriv.config.base import Choice, Spelled, named_fields, options_section
 from fedpriv.config.spelling import by_fields, by_key
 from fedpriv.errors import ConfigError
 from fedpriv.papers.recipe import Recipe
 from fedpriv.privacy import pairwise, settings
-from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.matrices import BLT, BSR, Banded
 from fedpriv.privacy.mechanisms import NOISE_DISTRIBUTIONS
-from fedpriv.privacy.record import NoiseDistributionName, Relation, Unit
+from fedpriv.privacy.record import NoiseDistributionName
 from fedpriv.privacy.schedules import Custom, Geometric, Schedule, Uniform
 from fedpriv.settings import plugins
-from fedpriv.settings.checks import Fraction, PositiveOrInfinite
+from fedpriv.settings.checks import PositiveOrInfinite
 
 SAMPLING = by_key(
     "full",
@@ -68,26 +67,23 @@ class NoiseChoice(Choice):
         return self.time or settings.Independent()
 
 
-class PrivacySection(Section):
-    """The privacy settings: the total `epsilon`, or the `noise_multiplier`; `epsilon_bar` is for published variants.
+_SPELLINGS: dict[Any, Any] = {settings.Trust: TRUST, settings.Sampling: SAMPLING}
+# these have another form in YAML, or are filled in
+_NOT_AS_IN_PYTHON = ("mechanism", "schedule", "noise", "published", "shared", "budget")
+_SETTINGS = {field.name for field in fields(settings.Privacy)}
+_AS_IN_PYTHON: Any = options_section(settings.Privacy, _SETTINGS - {*_NOT_AS_IN_PYTHON}, _SPELLINGS)
 
+
+class PrivacySection(_AS_IN_PYTHON):
+    """The privacy settings: those of `fedpriv.Privacy`, and what YAML writes in another way.
+
+    Give the total `epsilon`, or the `noise_multiplier`; `epsilon_bar` is for published variants.
     `budget` names the file of the data's lifetime budget (`fedpriv budget`), which refuses a run that would overspend.
     """
 
-    epsilon: settings.Amount | None = None
-    noise_multiplier: settings.Amount | None = None
     epsilon_bar: PositiveOrInfinite | None = None
-    delta: Fraction = 1e-5
-    unit: Unit = "sample"
-    relation: Relation = "replace_one"
-    at: settings.At = "gradient"
-    trust: Annotated[settings.Trust, Spelled(TRUST)] = settings.Local()
     mechanism: NoiseDistributionName = "gaussian"
-    clip: Annotated[Clip, Spelled(named_fields(Clip))] = Clip(1.0)
-    sampling: Annotated[settings.Sampling, Spelled(SAMPLING)] = settings.FullBatch()
     schedule: ScheduleChoice = ScheduleChoice()
-    statistics: Annotated[settings.Statistics, Spelled(named_fields(settings.Statistics))] = settings.Statistics()
-    durable: bool = True
     noise: NoiseChoice = NoiseChoice()
     budget: str | None = None
 
@@ -139,6 +135,3 @@ class PrivacySection(Section):
             "schedule": recipe.schedule or schedule,
         }
         return settings.Privacy(**options, published=recipe.published)
-
-
-_SETTINGS = {field.name for field in fields(settings.Privacy)}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from fedpriv.config.base import Plugin, Section
+from fedpriv.config.base import Plugin, Section, options_section
 from fedpriv.models.constraints import CONSTRAINTS, OBJECTIVES
 from fedpriv.models.problem import Problem
+from fedpriv.runs.options import TrainingOptions
 
 
 class ObjectiveSection(Plugin):
@@ -30,13 +31,15 @@ class ServerSection(Section):
     data: Literal["test"] = "test"
 
 
-class ProblemSection(Section):
+_OPTIONS: Any = options_section(TrainingOptions, ("compare",))
+
+
+class ProblemSection(_OPTIONS):
     """Objective and constraints; `compare` also solves the problem with all data in one place (not private)."""
 
     objective: ObjectiveSection = ObjectiveSection(name="mean_loss")
     constraints: list[ConstraintSection] = Field(default_factory=list[ConstraintSection])
     server: ServerSection | None = None
-    compare: bool = False
 
     def everyones(self) -> list[Problem]:
         """Returns the problem of each client, and that of the server if it has constraints."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
-from fedpriv.config.base import Plugin, Section, Spelled, named_fields, options_model
+from fedpriv.config.base import Plugin, Section, Spelled, named_fields, options_model, options_section
 from fedpriv.config.network import NetworkSection
 from fedpriv.config.privacy import PrivacySection
 from fedpriv.config.problem import ProblemSection
@@ -21,13 +21,11 @@ from fedpriv.data import DATASETS
 from fedpriv.data.augmentation import AUGMENTATIONS, Augmentation
 from fedpriv.data.partition import PARTITIONS, Kind
 from fedpriv.errors import ConfigError
-from fedpriv.evaluation.early_stopping import Stop
-from fedpriv.evaluation.finite_check import StopOn
 from fedpriv.models import LOSSES, MODELS, Lora, Weights
 from fedpriv.papers.recipe import Recipe
-from fedpriv.planning.compute import Compute
 from fedpriv.privacy import settings
-from fedpriv.settings.checks import Count, Finite
+from fedpriv.runs.options import TrainingOptions
+from fedpriv.settings.checks import Count, Whole
 from fedpriv.strategies.base import Strategy
 
 
@@ -168,8 +166,12 @@ class StrategySection(Plugin):
         return replace(recipe, strategy=replace(recipe.strategy, name=name))
 
 
-class LogSection(Section):
-    """What is written down, and how often.
+_REPORTING = ("evaluate_every", "checkpoint_every", "stop_on", "stop", "optimum")
+_REPORTING_OPTIONS: Any = options_section(TrainingOptions, _REPORTING)
+
+
+class LogSection(_REPORTING_OPTIONS):
+    """What is written down, and how often: options of `fedpriv.train`, and what files to write.
 
     `model.pt` is the model (the mean over nodes); `save_node_models` writes each node's to `node_models.pt`.
     `stop_on` ends a run when a released model is not finite (`nonfinite`), also when its test loss is not
@@ -184,15 +186,10 @@ class LogSection(Section):
     """
 
     test: bool = True
-    evaluate_every: Count = 1
-    checkpoint_every: Count = 10
     tensorboard: bool = True
     csv: bool = False
-    stop_on: StopOn = "nonfinite"
-    stop: Annotated[Stop | None, Spelled(named_fields(Stop) | None)] = None
     metrics: dict[str, str] = Field(default_factory=dict)
     client_tests: bool = False
-    optimum: Finite | None = None
     save_node_models: bool = False
 
     @model_validator(mode="after")
@@ -204,8 +201,11 @@ class LogSection(Section):
         return self
 
 
-class Config(Section):
-    """The configuration of a run."""
+_RUN_OPTIONS: Any = options_section(TrainingOptions, ("rounds", "seed", "compute"))
+
+
+class Config(_RUN_OPTIONS):
+    """The configuration of a run: options of `fedpriv.train`, and sections for what are objects in Python."""
 
     data: DataSection
     model: ModelSection
@@ -214,10 +214,7 @@ class Config(Section):
     strategy: StrategySection
     privacy: PrivacySection
     network: NetworkSection = NetworkSection()
-    rounds: Annotated[Count, Field(le=1_000_000)]  # each is planned and priced before the first
-    seed: int | None = None
-    secret_seed: Annotated[int | None, Field(ge=0, exclude=True)] = None  # neither written down nor fingerprinted
-    compute: Annotated[Compute, Spelled(named_fields(Compute))] = Compute()
+    secret_seed: Annotated[Whole | None, Field(exclude=True)] = None  # neither written down nor fingerprinted
     log: LogSection = LogSection()
 
     @model_validator(mode="after")

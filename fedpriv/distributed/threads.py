@@ -62,7 +62,7 @@ def each(work: Callable[[int, T], R], items: Sequence[T]) -> list[R]:
 
 
 @contextmanager
-def one() -> Generator[None]:
+def single_thread() -> Generator[None]:
     """Makes torch use one thread, so that the last bits of sums do not depend on the number of threads."""
     allowed = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -122,18 +122,26 @@ def _candidates(population: Population) -> Iterator[Point]:
         yield point[0], inputs, targets
 
 
-def synthetic_points(population: Population) -> list[Point]:
+def synthetic_points(population: Population, seed: int = 0) -> list[Point]:
     """Returns public points, best first: parameters `[dim]` and random examples with the data's shapes and types.
 
-    Initial parameters may be zeros, which hide what a layer does, so the first point is a little away from them.
+    Initial parameters may be zeros, which hide what a layer does, so the first points are a little away from them.
+
+    Args:
+        population: The clients, at their initial parameters.
+        seed: Of the random numbers; another one gives other points.
     """
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     start = population.params[0]
     moved = start + 0.05 * torch.randn(start.shape, generator=generator).to(start)
     inputs, targets = population.first_examples(_EXAMPLES)
     x = each(lambda like: _draw_like(like, -1.0, generator), inputs)
     y = each(lambda like: _draw_like(like, 0.0, generator), targets)
-    return [(moved, x, y), (start, x, y)]
+    # a length of 0 is refused by some models that take lengths
+    positive = each(
+        lambda values: values if values.is_floating_point() or values.dtype == torch.bool else values + 1, x
+    )
+    return [(moved, x, y), (moved, positive, y), (start, x, y)]
 
 
 def _draw_like(like: Tensor, least: float, generator: torch.Generator) -> Tensor:

@@ -31,7 +31,7 @@ class Compute:
         device: A torch device, or `"auto"` for a GPU if there is one.
         dtype: Type of parameters and examples, `"float32"` or `"float64"`.
         precision: `"bfloat16"` runs forward and backward passes under `torch.autocast`, for unit sample and relation
-            replace_one, with the backends vmap and loop. Clipping, sums and noise are those of `"full"`; epsilon is the
+            replace_one, with any backend but linear. Clipping, sums and noise are those of `"full"`; epsilon is the
             same, the trajectory another one.
         chunk: Largest number of examples that are computed at once. By default 16384 on a CPU, where gradients are
             computed in smaller pieces that fit its cache, and on a GPU what a quarter of its free memory holds. A

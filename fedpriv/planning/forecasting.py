@@ -38,7 +38,7 @@ from fedpriv.settings.checks import Count, checked
 from fedpriv.strategies.base import Strategy
 
 Formula = Callable[[float, int, int, float], NoiseClaim]
-RoundTimer = Callable[[RunSketch, Plan, Compute], float]
+RoundTimer = Callable[[RunSketch, Plan, Compute], tuple[float, str]]
 """What a paper would call a noise: its deviation over the clip, rounds, examples of a client, active fraction."""
 
 _SAMPLED: dict[SamplingName, SamplingName] = {
@@ -70,6 +70,7 @@ class Forecast:
         if_activity_hidden: Epsilon if inactive nodes sent noise too and nobody learned who is active, as some papers
             assume. Here inactive nodes are silent, so it is not claimed. None if all nodes are always active.
         seconds_per_round: Measured on made-up data of the same shape; None when not asked for.
+        backend: What computed gradients then, and why faster backends were refused; None when not asked for.
         claim: The paper's privacy claim for a published variant.
         formula: The epsilon that the paper's noise formula gives for this noise; None where it does not apply.
         over_time: How the noise of rounds belongs together, in words; None if each round has its own.
@@ -94,6 +95,7 @@ class Forecast:
     batches: str
     if_activity_hidden: float | None
     seconds_per_round: float | None
+    backend: str | None
     claim: Claim | None
     formula: NoiseClaim | None
     over_time: str | None
@@ -145,6 +147,8 @@ class Forecast:
         if self.seconds_per_round is not None:
             whole = self.seconds_per_round * self.rounds
             rows["time"] = f"about {self.seconds_per_round:.3g} s a round, {whole:.3g} s in all, without evaluation"
+        if self.backend is not None:
+            rows["gradients"] = self.backend
         if self.claim is not None:
             rows["the paper's claim"] = f"{self.claim.stated} ({self.claim.paper})"
             views = "; ".join(f"{view}: {epsilon:.4g}" for view, epsilon in self.claim.views)
@@ -184,7 +188,7 @@ def forecast(
         draft: The run.
         compute: Settings of speed.
         compare: Whether the run is compared with a centralised solver.
-        time_round: Measures the seconds of a round, on made-up data of the same shape.
+        time_round: Measures the seconds of a round on made-up data of the same shape; returns these and the backend.
         claim: The paper's privacy claim for a published variant.
         formula: The paper's noise formula, for runs that draw one example a round.
 
@@ -195,10 +199,14 @@ def forecast(
     plan = draft.plan()
     network = draft.network
     compatibility.check_compute(compute, draft.strategy, network, plan.privacy, draft.model, draft.loss)
-    compatibility.check_problem(draft.strategy, draft.problems, plan.privacy, plan.asked, compare=compare)
+    compatibility.check_problem(draft.strategy, draft.problems, plan.privacy, plan.queries, compare=compare)
     parameters = Layout.of(draft.model).dim
     sizes = draft.outline.sizes
     floats = round(parameters * network.expected_rows)
+    if time_round is None:
+        seconds, backend = None, None
+    else:
+        seconds, backend = time_round(draft, plan, compute)
     return Forecast(
         strategy=draft.strategy.name,
         rounds=draft.rounds,
@@ -215,7 +223,8 @@ def forecast(
         network=network.facts(),
         batches=_batches_in_words(plan.privacy.sampling, min(sizes)),
         if_activity_hidden=_if_hidden(plan, network.active_fraction),
-        seconds_per_round=None if time_round is None else time_round(draft, plan, compute),
+        seconds_per_round=seconds,
+        backend=backend,
         claim=claim,
         formula=None if formula is None else _formula_claim(formula, draft, plan),
         over_time=_correlated_noise_in_words(plan, parameters),

@@ -76,7 +76,7 @@ class Plan:
         records: The planned releases, in order.
         n_clients: Number of clients.
         evaluations: Expected number of per-example gradients in each round.
-        asked: Names of the queries that the strategy makes.
+        queries: Names of the queries that the strategy makes.
         calibrated: Whether the noise was computed from the target epsilon, and so meets it.
         first: The rounds of the earlier run that this one extends; their releases are the first of `records`.
     """
@@ -85,7 +85,7 @@ class Plan:
     records: tuple[Record, ...]
     n_clients: int
     evaluations: tuple[float, ...] = ()
-    asked: frozenset[str] = frozenset()
+    queries: frozenset[str] = frozenset()
     calibrated: bool = False
     first: FirstPart | None = None
 

@@ -48,7 +48,7 @@ def with_matrix(
         return privacy
     if begun is not None and isinstance(noise, Banded | BLT):
         return replace(privacy, noise=CorrelatedNoise(begun, separation))
-    with threads.one():
+    with threads.single_thread():
         if isinstance(noise, Independent):
             factor = INDEPENDENT
         else:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from fedpriv.distributed import threads
 from fedpriv.distributed.devices import moved
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.clipping import NormName
+from fedpriv.privacy.exact_rounding import GRID_BITS, GaussianRows, LaplaceRows, RealNoise, SumOfNoise, add_and_round
 from fedpriv.privacy.ledger import Release
 from fedpriv.privacy.noise_history import NoiseHistory
 from fedpriv.privacy.record import NoiseDistributionName, Record
@@ -120,6 +122,30 @@ NOISE_DISTRIBUTIONS: dict[NoiseDistributionName, NoiseDistribution] = {
 MECHANISMS: dict[str, Mechanism] = {name: law.mechanism for name, law in NOISE_DISTRIBUTIONS.items()}
 
 
+def is_rounded_exactly(mechanism: Mechanism, device: torch.device, amount: float, past: NoiseHistory | None) -> bool:
+    """Whether noise is known as real numbers, so that sums with it are rounded exactly.
+
+    Subclasses of `Gaussian` and `Laplace` may draw other noise, so they are not.
+    """
+    is_known = type(mechanism) is Gaussian or (type(mechanism) is Laplace and amount == 1)
+    return is_known and device.type == "cpu" and past is None
+
+
+def real_noise(
+    mechanism: Mechanism, keys: Tensor, scales: Sequence[float], dim: int, amount: float, pair_noise: RealNoise | None
+) -> RealNoise:
+    """Returns the noise of rows as real numbers, for mechanisms that are rounded exactly."""
+    noise: RealNoise
+    row_keys = [key.tobytes() for key in keys.numpy()]
+    if type(mechanism) is Laplace:
+        noise = LaplaceRows(row_keys, list(scales), dim)
+    else:
+        noise = GaussianRows(row_keys, [scale * math.sqrt(amount) for scale in scales], dim)
+    if pair_noise is None:
+        return noise
+    return SumOfNoise(noise, pair_noise)
+
+
 def _check_rows(count: int, scales: Sequence[float], clients: Sequence[int]) -> None:
     """Refuses rows that have no noise scale, or that share a client and therefore its noise.
 
@@ -145,6 +171,7 @@ def add_noise(
     amount: float = 1.0,
     past: NoiseHistory | None = None,
     shared: Callable[[int], Tensor] | None = None,
+    pair_noise: RealNoise | None = None,
 ) -> Release:
     """Adds noise to sums of bounded sensitivity.
 
@@ -161,6 +188,7 @@ def add_noise(
         shared: With `past`: returns the unit noise of a round that is added to each row's individual noise before both
             are filtered, `[k, dim]` in float64 on the device of the rows. Noise that cancels in a round's sum gets the
             same filter at all clients.
+        pair_noise: Further noise of the rows, as real numbers; only where `is_rounded_exactly`.
 
     Returns:
         The noised rows, in float64, as a `Release` that only a ledger opens.
@@ -169,25 +197,49 @@ def add_noise(
         ConfigError: a scale is not positive and finite.
         PrivacyError: rows would share noise.
 
-    Noise is drawn and added in float64, and the result is rounded to multiples of about `2**-20` times the scale: the
-    low bits of noise drawn in floating point can reveal the value under it (Mironov, 2012). This is a mitigation, not
-    a proof.
+    The result is rounded to multiples of about `2**-20` times the scale: the low bits of noise drawn in floating point
+    can reveal the value under it (Mironov, 2012). Where `is_rounded_exactly`, what is rounded is the real sum
+    (`exact_rounding`). Elsewhere it is the float64 sum, which is a mitigation, not a proof.
     """
     count, dim = bounded.shape
     _check_rows(count, scales, clients)
-    grids = [2.0 ** (math.ceil(math.log2(scale)) - 20) for scale in scales]
-    scales_and_grids = torch.tensor([scales, grids], dtype=torch.float64).T
+    grids = [2.0 ** (math.ceil(math.log2(scale)) - GRID_BITS) for scale in scales]
+    if is_rounded_exactly(mechanism, bounded.device, amount, past):
+        keys = randomness.keys("noise", record.round, record.index, clients)
+        noise = real_noise(mechanism, keys, scales, dim, amount, pair_noise)
+        noised = _rounded_exactly(bounded, noise, grids)
+    elif pair_noise is not None:
+        raise PrivacyError("noise of pairs as real numbers is added where noise is rounded exactly only")
+    else:
+        noised = _rounded_in_float64(
+            bounded, scales, grids, mechanism, record, randomness, clients, amount, past, shared
+        )
+    return Release(replace(record, mechanism=mechanism.name, attempt=randomness.attempt), noised)
+
+
+def _rounded_in_float64(
+    bounded: Tensor,
+    scales: Sequence[float],
+    grids: Sequence[float],
+    mechanism: Mechanism,
+    record: Record,
+    randomness: Randomness,
+    clients: Sequence[int],
+    amount: float,
+    past: NoiseHistory | None,
+    shared: Callable[[int], Tensor] | None,
+) -> Tensor:
+    """Returns sums with noise, drawn and added in float64 on their device, and rounded to their grids."""
+    count, dim = bounded.shape
     keys = randomness.keys("noise", record.round, record.index, clients)
+    scales_and_grids = torch.tensor([scales, grids], dtype=torch.float64).T
     draws_on_device = amount == 1 and may_draw(bounded.device)
     if draws_on_device:
         keys, scales_and_grids = moved(bounded.device, keys, scales_and_grids)
     else:
         (scales_and_grids,) = moved(bounded.device, scales_and_grids)
     noised = torch.empty_like(bounded, dtype=torch.float64)
-
-    # noise is drawn and added for some rows at a time
-    height = max((_IN_CACHE if bounded.device.type == "cpu" else _ON_DEVICE) // max(dim, 1), 1)
-    blocks = [slice(top, top + height) for top in range(0, count, height)]
+    blocks = _blocks(count, dim, _IN_CACHE if bounded.device.type == "cpu" else _ON_DEVICE)
 
     def draw_unit(keys: Tensor, rows: slice) -> Tensor:
         unit = mechanism.draw(keys[rows], dim, amount)
@@ -230,4 +282,24 @@ def add_noise(
             add(rows)
     if past is not None:
         past.finish(record.round)
-    return Release(replace(record, mechanism=mechanism.name, attempt=randomness.attempt), noised)
+    return noised
+
+
+def _blocks(count: int, dim: int, numbers: int) -> list[slice]:
+    """Returns slices of rows that have about so many numbers."""
+    height = max(numbers // max(dim, 1), 1)
+    return [slice(top, min(top + height, count)) for top in range(0, count, height)]
+
+
+def _rounded_exactly(bounded: Tensor, noise: RealNoise, grids: Sequence[float]) -> Tensor:
+    """Returns sums with noise, rounded to their grids as real numbers, `[k, dim]` in float64 on the processor."""
+    count, dim = bounded.shape
+    noised = torch.empty(count, dim, dtype=torch.float64)
+    column_of_grids = np.array(grids)[:, None]
+
+    def add(_: int, rows: slice) -> None:
+        sums = bounded[rows].detach().double().numpy()
+        add_and_round(sums, noise, rows, column_of_grids[rows], noised[rows].numpy())
+
+    threads.each(add, _blocks(count, dim, _IN_CACHE))
+    return noised

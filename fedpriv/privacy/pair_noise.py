@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fedpriv.privacy.exact_rounding import Approximation, multiplied, sum_of_intervals
 from fedpriv.privacy.pairwise import Edges, Pairs
 from fedpriv.privacy.record import Record
+from fedpriv.randomness.keystream import Keystream
+from fedpriv.randomness.real_draws import Interval, real_normal
 from fedpriv.randomness.streams import PairSecrets, Randomness, normal
 
 _ZERO = 1e-10  # eigenvalues of Laplacians below it
@@ -120,6 +124,73 @@ def of_one_client(
     return total
 
 
+@dataclass(frozen=True)
+class OwnPairsNoise:
+    """The noise of the pairs of the one client in this process, as real numbers: the same at both ends of a pair.
+
+    Attributes:
+        keys: Key of the stream of each pair.
+        signs: 1 for each pair whose noise is added, -1 for each whose noise is subtracted.
+        deviation: Standard deviation of the noise of a pair.
+        dim: Length of the row.
+    """
+
+    keys: Sequence[bytes]
+    signs: Sequence[int]
+    deviation: float
+    dim: int
+
+    def approximate(self, rows: slice) -> Approximation:
+        """See `RealNoise`; there is one row."""
+        total = np.zeros((1, self.dim))
+        error, largest = 0.0, 0.0
+        for key, sign in zip(self.keys, self.signs, strict=True):
+            draws, draw_error, draw_largest = Keystream(key).bounded_normal(self.dim, self.deviation)
+            total += sign * draws
+            largest += draw_largest
+            error += draw_error + 1.01 * 2.0**-53 * largest  # of the draw, and of the sum so far
+        return Approximation(total, np.array([[error]]), largest)
+
+    def interval(self, row: int, column: int, extra: int) -> Interval | None:
+        """See `RealNoise`."""
+        total = None
+        for key, sign in zip(self.keys, self.signs, strict=True):
+            draw = multiplied(real_normal(key, self.dim, column, extra), sign * self.deviation)
+            if draw is None:
+                return None
+            total = draw if total is None else sum_of_intervals(total, draw)
+        return total
+
+
+def noise_of_own_pairs(
+    scales: Sequence[float],
+    pairs: Pairs,
+    record: Record,
+    randomness: Randomness,
+    clients: Sequence[int],
+    client: int,
+    dim: int,
+    secrets: PairSecrets,
+) -> OwnPairsNoise | None:
+    """Returns the noise of one client's pairs as real numbers; None if it has none. See `with_noise_of_own_pairs`."""
+    others = partners_of(client, clients, pairs)
+    if not pairs.ratio or not others:
+        return None
+    (scale,) = set(scales)
+    first_attempt = replace(randomness, attempt=0)
+    keys = [first_attempt.pair_key(client, other, record.round, record.index, secrets) for other in others]
+    signs = [1 if client < other else -1 for other in others]
+    return OwnPairsNoise(keys, signs, pairs.ratio * scale, dim)
+
+
+def partners_of(client: int, clients: Sequence[int], pairs: Pairs) -> list[int]:
+    """Returns the participants with which a client shares a secret, in ascending order."""
+    others = {*clients} - {client}
+    if pairs.edges is not None:
+        others &= {a + b - client for a, b in pairs.edges if client in (a, b)}
+    return sorted(others)
+
+
 def with_noise_of_own_pairs(
     rows: Tensor,
     scales: Sequence[float],
@@ -149,11 +220,9 @@ def with_noise_of_own_pairs(
         return noised
     (scale,) = set(scales)
     for client in own:
-        others = {*clients} - {client}
-        if pairs.edges is not None:
-            others &= {a + b - client for a, b in pairs.edges if client in (a, b)}
+        others = partners_of(client, clients, pairs)
         first_attempt = replace(randomness, attempt=0)
-        noise = of_one_client(first_attempt, record.round, record.index, client, sorted(others), rows.shape[1], secrets)
+        noise = of_one_client(first_attempt, record.round, record.index, client, others, rows.shape[1], secrets)
         noised = noised + noise.mul_(pairs.ratio * scale).to(rows.device)
     return noised
 

@@ -7,6 +7,7 @@ takes a fixed number of words; none is rejected.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +17,26 @@ from scipy import special
 
 Floats = NDArray[np.float64]
 BLOCK = 1 << 16  # words of normal draws at a time: they and their squares stay in the cache
+_ZEROS = memoryview(bytes(8 * BLOCK))  # what the cipher turns into its keystream
+WORST_UNITS = 32  # of 2^-53 by which logarithms (relative), cosines and sines (absolute) may err in bounded draws
+_UNIT = 2.0**-53
+# outside, a draw may err so much that it gets no bound
+_LEAST_RADIUS, _LARGEST_RADIUS = 2.0**-13, 6.5
+_LARGEST_EXPONENTIAL = 20.0
+
+
+class BoundedDraws(NamedTuple):
+    """Draws of float64, and how far they are from the real numbers of their stream (docs/design/0012-exact-noise.md).
+
+    Attributes:
+        draws: The draws; NaN where the error is not bounded.
+        error: Bound on the absolute error of all others.
+        largest: Bound on their absolute value.
+    """
+
+    draws: Floats
+    error: float
+    largest: float
 
 
 class Keystream:
@@ -33,11 +54,21 @@ class Keystream:
 
     def words(self, size: int) -> NDArray[np.int64]:
         """Returns the next `size` words, as signed integers."""
-        return np.frombuffer(self._cipher.update(bytes(8 * size)), "<i8")
+        if 8 * size <= _ZEROS.nbytes:
+            return np.frombuffer(self._cipher.update(_ZEROS[: 8 * size]), "<i8")
+        words = np.empty(size, "<i8")
+        self.fill(words)
+        return words
 
     def fill(self, words: NDArray[np.int64]) -> None:
         """Writes the next words into an array."""
-        self._cipher.update_into(bytes(words.nbytes), words.data.cast("B"))
+        octets = words.data.cast("B")
+        if words.nbytes <= _ZEROS.nbytes:
+            self._cipher.update_into(_ZEROS[: words.nbytes], octets)
+            return
+        for start in range(0, words.nbytes, _ZEROS.nbytes):
+            piece = octets[start : start + _ZEROS.nbytes]
+            self._cipher.update_into(_ZEROS[: len(piece)], piece)
 
     def random(self, size: int) -> Floats:
         """Returns uniform draws on [0, 1): the upper 53 bits of each word."""
@@ -60,9 +91,41 @@ class Keystream:
             _normal_pairs(self.words(min(BLOCK, len(draws) - start)), draws[start : start + BLOCK])
         return draws[:size]
 
+    def bounded_normal(self, size: int, scale: float) -> BoundedDraws:
+        """Returns the draws of `standard_normal` times `scale`, with a bound on their errors."""
+        draws = np.empty(size + size % 2)
+        error, largest = 0.0, 0.0
+        for start in range(0, len(draws), BLOCK):
+            words = self.words(min(BLOCK, len(draws) - start))
+            radii = _normal_pairs(words, draws[start : start + BLOCK], scale)
+            error = max(error, scale * normal_error(radii[0]), scale * normal_error(radii[1]))
+            largest = max(largest, 1.01 * scale * radii[1])
+        return BoundedDraws(draws[:size], error, largest)
+
     def standard_exponential(self, size: int) -> Floats:
         """Returns Exponential(1) draws, at most 43.7: -ln u for u with 63 bits."""
         return -np.log(self._above_zero(size))
+
+    def bounded_laplace(self, size: int, scale: float) -> BoundedDraws:
+        """Returns differences of two rows of `standard_exponential` times `scale`, with a bound on their errors."""
+        draws, largest = self._bounded_exponential(size, scale)
+        others, largest_other = self._bounded_exponential(size, scale)
+        draws -= others
+        largest = max(largest, largest_other)
+        # of both, and of the difference
+        error = scale * (2 * exponential_error(largest) + 1.01 * _UNIT * largest)
+        return BoundedDraws(draws, error, 1.01 * scale * largest)
+
+    def _bounded_exponential(self, size: int, scale: float) -> tuple[Floats, float]:
+        """Returns exponential draws times `scale`, NaN where they are too large, and the largest without the scale."""
+        logs = self._above_zero(size)
+        np.log(logs, out=logs)
+        largest = -float(logs.min(initial=0.0))
+        if largest > _LARGEST_EXPONENTIAL:
+            logs[logs < -_LARGEST_EXPONENTIAL] = math.nan
+            largest = _LARGEST_EXPONENTIAL
+        logs *= -scale
+        return logs, largest
 
     def standard_gamma(self, shape: float, size: int) -> Floats:
         """Returns Gamma(shape, 1) draws for a shape of at least 1 (Marsaglia and Tsang, 2000).
@@ -112,15 +175,52 @@ def _upper(words: NDArray[np.int64]) -> NDArray[np.uint64]:
     return words.view("<u8") >> np.uint64(11)
 
 
-def _normal_pairs(words: NDArray[np.int64], draws: Floats) -> None:
-    """Fills `draws` from as many words."""
+def normal_error(radius: float) -> float:
+    """Returns the largest error of a bounded normal draw of scale 1 with this radius; convex in the radius."""
+    logarithm = 1.51 / radius + (WORST_UNITS / 2 + 1.1) * radius
+    further_bits = 1.01 * 2.0**-10 * math.exp(radius**2 / 2) / radius
+    direction = (WORST_UNITS + 7.5) * radius
+    products = 2.1 * radius
+    return _UNIT * (logarithm + further_bits + direction + products)
+
+
+def exponential_error(largest: float) -> float:
+    """Returns the largest error of a bounded exponential draw of scale 1 that is at most `largest`."""
+    further_bits = 1.01 * 2.0**-10 * math.exp(largest)
+    return _UNIT * (1.1 + further_bits + (WORST_UNITS + 1.1) * largest)
+
+
+def _normal_pairs(words: NDArray[np.int64], draws: Floats, scale: float | None = None) -> tuple[float, float]:
+    """Fills `draws` from as many words, times `scale` if there is one; then those without a bound are NaN.
+
+    Returns:
+        The least and the largest radius that has a bound; 0 without a scale.
+    """
     half = len(words) // 2
     radius = _odd(words[:half])
     radius *= radius  # -2 ln |u| = -ln u^2
     np.sqrt(np.negative(np.log(radius, out=radius), out=radius), out=radius)
+    radii = (0.0, 0.0)
+    if scale is not None:
+        radii = _bounded_radii(radius)
+        radius *= scale
     angle = torch.from_numpy(words[half:] * (math.pi * 2.0**-63))  # torch has the faster cosines
-    np.multiply(radius, torch.cos(angle).numpy(), out=draws[:half])
-    np.multiply(radius, torch.sin(angle).numpy(), out=draws[half:])
+    cosines, sines = torch.from_numpy(draws[:half]), torch.from_numpy(draws[half:])
+    torch.cos(angle, out=cosines)
+    torch.sin(angle, out=sines)
+    draws[:half] *= radius
+    draws[half:] *= radius
+    return radii
+
+
+def _bounded_radii(radius: Floats) -> tuple[float, float]:
+    """Makes radii NaN that have no bound; returns the least and the largest of the others."""
+    least, largest = float(radius.min(initial=1.0)), float(radius.max(initial=1.0))
+    if least >= _LEAST_RADIUS and largest <= _LARGEST_RADIUS:
+        return least, largest
+    radius[(radius < _LEAST_RADIUS) | (radius > _LARGEST_RADIUS)] = math.nan
+    numbers = radius[~np.isnan(radius)]
+    return float(numbers.min(initial=1.0)), float(numbers.max(initial=1.0))
 
 
 def _odd(words: NDArray[np.int64]) -> Floats:

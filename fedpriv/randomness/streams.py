@@ -7,10 +7,14 @@ that must stay hidden follow from the secret seed.
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
+import time
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import count
 from typing import Literal, Protocol
 
 import numpy as np
@@ -18,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.randomness.keystream import Keystream
 
 PublicPurpose = Literal["init", "cohort", "topology"]
@@ -34,9 +38,24 @@ class PairSecrets(Protocol):
         ...
 
 
+_calls = count()
+_NOISE: frozenset[str] = frozenset({"noise", "spread"})  # purposes of which two processes may never share a stream
+
+
 def new_secret() -> int:
-    """Returns 128 bits of the operating system's cryptographic randomness."""
-    return secrets.randbits(128)
+    """Returns 128 bits of the operating system's cryptographic randomness.
+
+    They are hashed together with the machine, the process, the time and a counter: where the operating system's
+    generator repeats itself, as in clones of a virtual machine, secrets still differ.
+
+    Raises:
+        PrivacyError: the operating system's generator gives the same bits twice in a row.
+    """
+    drawn = secrets.token_bytes(32)
+    if drawn == secrets.token_bytes(32):
+        raise PrivacyError("the operating system's random number generator repeats itself: no noise would be secret")
+    here = f"{uuid.getnode()}/{os.getpid()}/{time.time_ns()}/{time.perf_counter_ns()}/{next(_calls)}".encode()
+    return int.from_bytes(hashlib.blake2b(drawn + here, digest_size=16, person=b"fedpriv new seed").digest(), "big")
 
 
 @dataclass(frozen=True)
@@ -49,21 +68,29 @@ class Randomness:
             more, since small numbers can be guessed. By default it comes from the operating system.
         attempt: A label that differs after every resume with fresh noise.
         run: Digest of the run's settings: runs with the same secret seed but other settings share no noise.
+        process: Number of the process that draws noise; a fork of it draws none. Who is sent this object (the processes
+            of a run, which share its seeds) has a copy with a number of its own.
     """
 
     seed: int = 0
     secret_seed: int = field(default_factory=new_secret, repr=False)
     attempt: int = 0
     run: str = ""
+    process: int = field(default_factory=os.getpid, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.secret_seed < 0:
             raise ConfigError("secret_seed", "(negative)", "a whole number of 128 random bits, or leave it out")
 
+    def __reduce__(self) -> tuple[type[Randomness], tuple[int, int, int, str]]:
+        return Randomness, (self.seed, self.secret_seed, self.attempt, self.run)
+
     def stream(
         self, purpose: PublicPurpose | SecretPurpose, round_index: int = 0, index: int = 0, client: int = 0
     ) -> Keystream:
         """Returns the stream with this name, from its start: the same name gives the same numbers."""
+        if purpose in _NOISE:
+            self._check_process()
         return Keystream(self._key(purpose, round_index, index, client))
 
     def first_words(
@@ -83,7 +110,21 @@ class Randomness:
         joined = bytearray().join(self._keys(purpose, round_index, index, clients))
         return torch.from_numpy(np.frombuffer(joined, "<i4")).view(-1, 8)
 
+    def _check_process(self) -> None:
+        """Refuses noise in a fork of the process that made this object: both would draw the same noise.
+
+        Raises:
+            PrivacyError: this is another process.
+        """
+        if os.getpid() != self.process:
+            raise PrivacyError(
+                f"this run belongs to process {self.process}, and process {os.getpid()} has a copy of it with the same "
+                "noise: the difference of their answers would have none. Begin the run in the process that trains"
+            )
+
     def _keys(self, purpose: SecretPurpose, round_index: int, index: int, clients: Sequence[int]) -> Iterator[bytes]:
+        if purpose in _NOISE:
+            self._check_process()
         prefix = self._name(purpose, round_index, index)
         for client in clients:
             hasher = prefix.copy()
@@ -120,7 +161,11 @@ class Randomness:
     def pair_stream(
         self, i: int, j: int, round_index: int, index: int, secrets: PairSecrets | None = None
     ) -> Keystream:
-        """Returns the stream that two clients share for one answer of one round.
+        """Returns the stream that two clients share for one answer of one round; see `pair_key`."""
+        return Keystream(self.pair_key(i, j, round_index, index, secrets))
+
+    def pair_key(self, i: int, j: int, round_index: int, index: int, secrets: PairSecrets | None = None) -> bytes:
+        """Returns the key of the stream that two clients share for one answer of one round.
 
         Args:
             i: One client.
@@ -129,9 +174,10 @@ class Randomness:
             index: Number of the answer within the round.
             secrets: Source of their secret; by default simulated from the secret seed.
         """
+        self._check_process()
         name = f"{self.run}/{self.attempt}/{round_index}/{index}".encode()
         key = (secrets or self).pair_secret(i, j, "noise")
-        return Keystream(hashlib.blake2b(name, digest_size=32, key=key, person=b"fedpriv pairs").digest())
+        return hashlib.blake2b(name, digest_size=32, key=key, person=b"fedpriv pairs").digest()
 
     def digest_key(self) -> bytes:
         """Returns the key of the ledger's checksums of values, which reveal nothing without it."""

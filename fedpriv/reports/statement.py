@@ -48,6 +48,7 @@ _SEES_OF_ONE = {
     SERVER: "what it receives from the data holder",
     MODEL: "the last model alone",
 }
+_VERIFIER = "200 lines over numpy and scipy (tools/verify_epsilon.py) that import nothing of fedpriv"
 _DIVIDED = {"iid": "at random", "in_order": "in its order"}
 SECRET = (
     "checkpoint.pt holds the secret from which the noise was drawn, and state that never left: who has it can subtract "
@@ -134,7 +135,7 @@ def statement_of(runs: Sequence[Run], spendings: Sequence[RunCost], account: Acc
 def _protected(runs: Sequence[Run], spendings: Sequence[RunCost], spent: PrivacySpent) -> StatementSection:
     shared = spent.relation.partition("(")[2]
     rows = [
-        ("data", "; ".join(dict.fromkeys(data_of(run.config) for run in runs))),
+        ("data", "; ".join(dict.fromkeys(data_name(run.config) for run in runs))),
         (
             "held by",
             "; ".join(dict.fromkeys(_held_by(run, spending) for run, spending in zip(runs, spendings, strict=True))),
@@ -341,6 +342,10 @@ def _verify(runs: Sequence[Run]) -> StatementSection:
     rows += [
         ("was anything changed?", f"fedpriv show {names} must print the same head; it says so if a line was altered"),
         ("count again", f"fedpriv account {names}"),
+        (
+            "count without fedpriv",
+            f"python -m fedpriv_verify {runs[0].folder / 'ledger.jsonl'}: {_VERIFIER}, for one run's own answers",
+        ),
         ("check the seals", f"fedpriv show {runs[0].folder} --verify KEYFILE, with the key that fedpriv key printed"),
         ("look for faults", f"fedpriv audit {runs[0].folder}, where the data are"),
         ("runs made by", made_with(run.result for run in runs)),
@@ -356,7 +361,7 @@ def made_with(results: Iterable[Mapping[str, Any] | None]) -> str:
     return "; ".join(dict.fromkeys(str((result or {}).get("software") or unknown) for result in results))
 
 
-def data_of(config: Mapping[str, Any]) -> str:
+def data_name(config: Mapping[str, Any]) -> str:
     """Returns the name of a configuration's data, and the path if there is one."""
     data = config["data"]
     for name in ("train", "path", "file"):

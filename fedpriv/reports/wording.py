@@ -37,7 +37,8 @@ def public(tests: str = TESTS) -> str:
 PERSON = "If one person has several records, the column of the group holds for that person, not that of one."
 ASSUMED = (
     "Assumed, and not checked here: each data holder bounds and noises its answers as the code says, settings were "
-    "not chosen by trying them on these data, and nobody else reads a data holder's machine."
+    "not chosen by trying them on these data, and nobody else reads a data holder's machine. Noise on devices other "
+    "than processors, of pairs and over time is counted as if its numbers were real; other noise is rounded as such."
 )
 EXTENDED = (
     "A run that extends an earlier one counts its releases, too. Assumed: the answers of the earlier run did not "

@@ -160,11 +160,11 @@ class BudgetReservation:
         if self.folder is not None:
             config = config_in(self.folder)
         return RunCost(
-            self._name, records, plan.n_clients, data_of(config), not_covered=self.not_covered, noise=self.noise
+            self._name, records, plan.n_clients, data_digest(config), not_covered=self.not_covered, noise=self.noise
         )
 
 
-def data_of(config: dict[str, Any] | None) -> str | None:
+def data_digest(config: dict[str, Any] | None) -> str | None:
     """Returns a digest of the sections that determine the clients' examples; None without a configuration of data."""
     if config is None or "data" not in config:
         return None

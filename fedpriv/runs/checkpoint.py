@@ -43,8 +43,8 @@ class Checkpoint:
         words: The settings by name, to say which differ on a resume with others.
         data: Keyed digests of the clients' examples, see `fedpriv.clients.data_fingerprints`.
         rounds: Number of rounds that the run planned; 0 in files of earlier versions.
-        kept: Digest of the settings that a run has in common with one that extends it: all but the number of rounds,
-            the target and the noise multiplier.
+        fixed_settings: Digest of the settings that a run has in common with one that extends it: all but the number of
+            rounds, the target and the noise multiplier.
     """
 
     progress: dict[str, Any]
@@ -65,7 +65,7 @@ class Checkpoint:
     words: dict[str, str] = field(default_factory=dict[str, str])
     data: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
     rounds: int = 0
-    kept: str = ""
+    fixed_settings: str = ""
 
     @property
     def round(self) -> int:

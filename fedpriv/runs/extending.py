@@ -59,7 +59,7 @@ class EarlierRun:
             if unsealed is not None:
                 problems.append(unsealed)
         integrity.refuse(problems)
-        if not checkpoint.kept:
+        if not checkpoint.fixed_settings:
             raise FedprivError(f"{path} was made by an earlier version, which did not note what extending it needs")
         if checkpoint.round < checkpoint.rounds:
             raise FedprivError(

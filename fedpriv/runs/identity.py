@@ -54,7 +54,7 @@ class RunIdentity:
             same secret seed share noise only if they differ in nothing but their data.
         model: Digest of the model's layers, frozen parameters and buffers; empty until they are known.
         rounds: Number of rounds that the run plans.
-        kept: See `fedpriv.runs.checkpoint.Checkpoint`.
+        fixed_settings: See `fedpriv.runs.checkpoint.Checkpoint`.
     """
 
     settings: str
@@ -62,7 +62,7 @@ class RunIdentity:
     model: str = ""
     words: Mapping[str, str] = field(default_factory=dict[str, str])
     rounds: int = 0
-    kept: str = ""
+    fixed_settings: str = ""
 
     @staticmethod
     def new(
@@ -112,7 +112,13 @@ class RunIdentity:
 
     @staticmethod
     def extended(
-        settings: str, saved: Checkpoint, folder: Path, *, kept: str, secret_seed: int | None, words: Mapping[str, str]
+        settings: str,
+        saved: Checkpoint,
+        folder: Path,
+        *,
+        fixed_settings: str,
+        secret_seed: int | None,
+        words: Mapping[str, str],
     ) -> RunIdentity:
         """Returns the identity of a run that extends the one in `folder`, with noise and batches of its own.
 
@@ -120,14 +126,14 @@ class RunIdentity:
             settings: Digest of all settings of the new run.
             saved: The last checkpoint of the earlier one.
             folder: The folder of the earlier one.
-            kept: See `fedpriv.runs.checkpoint.Checkpoint`; of the new run.
+            fixed_settings: See `fedpriv.runs.checkpoint.Checkpoint`; of the new run.
             secret_seed: The secret seed, if one is given.
             words: The settings of the new run by name.
 
         Raises:
             FedprivError: other settings differ than a longer run may change, or the secret seed.
         """
-        if saved.kept != kept:
+        if saved.fixed_settings != fixed_settings:
             named = [name for name in {**saved.words, **words} if name not in _MAY_CHANGE]
             named = [name for name in named if not name.startswith("config.")]
             before = {name: saved.words[name] for name in named if name in saved.words}
@@ -174,7 +180,7 @@ class RunIdentity:
             first_nonfinite=first_nonfinite,
             words=dict(self.words),
             rounds=self.rounds,
-            kept=self.kept,
+            fixed_settings=self.fixed_settings,
         )
 
 

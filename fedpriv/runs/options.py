@@ -20,7 +20,7 @@ from fedpriv.network.rounds import RoundNetwork
 from fedpriv.planning.compute import Compute
 from fedpriv.privacy.settings import Privacy
 from fedpriv.runs.results import Sink
-from fedpriv.settings.checks import Count
+from fedpriv.settings.checks import Count, Finite, RoundCount, Whole
 from fedpriv.storage.folder import RunFolder
 from fedpriv.strategies.base import Strategy
 
@@ -78,12 +78,12 @@ class TrainingOptions:
     strategy: Strategy
     privacy: Privacy
     _: KW_ONLY
-    rounds: Count
+    rounds: RoundCount
     seed: int | None = None
-    secret_seed: int | None = None
+    secret_seed: Whole | None = None
     network: RoundNetwork | None = None
     test: Dataset[Any] | None = None
-    compute: Compute | None = None
+    compute: Compute = Compute()
     evaluate_every: Count = 1
     checkpoint_every: Count = 10
     folder: str | Path | RunFolder | None = None
@@ -92,7 +92,7 @@ class TrainingOptions:
     fresh_noise: bool = False
     extend: str | Path | None = None
     compare: bool = False
-    optimum: float | None = None
+    optimum: Finite | None = None
     stop_on: StopOn = "nonfinite"
     stop: Stop | None = None
     metrics: Mapping[str, CustomMetric] | None = None

@@ -235,17 +235,7 @@ def _identify(
         experiment.sizes,
         compute.numbers,
     )
-    # the settings that a run has in common with one that extends it
-    kept = digest_settings(
-        clients,
-        experiment.strategy,
-        common(privacy),
-        experiment.network,
-        experiment.sizes,
-        options.seed,
-        compute.numbers,
-        loss,
-    )
+    fixed_settings = _fixed_settings(experiment, options)
     # the same in words, for the error that names what differs
     words = settings_in_words(
         strategy=experiment.strategy,
@@ -268,7 +258,12 @@ def _identify(
         words |= directory.config_in_words()
         if earlier is not None:
             identity = RunIdentity.extended(
-                settings, earlier.checkpoint, earlier.folder, kept=kept, secret_seed=secret_seed, words=words
+                settings,
+                earlier.checkpoint,
+                earlier.folder,
+                fixed_settings=fixed_settings,
+                secret_seed=secret_seed,
+                words=words,
             )
         else:
             identity = mesh.world.broadcast(
@@ -276,7 +271,21 @@ def _identify(
                     settings, clients, seed=options.seed, secret_seed=secret_seed, private=privacy.private, words=words
                 )
             )
-    return replace(identity, rounds=experiment.rounds, kept=kept)
+    return replace(identity, rounds=experiment.rounds, fixed_settings=fixed_settings)
+
+
+def _fixed_settings(experiment: Experiment, options: TrainingOptions) -> str:
+    """Returns a digest of the settings that a run has in common with one that extends it."""
+    return digest_settings(
+        experiment.clients,
+        experiment.strategy,
+        common(experiment.privacy),
+        experiment.network,
+        experiment.sizes,
+        options.seed,
+        experiment.compute.numbers,
+        experiment.clients[0].loss,
+    )
 
 
 def _read_earlier(
@@ -332,7 +341,7 @@ def plan_run(experiment: Experiment, run: OpenRun, options: TrainingOptions, mes
 
     plan: Plan = mesh.world.broadcast(on_main)
     compatibility.check_problem(
-        experiment.strategy, experiment.problems, experiment.privacy, plan.asked, compare=options.compare
+        experiment.strategy, experiment.problems, experiment.privacy, plan.queries, compare=options.compare
     )
     compatibility.check_fresh(plan.privacy, options.fresh_noise)
     compatibility.check_shared(
@@ -341,7 +350,7 @@ def plan_run(experiment: Experiment, run: OpenRun, options: TrainingOptions, mes
         experiment.clients,
         experiment.network,
         experiment.privacy,
-        plan.asked,
+        plan.queries,
         optimum=options.optimum,
         compare=options.compare,
     )
@@ -606,7 +615,7 @@ def open_release_path(
         sum_clients=mesh.sum_clients,
         max_clients=mesh.max_clients,
     )
-    oracle.answerer.prepare(plan.asked)
+    oracle.answerer.prepare(plan.queries)
     return ReleasePath(accountant, ledger, sums, oracle)
 
 

@@ -26,7 +26,6 @@ from fedpriv.network.rounds import TrainState, run_rounds, server_view, write_ba
 from fedpriv.oracle.data_answerer import DataAnswerer
 from fedpriv.oracle.oracle import Oracle
 from fedpriv.planning.arguments import explain
-from fedpriv.planning.compute import Compute
 from fedpriv.planning.privacy_warnings import warn
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.chain import linked
@@ -53,7 +52,7 @@ class Training:
 
     @initialised_by(TrainingOptions)
     def __init__(self, options: TrainingOptions) -> None:
-        compute = options.compute or Compute()
+        compute = options.compute
         mesh = self._mesh = MESHES[compute.engine](compute.timeout)
         with mesh.world.raise_together():
             # settings, folder and seeds, planned releases and their price: no data have been read
@@ -99,6 +98,13 @@ class Training:
     def population(self) -> Population:
         """The clients of this process with their examples."""
         return self._data.population
+
+    @property
+    def backend(self) -> str:
+        """The backend that computes gradients and, where faster ones were refused, why: one line."""
+        if self._data.why_not_faster:
+            return f"{self._data.backend} ({self._data.why_not_faster})"
+        return self._data.backend
 
     @property
     def measures(self) -> ModelMetrics:

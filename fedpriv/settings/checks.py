@@ -97,6 +97,8 @@ Probability = Annotated[float, Bound("must be a number in (0, 1]", 0, 1, "(]")]
 Fraction = Annotated[float, Bound("must be a number in [0, 1)", 0, 1, "[)")]
 Ratio = Annotated[float, Bound("must be a number in (0, 1)", 0, 1)]
 Count = Annotated[int, Bound("must be a whole number, at least 1", 1, inf, "[)")]
+RoundCount = Annotated[int, Bound("must be a whole number from 1 to 1 000 000", 1, 1_000_000, "[]")]
+"""Rounds of a run: each is planned and priced before the first."""
 Whole = Annotated[int, Bound("must be a whole number, at least 0", 0, inf, "[)")]
 
 # pydantic's words, which YAML meets; bool is an int in Python, but not here

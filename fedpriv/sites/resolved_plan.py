@@ -81,7 +81,7 @@ class ResolvedPlan:
         sizes = [card.size for card in cards]
         public = Randomness(seed, 0)  # only public streams are drawn from it
         plan = make_plan(strategy, privacy, sizes, network, rounds=config.rounds, randomness=public)
-        compatibility.check_problem(strategy, config.problem.everyones(), privacy, plan.asked, compare=False)
+        compatibility.check_problem(strategy, config.problem.everyones(), privacy, plan.queries, compare=False)
         model, loss = make_model(config, proposal.outline)
         return cls(
             hash=proposal.hash,
@@ -104,7 +104,7 @@ class ResolvedPlan:
     @property
     def needs_everyone(self) -> bool:
         """Whether a round needs the messages of all sites."""
-        return not {_SUMS, "exact"}.isdisjoint(self.plan.asked)
+        return not {_SUMS, "exact"}.isdisjoint(self.plan.queries)
 
     @property
     def leaves_out(self) -> bool:

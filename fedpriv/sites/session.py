@@ -326,7 +326,7 @@ class SiteSession:
         ownership.check_clients([client], None, privacy)
         shard = ClientShard([self.number], terms.sizes, len(terms.cards))
         population = Population([client], shard=shard)
-        compatibility.check_problem(terms.strategy, [problem], privacy, terms.plan.asked, compare=False)
+        compatibility.check_problem(terms.strategy, [problem], privacy, terms.plan.queries, compare=False)
         validate_per_example(population)
         return population
 

@@ -17,7 +17,7 @@ from fedpriv.config.files import override
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.planning.plan import Plan
 from fedpriv.privacy.budget import Budget
-from fedpriv.runs.budget_reservation import data_of
+from fedpriv.runs.budget_reservation import data_digest
 from fedpriv.runs.results import RoundReport, software
 from fedpriv.settings.checks import checked
 from fedpriv.storage import files, strict_json, strict_yaml
@@ -319,7 +319,7 @@ class Search:
             raise FedprivError(
                 f"{budget.path} holds no reservation of {path}, whose trials have begun: restore its newest copy"
             )
-        data = data_of(self.base.model_dump(mode="json"))
+        data = data_digest(self.base.model_dump(mode="json"))
         budget.reserve(reservation(self.settings, self.plans, data, str(path), state.noise))
 
     def _close(self, state: State) -> None:

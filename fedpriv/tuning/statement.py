@@ -241,7 +241,7 @@ def _protected(search: Search, trial: RunCost, spent: PrivacySpent) -> Statement
     else:
         chooser = "chance alone"
     rows = (
-        ("data", statement.data_of(config)),
+        ("data", statement.data_name(config)),
         ("held by", statement.holders(config, trial)),
         ("used for", f"a search for good settings of {statement.purpose_of(config)}{length}"),
         ("settings tried", f"{fields}; chosen by {chooser}, scored by {search.settings.scored_on}"),

@@ -22,7 +22,7 @@ def digits(*overrides: str) -> Config:
 
 BAD = {
     # given: what the message must say
-    "rounds=-3": "rounds = -3: must be a whole number, at least 1",
+    "rounds=-3": "rounds = -3: must be a whole number from 1 to 1 000 000",
     "round=3": "round = 3: unknown; did you mean 'rounds'?",
     "strategy.rho.scal=1": "strategy.rho.scal = 1: unknown; did you mean 'scale'? (there are: growth, offset, period",
     "strategy.rh.scale=1": "strategy.rh = {'scale': 1}: unknown; did you mean 'rho'?",

@@ -75,6 +75,19 @@ def packed(layers: nn.ModuleList, x: Tensor, mask: Tensor) -> Tensor:
     return layers[0](parts)[1][-1]
 
 
+def packed_and_padded(layers: nn.ModuleList, x: Tensor, mask: Tensor) -> Tensor:
+    parts = nn.utils.rnn.pack_padded_sequence(x, mask.sum(1), batch_first=True, enforce_sorted=False)
+    outputs, lengths = nn.utils.rnn.pad_packed_sequence(layers[0](parts)[0], batch_first=True, total_length=T)
+    return outputs.unflatten(2, (-1, E)).sum((1, 2)) / lengths.unsqueeze(1)
+
+
+def from_states(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    """From first states that depend on the example, in both directions, with all that a layer returns."""
+    first = x[:, :1, : E // 2].transpose(0, 1).expand(4, -1, -1).contiguous()
+    outputs, (hidden, cell) = layers[0](x, (first, 2 * first))
+    return outputs.mean(1) + torch.cat([hidden[0] + hidden[3], cell.sum(0)], 1)
+
+
 def attended(layers: nn.ModuleList, x: Tensor) -> Tensor:
     return layers[0](x, x, x, need_weights=False)[0].mean(1)
 
@@ -179,16 +192,25 @@ class OneOrder(nn.Module):
 
 
 class Tied(nn.Module):
-    """A language model whose first and last weights are one."""
+    """A language model whose first and last weights are one; with `each` it gives scores at each position."""
 
-    def __init__(self) -> None:
+    def __init__(self, words: int = WORDS, each: bool = False) -> None:
         super().__init__()
-        self.words, self.mix = nn.Embedding(WORDS, E), nn.Linear(E, E)
-        self.last = nn.Linear(E, WORDS, bias=False)
+        self.words, self.mix, self.each = nn.Embedding(words, E), nn.Linear(E, E), each
+        self.last = nn.Linear(E, words, bias=False)
         self.last.weight = self.words.weight
 
     def forward(self, words: Tensor) -> Tensor:
-        return self.last(self.mix(self.words(words)).tanh().mean(1))[:, :CLASSES]
+        hidden = self.mix(self.words(words)).tanh()
+        if self.each:
+            return self.last(hidden)
+        return self.last(hidden.mean(1))[:, :CLASSES]
+
+
+def next_words(scores: Tensor, first: Tensor) -> Tensor:
+    """Each position is to tell a number that depends on the example's label."""
+    targets = (first.unsqueeze(1) + torch.arange(T)) % WORDS
+    return functional.cross_entropy(scores.transpose(1, 2), targets)
 
 
 class Residual(nn.Module):
@@ -318,23 +340,38 @@ KINDS = {
         of(lambda m, x: m[0](x.mT).mean(2), lambda: nn.Conv1d(E, E, 2, groups=E, padding=1)),
     ),
     # sequences
-    "rnn": Kind(of(last_of_rnn, lambda: nn.RNN(E, E, batch_first=True)), "vmap or loop"),
-    "lstm": Kind(of(last_of_rnn, lambda: nn.LSTM(E, E, batch_first=True)), "vmap or loop"),
-    "lstm, time first": Kind(of(time_first_rnn, lambda: nn.LSTM(E, E)), "vmap or loop"),
+    "rnn": Kind(of(last_of_rnn, lambda: nn.RNN(E, E, batch_first=True))),
+    "rnn with relu, two layers": Kind(of(last_of_rnn, lambda: nn.RNN(E, E, 2, "relu", batch_first=True))),
+    "lstm": Kind(of(last_of_rnn, lambda: nn.LSTM(E, E, batch_first=True))),
+    "lstm, time first": Kind(of(time_first_rnn, lambda: nn.LSTM(E, E))),
     "lstm, two layers with dropout": Kind(
-        of(last_of_rnn, lambda: nn.LSTM(E, E, 2, dropout=0.5, batch_first=True)), "vmap or loop", random=True
+        of(last_of_rnn, lambda: nn.LSTM(E, E, 2, dropout=0.5, batch_first=True)), random=True
     ),
-    "lstm, both ways": Kind(
-        of(last_of_rnn, lambda: nn.LSTM(E, E // 2, bidirectional=True, batch_first=True)), "vmap or loop"
-    ),
+    "lstm, both ways": Kind(of(last_of_rnn, lambda: nn.LSTM(E, E // 2, bidirectional=True, batch_first=True))),
     "lstm with projection": Kind(of(last_of_rnn, lambda: nn.LSTM(E, 6, proj_size=E, batch_first=True)), "vmap or loop"),
-    "gru": Kind(of(last_of_rnn, lambda: nn.GRU(E, E, batch_first=True)), "vmap or loop"),
-    "gru, packed": Kind(of(packed, lambda: nn.GRU(E, E, batch_first=True)), "loop", "tuple"),
+    "gru": Kind(of(last_of_rnn, lambda: nn.GRU(E, E, batch_first=True))),
+    "gru, packed": Kind(of(packed, lambda: nn.GRU(E, E, batch_first=True)), inputs="tuple"),
     "lstm, packed": Kind(
-        of(lambda m, x, mask: packed(m, x, mask)[-1], lambda: nn.LSTM(E, E, batch_first=True)), "loop", "tuple"
+        of(lambda m, x, mask: packed(m, x, mask)[-1], lambda: nn.LSTM(E, E, batch_first=True)), inputs="tuple"
+    ),
+    "gru, packed, two layers, both ways": Kind(
+        of(packed_and_padded, lambda: nn.GRU(E, E, 2, bidirectional=True, batch_first=True)), inputs="tuple"
+    ),
+    "lstm, packed, both ways": Kind(
+        of(packed_and_padded, lambda: nn.LSTM(E, E, bidirectional=True, bias=False, batch_first=True)), inputs="tuple"
+    ),
+    "rnn, packed, two layers": Kind(of(packed_and_padded, lambda: nn.RNN(E, E, 2, batch_first=True)), inputs="tuple"),
+    "lstm from states, two layers, both ways": Kind(
+        of(from_states, lambda: nn.LSTM(E, E // 2, 2, bidirectional=True, batch_first=True))
+    ),
+    "gru without bias, both ways, time first": Kind(
+        of(
+            lambda m, x: m[0](x.transpose(0, 1))[0].mean(0),
+            lambda: nn.GRU(E, E // 2, bidirectional=True, bias=False),
+        )
     ),
     "cells, step by step": Kind(OneOrder),
-    "lstm cell": Kind(of(lambda m, x: m[0](x[:, 0])[0], lambda: nn.LSTMCell(E, E)), "loop"),
+    "lstm cell": Kind(of(lambda m, x: m[0](x[:, 0])[0], lambda: nn.LSTMCell(E, E))),
     "temporal convolution": Kind(of(lambda m, x: m[0](x.mT).tanh().mean(2), lambda: nn.Conv1d(E, E, 2, dilation=2))),
     # attention
     "attention": Kind(of(attended, attention())),
@@ -364,6 +401,29 @@ KINDS = {
     "bag of words, largest": Kind(
         of(lambda m, words: m[0](words), lambda: nn.EmbeddingBag(WORDS, E, mode="max")), inputs="words"
     ),
+    "bag of words, sum, with padding": Kind(
+        of(lambda m, words: m[0](words), lambda: nn.EmbeddingBag(WORDS, E, mode="sum", padding_idx=2)), inputs="words"
+    ),
+    "bag of words, weighted": Kind(
+        of(
+            lambda m, words, mask: m[0](words, per_sample_weights=mask.to(m[0].weight) + 0.5),
+            lambda: nn.EmbeddingBag(WORDS, E, mode="sum"),
+        ),
+        inputs="dict",
+    ),
+    "bag of words, padded": Kind(
+        of(lambda m, words, mask: m[0](words), lambda: nn.EmbeddingBag(WORDS, E, padding_idx=0)), inputs="dict"
+    ),
+    "positions": Kind(
+        of(
+            lambda m, words: (m[0](words) + m[1](torch.arange(T))).tanh().mean(1),
+            lambda: nn.Embedding(WORDS, E),
+            lambda: nn.Embedding(40, E),
+        ),
+        inputs="words",
+    ),
+    "large tied weights": Kind(lambda: Tied(words=97), inputs="words"),
+    "language model": Kind(lambda: Tied(words=97, each=True), inputs="words", loss=next_words),
     "tied weights": Kind(Tied, inputs="words"),
     "text with a mask, by name": Kind(
         of(of_text, lambda: nn.Embedding(WORDS, E, padding_idx=0), lambda: encoder()().layers[0]), inputs="dict"

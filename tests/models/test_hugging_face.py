@@ -24,11 +24,17 @@ WORDS, LENGTH = 30, 6
 SMALL = {"vocab_size": WORDS, "attn_implementation": "eager"}
 
 
-def bert() -> nn.Module:
+def bert(**options: Any) -> nn.Module:
     from transformers import BertConfig, BertForSequenceClassification
 
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    return BertForSequenceClassification(BertConfig(max_position_embeddings=LENGTH, num_labels=2, **sizes, **SMALL))
+    options = {**SMALL, **options}
+    return BertForSequenceClassification(BertConfig(max_position_embeddings=LENGTH, num_labels=2, **sizes, **options))
+
+
+def bert_by_default() -> nn.Module:
+    """With torch's scaled_dot_product_attention."""
+    return bert(attn_implementation=None)
 
 
 def _gpt() -> dict[str, Any]:
@@ -67,7 +73,8 @@ def texts(n: int, seed: int, labels: bool) -> tuple[dict[str, Tensor], Tensor]:
 
 
 KINDS = {
-    "bert": (bert, of_logits, "loop"),
+    "bert": (bert, of_logits, "ghost"),
+    "bert, default attention": (bert_by_default, of_logits, "ghost"),
     "gpt2": (gpt2, of_logits, "ghost"),
     "words": (gpt2_of_words, of_model, "ghost"),
 }

@@ -27,8 +27,10 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def test_a_model_that_vmap_cannot_batch_is_warned_of_with_the_reason() -> None:
-    kind = KINDS["gru, packed"]
-    with pytest.warns(PromiseWarning, match=r"one example at a time, about \d+ times slower.*vmap: It looks like"):
+    kind = KINDS["checkpointing"]
+    with pytest.warns(
+        PromiseWarning, match=r"one example at a time, about \d+ times slower.*vmap.*not ghost: .*own_model"
+    ):
         run = fp.Training(clients(kind, kind.make()), fp.fedavg(0.1), fp.Privacy(epsilon=3), rounds=1)
     assert sum("one example at a time" in text for text in run.warnings) == 1
     told = fp.Training(
@@ -38,7 +40,7 @@ def test_a_model_that_vmap_cannot_batch_is_warned_of_with_the_reason() -> None:
 
 
 def test_constraints_on_a_model_that_vmap_cannot_batch_are_refused() -> None:
-    kind = KINDS["gru, packed"]
+    kind = KINDS["checkpointing"]
     made = clients(kind, kind.make())
     owners = [fp.Client(c.model, c.loss, c.loader, problem=fp.Problem(constraints=(fp.LossAtMost(2.0),))) for c in made]
     with pytest.raises(fp.ConfigError, match=r"problem\.constraints = 'Mapped': .*a model that vmap can batch"):
@@ -47,7 +49,7 @@ def test_constraints_on_a_model_that_vmap_cannot_batch_are_refused() -> None:
 
 @pytest.mark.parametrize("backend", ["ghost", "vmap"])
 def test_a_backend_that_does_not_serve_the_model_is_refused(backend: Any) -> None:
-    kind = KINDS["gru, packed"]
+    kind = KINDS["checkpointing"]
     with pytest.raises(fp.ConfigError, match=rf"compute\.backend = '{backend}': does not serve this model .*'auto'"):
         fp.Training(
             clients(kind, kind.make()), fp.fedavg(0.1), fp.Privacy(epsilon=3), rounds=1, compute=fp.Compute(backend)
@@ -69,4 +71,4 @@ def test_the_choice_of_a_backend_does_not_look_at_the_data() -> None:
     population = Population(fp.make_clients(model, nn.CrossEntropyLoss(), data))
     population.reset_models()
     assert select_backend("auto", population).name == "ghost"
-    assert len(largest) > 10 and max(largest) <= 1
+    assert len(largest) > 5 and max(largest) <= 1

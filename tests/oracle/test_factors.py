@@ -10,7 +10,8 @@ from backend_cases import ragged
 from torch import Tensor, nn
 
 from fedpriv.oracle.backends import BACKENDS
-from fedpriv.oracle.backends.factors import Convolved, Dense, FewRows, Gradients, OuterProducts
+from fedpriv.oracle.backends.factors import Convolved, Dense, Gradients, OuterProducts
+from fedpriv.oracle.backends.tables import FewRows, Tied
 from fedpriv.privacy.clipping import Clip
 
 L2 = Clip(1.0)
@@ -28,6 +29,9 @@ def kinds() -> dict[str, Gradients]:
         "positions": OuterProducts(normal(2, 3, 2, 16), normal(2, 3, 2, 16)),
         "convolution": Convolved(normal(2, 3, 2, 40, 4, 2), normal(2, 3, 2, 5, 8, 6), (3, 3), options, 1),
         "rows": FewRows(torch.randint(0, 4, (2, 3, 6)), normal(2, 3, 6, 5), 8),
+        "tied": OuterProducts(normal(2, 3, 2, 60), normal(2, 3, 2, 50)).plus(
+            FewRows(torch.randint(0, 4, (2, 3, 6)), normal(2, 3, 6, 50), 60)
+        ),
     }
 
 
@@ -52,6 +56,28 @@ def test_large_weights_are_never_made() -> None:
     many = Convolved(normal(1, 2, 1, 40, 2, 2), normal(1, 2, 1, 30, 4, 4), (3, 3), ((1, 1), (0, 0), (1, 1)), 1)
     assert isinstance(many.settled("l2"), OuterProducts)
     torch.testing.assert_close(many.settled("l2").norms(L2), Dense(many.whole()).norms(L2), rtol=1e-12, atol=0)
+
+
+def test_a_table_is_never_made_for_each_example() -> None:
+    few = FewRows(torch.randint(0, 10**6, (1, 4, 6)), normal(1, 4, 6, 64), 10**6)
+    tied = OuterProducts(normal(1, 4, 1, 10**6), normal(1, 4, 1, 64)).plus(few)
+    for gradients in (few, few.plus(few), few.minus(few), few.times(torch.rand(1, 4)), tied, few.plus(tied)):
+        for norm in ("l1", "l2") if isinstance(gradients, FewRows) else ("l2",):
+            assert gradients.settled(norm).numbers < 3 * 10**6
+            assert not isinstance(gradients.settled(norm), Dense)
+    assert isinstance(tied.minus(tied), Tied)
+    assert isinstance(FewRows(torch.zeros(1, 1, 9).long(), normal(1, 1, 9, 2), 4).settled("l2"), Dense)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_where_a_tied_tables_two_uses_cancel_no_norm_is_too_small(dtype: torch.dtype) -> None:
+    torch.manual_seed(3)
+    left, right = torch.zeros(1, 20, 1, 9, dtype=dtype), torch.randn(1, 20, 1, 7, dtype=dtype)
+    left[..., 2] = -1
+    almost = right * (1 + 1e-6)
+    tied = OuterProducts(left, right).plus(FewRows(torch.full((1, 20, 1), 2), almost, 9))
+    exact = (almost.double() - right.double()).norm(dim=-1).squeeze(2)
+    assert bool((tied.norms(L2) * (1 + 1e-9) >= exact).all())
 
 
 @pytest.mark.parametrize("small", [1e-3, 1e-9, 0.0])

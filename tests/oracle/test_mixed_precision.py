@@ -157,7 +157,6 @@ def test_a_run_with_noise_that_cancels_over_rounds_goes_on_where_it_stopped(tmp_
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"compute": {"backend": "ghost"}}, r"^compute\.backend = 'ghost'"),
         ({"compute": {"backend": "linear"}, "model": nn.Sequential(nn.Flatten(), nn.Linear(64, 3))}, "'linear'"),
         ({"compute": {"dtype": "float64"}}, r"^compute\.dtype"),
         ({"relation": "add_remove"}, r"^compute\.precision = 'bfloat16'"),

@@ -64,7 +64,9 @@ def test_a_forecast_warns():
     assert "needs 24% less noise" in many.warnings[0]
     assert forecast(digits("privacy={epsilon: 3, mechanism: laplace}", "rounds=2")).warnings == ()
     assert "makes no promise" in forecast(digits("privacy.at=none")).warnings[0]
-    assert forecast(digits("rounds=3"), timed=True).seconds_per_round > 0
+    timed = forecast(digits("rounds=3"), timed=True)
+    assert timed.seconds_per_round > 0
+    assert timed.rows()["gradients"] == timed.backend == "linear"
 
 
 def test_a_forecast_of_the_published_variant_says_what_the_claim_amounts_to():

@@ -83,7 +83,13 @@ def test_all_formats_say_the_same_and_belong_to_their_owner(runs: list[Path], tm
     said = page_of(runs[0], *(word for place in places for word in ("--out", place)))
     assert "reveals at most epsilon=1" in said
     md, web, paper = (place.read_bytes() for place in places)
-    for wanted in ("SIMULATED", "epsilon of one record", "How can this be verified?", "epsilon=1.466"):
+    for wanted in (
+        "SIMULATED",
+        "epsilon of one record",
+        "How can this be verified?",
+        "epsilon=1.466",
+        "fedpriv_verify",
+    ):
         assert wanted in md.decode() and wanted in web.decode(), wanted
     words = text_of(paper)
     assert "SIMULATED" in words and "epsilon=1.466 at delta=1e-5" in words and "73.2 %" in words

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -26,6 +25,8 @@ LONGEST = 2.0**13
 norms. So much cancels in none that float64 does not hold its norm to 2**-16 of itself (up to 8192 inputs and outputs),
 and in a sum of n clipped ones, 512 at a time, rounding adds at most `n 2**-31` clip bounds: for a million examples half
 of `fedpriv.privacy.clipping.ROUNDING`, of which all else takes three eighths."""
+_CONVERTED = 2**23
+"""Numbers that are converted to float64 at once: 64 MiB."""
 Integers = tuple[int, ...]
 
 
@@ -131,18 +132,32 @@ class OuterProducts(Gradients):
         return norms
 
     def _norms(self, position_norms: Tensor) -> Tensor:
-        left = self.left.double()
-        right = self.right.double()
-        positions = self.left.shape[2]
-        squares = ((left @ left.mT) * (right @ right.mT)).sum((2, 3)).clamp_min(0)
-        # the error of a sum is relative to its terms: where they cancel, their sum bounds the norm from below
-        return squares.sqrt().maximum(position_norms.sum(2) * (positions / LONGEST))
+        return bounded_norms(self.squares(), position_norms)
+
+    def squares(self) -> Tensor:
+        """Returns the squared norms in float64, from products of pairs of positions, `[k, b]`."""
+        squares: list[Tensor] = []
+        for piece in self._pieces():
+            left = piece.left.double()
+            right = piece.right.double()
+            squares.append(((left @ left.mT) * (right @ right.mT)).sum((2, 3)))
+        return torch.cat(squares, 1)
 
     def add_to(self, sums: Tensor, weights: Tensor) -> None:
         """See `Gradients`."""
-        left = self.left.double() * weights[:, :, None, None]
-        right = self.right.flatten(1, 2)
-        add_products(sums.unflatten(1, (-1, right.shape[2])), left.flatten(1, 2).mT, right)
+        start = 0
+        for piece in self._pieces():
+            end = start + piece.left.shape[1]
+            left = piece.left.double() * weights[:, start:end, None, None]
+            right = piece.right.flatten(1, 2)
+            add_products(sums.unflatten(1, (-1, right.shape[2])), left.flatten(1, 2).mT, right)
+            start = end
+
+    def _pieces(self) -> list[OuterProducts]:
+        """Returns the products of some examples at a time, whose factors in float64 need little memory."""
+        count = max(_CONVERTED // max(self.left[:, 0].numel() + self.right[:, 0].numel(), 1), 1)
+        pairs = zip(self.left.split(count, 1), self.right.split(count, 1), strict=True)
+        return [OuterProducts(left, right) for left, right in pairs]
 
     def masked(self, cells: Tensor) -> Gradients:
         """See `Gradients`."""
@@ -158,14 +173,16 @@ class OuterProducts(Gradients):
         positions = self.left.shape[2]
         outputs = self.left.shape[3]
         inputs = self.right.shape[3]
-        if positions == 1 or _short(positions, outputs, inputs, norm):
+        if positions == 1 or is_short(positions, outputs, inputs, norm):
             return self
         return Dense(self.whole())
 
     def plus(self, other: Gradients) -> Gradients:
         """See `Gradients`."""
         if not isinstance(other, OuterProducts):
-            return super().plus(other)
+            if isinstance(other, Dense | Convolved):
+                return super().plus(other)
+            return other.plus(self)
         return OuterProducts(torch.cat([self.left, other.left], 2), torch.cat([self.right, other.right], 2))
 
     def minus(self, other: Gradients) -> Gradients:
@@ -238,7 +255,7 @@ class Convolved(Gradients):
         channels = self.right.shape[3]
         window = channels * torch.Size(self.size).numel()
         positions = left.shape[2] * left.shape[4]
-        if self.groups > 1 or len(self.size) > 2 or not _short(positions, left.shape[3], window, norm):
+        if self.groups > 1 or len(self.size) > 2 or not is_short(positions, left.shape[3], window, norm):
             return Dense(self.whole())
         return OuterProducts(left.mT.flatten(2, 3), self._windows().mT.flatten(2, 3))
 
@@ -262,56 +279,15 @@ class Convolved(Gradients):
         return windows.unflatten(0, self.right.shape[:3])
 
 
-@dataclass(frozen=True)
-class FewRows(Gradients):
-    """Gradients of a table `[n_rows, d]` that are zero in most rows, such as an embedding's.
+def bounded_norms(squares: Tensor, position_norms: Tensor) -> Tensor:
+    """Returns norms from their squares and the norms of all positions, `[k, b], [k, b, t] -> [k, b]`.
 
-    Attributes:
-        rows: Indices of the rows that are not zero, `[k, b, t]`; an index may occur several times.
-        values: Gradients of these rows, `[k, b, t, d]`; those of the same row add up.
-        n_rows: Number of rows of the table.
+    The error of a sum is relative to its terms: where they cancel, their sum bounds the norm from below (`LONGEST`).
     """
-
-    rows: Tensor
-    values: Tensor
-    n_rows: int
-
-    @property
-    def numbers(self) -> int:
-        """See `Gradients`."""
-        return self.values[0, 0].numel()
-
-    def whole(self) -> Tensor:
-        """See `Gradients`."""
-        clients, examples, _, width = self.values.shape
-        table = self.values.new_zeros(clients, examples, self.n_rows, width)
-        return table.scatter_add_(2, self.rows.unsqueeze(3).expand_as(self.values), self.values).flatten(2)
-
-    def norms(self, clip: Clip) -> Tensor:
-        """See `Gradients`."""
-        return clip.norms(self._added.flatten(2))
-
-    def add_to(self, sums: Tensor, weights: Tensor) -> None:
-        """See `Gradients`."""
-        clients = len(self.values)
-        width = self.values.shape[3]
-        table = weights.new_zeros(clients * self.n_rows, width)
-        first = torch.arange(clients, device=self.rows.device).view(-1, 1, 1) * self.n_rows
-        added = self._added.double() * weights[:, :, None, None]
-        sums += table.index_add_(0, (self.rows + first).flatten(), added.flatten(0, 2)).view(clients, -1)
-
-    def masked(self, cells: Tensor) -> Gradients:
-        """See `Gradients`."""
-        return FewRows(self.rows, self.values.where(cells[:, :, None, None], 0), self.n_rows)
-
-    @cached_property
-    def _added(self) -> Tensor:
-        """Returns the values, those of the same row added up where it occurs first, and zero where it occurs again."""
-        same = self.rows.unsqueeze(3) == self.rows.unsqueeze(2)  # [k, b, t, t]
-        first = same.int().argmax(3) == torch.arange(self.rows.shape[2], device=self.rows.device)
-        return (same.to(self.values) @ self.values) * first.unsqueeze(3)
+    positions = position_norms.shape[2]
+    return squares.clamp_min(0).sqrt().maximum(position_norms.sum(2) * (positions / LONGEST))
 
 
-def _short(positions: int, outputs: int, inputs: int, norm: NormName) -> bool:
+def is_short(positions: int, outputs: int, inputs: int, norm: NormName) -> bool:
     """Returns whether products over pairs of positions take less work than gradients `[outputs, inputs]`."""
     return norm == "l2" and 2 * positions * (outputs + inputs) < outputs * inputs

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,9 @@ from fedpriv.data.nested import Nested, each
 from fedpriv.oracle.backends.factors import Gradients
 from fedpriv.oracle.backends.functional import Functional, count, is_finite, is_on_cpu, is_one_row, unpad
 from fedpriv.oracle.backends.group_norm import FoldedGroupNorm
+from fedpriv.oracle.backends.recorded import DivergingExamplesError
 from fedpriv.privacy.clipping import Clip, NormName
+from fedpriv.randomness.streams import torch_generators
 
 _MAX_EXAMPLES = 512  # examples at once on a CPU
 
@@ -53,6 +55,9 @@ class PerExample(ABC):
         self._functional = Functional(model, loss)
         self._chunk = chunk
         self._cache_sizes: dict[NormName, int] = {}
+        # whether torch cannot batch the model's exact sums over clients, or over a client's examples
+        self._one_by_one = False
+        self._example_by_example = False
         grouped = any(isinstance(module, nn.GroupNorm) for module in model.modules())
         if grouped:
             self._kernels = FoldedGroupNorm()
@@ -125,18 +130,46 @@ class PerExample(ABC):
         chunk = self._max_clipped(params, batch, norm)
         height = self.clients_per_block(params, batch, norm)
         for rows, cells in _cut(clients, examples, chunk, height):
-            x, y = _piece((batch.inputs, batch.targets), rows, cells)
-            mask = batch.mask[rows, cells]
+            piece = batch.piece(rows, cells)
+            for part_rows, part, gradients in self._differences(params, anchor, rows, piece):
+                if part.weights is not None:
+                    gradients = [g.times(part.weights) for g in gradients]
+                gradients = [g.settled(norm.norm) for g in gradients]
+                # the norm of the parameters' norms is the norm of the whole gradient, in l1 as in l2
+                yield part_rows, gradients, norm.norms(torch.stack([g.norms(norm) for g in gradients], -1)), part.mask
+
+    def _differences(
+        self, params: Tensor, anchor: Tensor | None, rows: slice, piece: Batch
+    ) -> Iterator[tuple[slice, Batch, list[Gradients]]]:
+        """Yields the gradients of a piece of the batch, or their differences, whole or where examples take other ways.
+
+        Args:
+            params: Parameters of all clients, `[k, dim]`.
+            anchor: Where the gradients to subtract are computed, `[k, dim]`, or None.
+            rows: The piece's clients.
+            piece: Their examples.
+        """
+        try:
             with self._kernels:
-                gradients = self._gradients(params[rows], x, y, batch.views)
+                gradients = self._gradients(params[rows], piece.inputs, piece.targets, piece.views)
                 if anchor is not None:
-                    anchor_gradients = self._gradients(anchor[rows], x, y, batch.views)
+                    anchor_gradients = self._gradients(anchor[rows], piece.inputs, piece.targets, piece.views)
                     gradients = [g.minus(a) for g, a in zip(gradients, anchor_gradients, strict=True)]
-            if batch.weights is not None:
-                gradients = [g.times(batch.weights[rows, cells]) for g in gradients]
-            gradients = [g.settled(norm.norm) for g in gradients]
-            # the norm of the parameters' norms is the norm of the whole gradient, in l1 as in l2
-            yield rows, gradients, norm.norms(torch.stack([g.norms(norm) for g in gradients], -1)), mask
+            flags = None
+        except DivergingExamplesError as diverging:
+            flags = diverging.flags.reshape(piece.mask.shape)
+            gradients = []
+        if flags is None:
+            yield rows, piece, gradients
+            return
+        # each example takes the branch that it takes alone, so that no example decides for another
+        for index in range(len(flags)):
+            client = slice(rows.start + index, rows.start + index + 1)
+            for flag in (False, True):
+                cells = (flags[index] == flag).nonzero().flatten()
+                if len(cells):
+                    part = piece.piece(slice(index, index + 1), cells)
+                    yield from self._differences(params, anchor, client, part)
 
     def _max_clipped(self, params: Tensor, batch: Batch, norm: Clip) -> int:
         """Returns the largest number of examples whose clipped gradients are computed at once."""
@@ -151,9 +184,18 @@ class PerExample(ABC):
         return min(self._chunk or self._cache_sizes[norm.norm], self._cache_sizes[norm.norm])
 
     def _exact_sum(self, params: Tensor, batch: Batch, anchor: Tensor | None) -> tuple[Tensor, Tensor]:
-        sums = self._unclipped_sums(params, batch)
-        if anchor is not None:
-            sums -= self._unclipped_sums(anchor, batch)
+        if not self._example_by_example:
+            with _draws_saved(params.device) as restore_draws:
+                try:
+                    sums = self._unclipped_sums(params, batch)
+                    if anchor is not None:
+                        sums -= self._unclipped_sums(anchor, batch)
+                except RuntimeError:
+                    # outputs that are no tensors are computed one example at a time, which torch may not batch
+                    restore_draws()
+                    self._example_by_example = True
+        if self._example_by_example:
+            sums = self._sums_of_gradients(params, batch, anchor)
         if not is_on_cpu(sums):
             # 1 for a client with any broken example: to count them one has to wait for the device
             return sums, (~torch.isfinite(sums)).any(1).long()
@@ -164,6 +206,15 @@ class PerExample(ABC):
                 whole = torch.stack([torch.isfinite(g.whole()).all(-1) for g in gradients]).all(0)
                 broken[rows] += count(~whole & mask)
         return sums, broken
+
+    def _sums_of_gradients(self, params: Tensor, batch: Batch, anchor: Tensor | None) -> Tensor:
+        """Returns the sum of each client's gradients, `[k, dim]`, from those of single examples."""
+        sums = torch.zeros(params.shape, dtype=torch.float64, device=params.device)
+        sizes = [shape.numel() for _, shape in self._functional.layout.shapes]
+        for rows, gradients, _, mask in self._blocks(params, batch, Clip(1.0), anchor):
+            for parameter_sum, gradient in zip(sums[rows].split(sizes, 1), gradients, strict=True):
+                gradient.masked(mask).add_to(parameter_sum, mask.double())
+        return sums.to(params.dtype)
 
     def _unclipped_sums(self, params: Tensor, batch: Batch) -> Tensor:
         """Returns the sum of each client's gradients, `[k, dim]`: one backward pass for all examples of a client."""
@@ -189,31 +240,60 @@ class PerExample(ABC):
             return min(self._chunk or _MAX_EXAMPLES, _MAX_EXAMPLES)
         return self._chunk or _MAX_EXAMPLES
 
-    def _summed_gradients(self, params: Tensor, x: Nested, y: Nested, mask: Tensor) -> Tensor:
+    def _summed_of_client(self, rows: Tensor, x: Nested, y: Nested, mask: Tensor, client: int) -> Tensor:
+        """Returns the gradient of one client's summed loss, `[1, dim]`."""
+        one = slice(client, client + 1)
+        x, y = each(lambda values: values[one], (x, y))
+        return self._summed_gradients(rows[one], x, y, mask[one])
+
+    def _summed_gradients(self, rows: Tensor, x: Nested, y: Nested, mask: Tensor) -> Tensor:
         """Returns the gradient of each row's summed loss, `[c, dim]`."""
-        if len(params) == 1:  # plain autograd is faster than torch.func, and needs no vmap
+        if len(rows) > 1 and self._one_by_one:
+            return torch.cat([self._summed_of_client(rows, x, y, mask, client) for client in range(len(rows))])
+        if len(rows) == 1:  # plain autograd is faster than torch.func, and needs no vmap
             with torch.enable_grad():
-                leaf = params[0].detach().requires_grad_()
+                leaf = rows[0].detach().requires_grad_()
                 x, y = each(lambda values: values[0], (x, y))
                 loss = self._summed_loss(self._functional.unflatten(leaf), x, y, mask[0])
                 return torch.autograd.grad(loss, leaf)[0].unsqueeze(0)
         with self._kernels:
-            if is_one_row(params):
+            if is_one_row(rows):
                 in_dims = (None, 0, 0, 0)
-                params = params[0]
+                params = rows[0]
             else:
                 in_dims = (0, 0, 0, 0)
+                params = rows
             gradient = vmap(grad(self._summed_loss), in_dims=in_dims, randomness="different")
-            gradients = gradient(self._functional.unflatten(params), x, y, mask)
+            with _draws_saved(rows.device) as restore_draws:
+                try:
+                    gradients = gradient(self._functional.unflatten(params), x, y, mask)
+                except RuntimeError:
+                    # what torch cannot batch over clients is computed client by client from now on
+                    restore_draws()
+                    self._one_by_one = True
+                    return self._summed_gradients(rows, x, y, mask)
         return torch.cat([g.reshape(len(mask), -1) for g in gradients.values()], 1)
 
     def _summed_loss(self, params: dict[str, Tensor], x: Nested, y: Nested, mask: Tensor) -> Tensor:
         return (self._functional.batch_losses(params, x, y) * mask).sum()
 
 
-def in_cache(size: int) -> int:
-    """Returns how many examples of `size` bytes suit a CPU's cache: 4 to 512, with about 16 MiB."""
-    return min(max((16 << 20) // max(size, 1), 4), _MAX_EXAMPLES)
+def in_cache(size: int, mebibytes: int = 16) -> int:
+    """Returns how many examples of `size` bytes suit a CPU's cache: 4 to 512, with about so many mebibytes."""
+    return min(max((mebibytes << 20) // max(size, 1), 4), _MAX_EXAMPLES)
+
+
+@contextmanager
+def _draws_saved(device: torch.device) -> Iterator[Callable[[], None]]:
+    """Yields a function that takes back torch's random draws since, so that a failed attempt changes no later draw."""
+    generators = torch_generators(device)
+    states = [generator.get_state() for generator in generators]
+
+    def restore() -> None:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+
+    yield restore
 
 
 def _piece(pair: Pair, rows: slice, cells: slice) -> Pair:

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.settings import Privacy
 
-SERVING: tuple[Literal["vmap"], Literal["loop"]] = ("vmap", "loop")
-"""Backends that compute whole gradients, in the parameters' type. Others would take norms of bfloat16 factors."""
+SERVING: tuple[Literal["ghost"], Literal["vmap"], Literal["loop"]] = ("ghost", "vmap", "loop")
+"""Backends that take norms of, and sum, the same numbers in the parameters' type: `ghost` converts its factors first,
+exactly. `linear` would take norms of factors in bfloat16."""
 
 
 class Bfloat16(nn.Module):

@@ -6,79 +6,31 @@ Vmap knows which dimension the examples are in, so nothing is guessed from shape
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
-from torch._C._functorch import get_unwrapped, is_batchedtensor, maybe_get_bdim
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from fedpriv.oracle.backends.attention import WRITTEN_OUT
-from fedpriv.oracle.backends.factors import Convolved, Dense, FewRows, Gradients, Integers, OuterProducts
+from fedpriv.oracle.backends.calls import Call, Cells, Terms, Value
+from fedpriv.oracle.backends.cells import cell_functions
+from fedpriv.oracle.backends.factors import Convolved, Dense, Gradients, Integers, OuterProducts
+from fedpriv.oracle.backends.recurrent import RecurrentRecorder
+from fedpriv.oracle.backends.tables import FewRows
 
-Cells = tuple[int, int]
-"""Number of clients, and number of examples of each."""
-Terms = Callable[[Tensor, Tensor, Cells], list[Gradients]]
-"""Computes gradients of a layer's parameters from its input, the gradient of its output, and the cells."""
 
-
-@dataclass(frozen=True)
-class Value:
-    """A tensor under vmap.
+class DivergingExamplesError(Exception):
+    """A model branches on a value that is true for some examples and false for others, which cannot be one batch.
 
     Attributes:
-        stored: The tensor that holds all examples.
-        dims: Its dimensions of clients and examples, or of examples; each is an index after the dimensions before it
-            in the tuple have been removed.
-        version: Torch's count of its changes in place, when it was recorded.
+        flags: Which examples take the branch, in their order.
     """
 
-    stored: Tensor
-    dims: tuple[int, ...]
-    version: int
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> Value:
-        """Unwraps a tensor under vmap."""
-        dims: list[int] = []
-        while is_batchedtensor(tensor):
-            dims.insert(0, maybe_get_bdim(tensor))
-            tensor = get_unwrapped(tensor)
-        return cls(tensor, tuple(dims), tensor._version)  # noqa: SLF001 - torch has no other name for it
-
-    @property
-    def changed(self) -> bool:
-        """Whether the tensor was changed in place since it was recorded."""
-        return self.stored._version != self.version  # noqa: SLF001
-
-    def in_front(self, like: Tensor) -> Tensor:
-        """Moves the dimensions of clients and examples to the front, in a tensor of the stored one's shape."""
-        for position, dim in enumerate(self.dims):
-            like = like.movedim(position + dim, position)
-        return like.detach()
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call of a layer.
-
-    Attributes:
-        names: Names of its weight and, if it has one, its bias.
-        input: Its input.
-        output: Its output.
-        terms: Computes the gradients of weight and bias.
-    """
-
-    names: tuple[str, ...]
-    input: Value
-    output: Value
-    terms: Terms
-
-    def gradients(self, output: Tensor, cells: Cells) -> list[tuple[str, Gradients]]:
-        """Returns this call's term in the gradients of each parameter, from the gradient of the stored output."""
-        gradients = self.terms(self.input.in_front(self.input.stored), self.output.in_front(output), cells)
-        return list(zip(self.names, gradients, strict=False))  # not strict: a layer may have no bias
+    def __init__(self, flags: Tensor) -> None:
+        super().__init__("the model branches on values of single examples")
+        self.flags = flags
 
 
 class Recording(TorchFunctionMode):
@@ -91,7 +43,8 @@ class Recording(TorchFunctionMode):
         own: The parameters that the model is called with, one copy for each example, by name.
         shared: The same parameters, one for all examples of a client, which recorded calls use instead.
         calls: The list to which recorded calls are appended.
-        levels: Number of nested vmaps: over examples, or over clients and examples.
+        levels: Number of nested vmaps: over examples, or over clients and examples, and over views.
+        example_levels: The same without views.
         keep: Returns the tensor to record and to pass on: itself or, for models that change tensors in place, a copy.
     """
 
@@ -101,6 +54,7 @@ class Recording(TorchFunctionMode):
         shared: Mapping[str, Tensor],
         calls: list[Call],
         levels: int,
+        example_levels: int,
         keep: Callable[[Tensor], Tensor],
     ) -> None:
         super().__init__()
@@ -108,12 +62,18 @@ class Recording(TorchFunctionMode):
         self._shared = shared
         self._calls = calls
         self._levels = levels
+        self._example_levels = example_levels
         self._keep = keep
         self._layers: dict[object, Callable[..., object]] = {
             functional.linear: self._linear,
             functional.embedding: self._embedding,
+            functional.embedding_bag: self._embedding_bag,
+            torch.addmm: self._addmm,
             functional.conv1d: self._convolution,
             functional.conv2d: self._convolution,
+            Tensor.__bool__: self._decide,
+            **cell_functions(self._linear_or_copies),
+            **RecurrentRecorder(self._names, shared, calls, levels).functions(),
             **WRITTEN_OUT,
         }
 
@@ -127,8 +87,32 @@ class Recording(TorchFunctionMode):
                 return output
         return func(*args, **(kwargs or {}))
 
+    def _decide(self, condition: Tensor) -> bool | None:
+        """Returns the truth of a condition that is the same for all examples.
+
+        Each example takes the branch that it would take alone: where they differ they are computed apart.
+        """
+        value = Value.of(condition)
+        # in bfloat16 a batch of another size rounds so much otherwise that one example could move the others
+        if not value.dims or value.stored.numel() == 0 or torch.is_autocast_enabled(value.stored.device.type):
+            return None
+        flags = value.in_front(value.stored) != 0
+        if bool(flags.all()):
+            return True
+        if not bool(flags.any()):
+            return False
+        if flags.dim() != self._example_levels or len(value.dims) != self._example_levels:
+            return None  # views of one example cannot be computed apart
+        raise DivergingExamplesError(flags.flatten())
+
     def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
         return self._record(functional.linear, _linear_gradients, input, weight, bias)
+
+    def _linear_or_copies(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        output = self._linear(input, weight, bias)
+        if output is None:
+            return functional.linear(input, weight, bias)
+        return output
 
     def _convolution(
         self,
@@ -181,7 +165,55 @@ class Recording(TorchFunctionMode):
                 out = out.masked_fill((x == padding_idx % n_rows).unsqueeze(-1), 0)
             return [FewRows(x.reshape(*cells, -1), _positions(out, cells), n_rows)]
 
+        if id(weight) in self._names and len(Value.of(input).dims) < self._levels:
+            # positions are the same for all examples, their gradients are not
+            input = input + torch.zeros_like(weight.flatten()[0], dtype=input.dtype)
         return self._record(lambda x, w, _: functional.embedding(x, w), terms, input, weight, None)
+
+    def _embedding_bag(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        offsets: Tensor | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2,
+        scale_grad_by_freq: bool = False,
+        mode: str = "mean",
+        sparse: bool = False,
+        per_sample_weights: Tensor | None = None,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+    ) -> Tensor | None:
+        """Looks up the rows of bags `[m, t]`, and adds them up."""
+        if offsets is not None or input.dim() != 2 or id(weight) not in self._names:
+            return None
+        rows = self._embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+        if rows is None:
+            return None
+        if padding_idx is None:
+            counted = torch.ones_like(input, dtype=torch.bool)
+        else:
+            counted = input != padding_idx % len(weight)
+        if mode == "max":
+            largest = rows.masked_fill(~counted.unsqueeze(2), -torch.inf).max(1).values
+            return largest.where(counted.any(1, keepdim=True), 0)
+        rows = rows.masked_fill(~counted.unsqueeze(2), 0)
+        if per_sample_weights is not None:
+            rows = rows * per_sample_weights.unsqueeze(2)
+        if mode == "mean":
+            return rows.sum(1) / counted.sum(1, keepdim=True).clamp_min(1)
+        return rows.sum(1)
+
+    def _addmm(self, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor | None:
+        """Computes a linear layer whose weight is `[inputs, outputs]`, as Hugging Face's GPT-2 has it."""
+        if beta != 1 or alpha != 1 or input.dim() != 1:
+            return None
+
+        def terms(x: Tensor, out: Tensor, cells: Cells) -> list[Gradients]:
+            right = _positions(out, cells)
+            return [OuterProducts(_positions(x, cells), right), Dense(right.sum(2))]
+
+        return self._record(lambda x, w, b: torch.addmm(b, x, w), terms, mat1, mat2, input)
 
     def _record(
         self,
@@ -195,8 +227,14 @@ class Recording(TorchFunctionMode):
         names = tuple(self._names.get(id(tensor), "") for tensor in (weight, bias) if tensor is not None)
         if not all(names):
             return None
-        recorded_input = Value.of(self._keep(input))
         shared = [self._shared[name] for name in names]
+        device = weight.device.type
+        if input.is_floating_point() and torch.is_autocast_enabled(device):
+            # under vmap torch casts some functions only
+            dtype = torch.get_autocast_dtype(device)
+            input = input.to(dtype)
+            shared = [tensor.to(dtype) for tensor in shared]
+        recorded_input = Value.of(self._keep(input))
         output = function(input, shared[0], shared[1] if len(shared) > 1 else None, *options)
         recorded_output = Value.of(output)
         if len(recorded_input.dims) < self._levels or not recorded_output.stored.requires_grad:

@@ -25,8 +25,14 @@ from torch import Tensor
 from fedpriv.errors import PrivacyError
 from fedpriv.privacy.accounting.pairwise import exposure
 from fedpriv.privacy.ledger import Release
-from fedpriv.privacy.mechanisms import add_noise
-from fedpriv.privacy.pair_noise import noise_of_answer, with_noise_of_own_pairs, with_pair_noise
+from fedpriv.privacy.mechanisms import add_noise, is_rounded_exactly
+from fedpriv.privacy.pair_noise import (
+    OwnPairsNoise,
+    noise_of_answer,
+    noise_of_own_pairs,
+    with_noise_of_own_pairs,
+    with_pair_noise,
+)
 from fedpriv.privacy.pairwise import Pairs, Pairwise, variance_inflation
 from fedpriv.privacy.release.scheme import Answer, Price, ReleaseScheme, compact
 from fedpriv.privacy.settings import Privacy
@@ -92,19 +98,25 @@ class PairwiseRelease(ReleaseScheme):
         streams = self.streams
         assert pairs is not None
         pair_noise_of_round = None
+        own_pairs = None
         if streams.history is not None:
             pair_noise_of_round = self._pair_noise_by_round(answer, pairs, positions, rows)
         elif streams.pair_secrets is not None:
-            rows = with_noise_of_own_pairs(
-                rows,
-                price.noise_scales,
-                pairs,
-                price.record,
-                streams.randomness,
-                answer.answering if price.record.clients is None else price.record.clients,
-                [answer.clients[position] for position in positions],
-                streams.pair_secrets,
-            )
+            participants = answer.answering if price.record.clients is None else price.record.clients
+            clients = [answer.clients[position] for position in positions]
+            if is_rounded_exactly(self.privacy.mechanism, rows.device, 1.0, None):
+                own_pairs = self._noise_of_own_pairs(price, pairs, participants, clients, rows.shape[1])
+            else:
+                rows = with_noise_of_own_pairs(
+                    rows,
+                    price.noise_scales,
+                    pairs,
+                    price.record,
+                    streams.randomness,
+                    participants,
+                    clients,
+                    streams.pair_secrets,
+                )
         else:
             rows = self._with_noise_of_all_pairs(answer, rows, price, pairs, positions)
         return add_noise(
@@ -116,6 +128,26 @@ class PairwiseRelease(ReleaseScheme):
             [answer.clients[position] for position in positions],
             past=streams.history,
             shared=pair_noise_of_round,
+            pair_noise=own_pairs,
+        )
+
+    def _noise_of_own_pairs(
+        self, price: Price, pairs: Pairs, participants: Sequence[int], clients: Sequence[int], dim: int
+    ) -> OwnPairsNoise | None:
+        """Returns the noise of the pairs of the one client in this process; None if it does not take part."""
+        assert self.streams.pair_secrets is not None
+        if not clients:
+            return None
+        (client,) = clients
+        return noise_of_own_pairs(
+            price.noise_scales,
+            pairs,
+            price.record,
+            self.streams.randomness,
+            participants,
+            client,
+            dim,
+            self.streams.pair_secrets,
         )
 
     def _with_noise_of_all_pairs(

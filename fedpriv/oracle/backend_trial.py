@@ -1,0 +1,250 @@
+"""Compares backends on synthetic examples: their sums must be those of one example at a time.
+
+Sums are compared in double precision where the model can be computed in it. In single precision an input of a ReLU
+that is zero up to rounding is on one side in a batch and on the other alone, and a right backend would be refused by
+such luck. For the same reason all points are away from the initial parameters, whose zeros put many inputs on such
+kinks, and a backend that differs at one point is compared at two more.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv.clients.batch import Batch
+from fedpriv.clients.client import Loss
+from fedpriv.clients.population import Population
+from fedpriv.data.nested import each, first
+from fedpriv.errors import in_short
+from fedpriv.oracle.backends import BACKENDS
+from fedpriv.oracle.backends.functional import Functional
+from fedpriv.oracle.backends.loop import LoopBackend
+from fedpriv.oracle.backends.precision import Bfloat16
+from fedpriv.oracle.traced_model import TracedModel, select_examples
+from fedpriv.oracle.validation import Point, synthetic_points
+from fedpriv.privacy.clipping import Clip
+
+# largest relative differences of two backends' sums
+_SAME_DOUBLE = 1e-6
+_SAME_SINGLE = 1e-3
+_CLIP = Clip(1.0)
+_BATCH_SIZE = 16  # examples in the batch that one example at a time is compared with
+_OTHER_SEEDS = (1, 2)
+DIFFERENT = "it gives other gradients than one example at a time"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A model at one point: sums for two clients of two synthetic examples each, at one row for both and at two rows.
+
+    Attributes:
+        model: The model, in the precision of the trial.
+        loss: The clients' loss.
+        point: Parameters, inputs and targets.
+        rows: `[2, dim]` each: one row expanded, and two different rows.
+        tolerance: Largest relative difference of sums that count as equal.
+        views: Number of views of an example.
+        expected: Sums of one example at a time; empty if there is nothing to compare with.
+    """
+
+    model: nn.Module
+    loss: Loss
+    point: Point
+    rows: tuple[Tensor, Tensor]
+    tolerance: float
+    views: int
+    expected: tuple[Tensor, ...] = ()
+
+    @cached_property
+    def batch(self) -> Batch:
+        """Two clients' two examples or, where examples have views, two views of one example of each."""
+        shape = (2, 2) if self.views == 1 else (2, 1, 2)
+        x, y = (each(lambda values: values[:4].unflatten(0, shape), tree) for tree in self.point[1:])
+        mask = torch.ones(shape[:2], dtype=torch.bool, device=self.rows[0].device)
+        return Batch(torch.arange(2), x, y, mask, views=min(self.views, 2))
+
+    def failure(self, name: str) -> str | None:
+        """Returns why a backend does not serve the model, or None if it does."""
+        try:
+            sums = self._sums(name)
+        except Exception as error:  # whatever a user's model raises, or torch where it cannot batch it
+            return _why_not_batched(error)
+        for actual, expected in zip(sums, self.expected, strict=False):
+            if not bool((actual - expected).norm() <= self.tolerance * expected.norm()):
+                return DIFFERENT
+        return None
+
+    def _sums(self, name: str) -> list[Tensor]:
+        """Returns the sums of one backend: clipped at one row, clipped at two rows, and exact at two rows."""
+        backend = BACKENDS[name](copy.deepcopy(self.model), self.loss)  # a forward pass may change the model
+        calls = [(self.rows[0], _CLIP), (self.rows[1], _CLIP), (self.rows[1], None)]
+        return [backend.clipped_sum(rows, self.batch, clip)[0] for rows, clip in calls]
+
+    def with_expected(self) -> Trial:
+        """Returns the trial with the sums of one example at a time, of which each gradient is computed once."""
+        loop = LoopBackend(copy.deepcopy(self.model), self.loss)
+        batch = self.batch
+        cells = [(client, example) for client in range(2) for example in range(batch.mask.shape[1])]
+
+        def gradients(row: Tensor, client: int) -> Tensor:
+            """`[examples, dim]`"""
+            rows = [_single_example(batch, *cell) for cell in cells if cell[0] == client]
+            return torch.cat([loop.clipped_sum(row.unsqueeze(0), single, None)[0] for single in rows])
+
+        one_row = [gradients(self.rows[0][client], client) for client in range(2)]
+        two_rows = [one_row[0], gradients(self.rows[1][1], 1)]
+        clipped = [torch.stack([_CLIP.rows(rows)[0].sum(0) for rows in pair]) for pair in (one_row, two_rows)]
+        exact = torch.stack([rows.sum(0) for rows in two_rows])
+        return replace(self, expected=(*clipped, exact))
+
+    def slowness_warning(self, reason: str) -> str:
+        """Returns a warning that one example at a time is slow, with the measured factor and the reason."""
+        functional = Functional(copy.deepcopy(self.model), self.loss)
+        row, x, y = self.point
+        indices = [i % len(first(x)) for i in range(_BATCH_SIZE)]
+        batch = select_examples(x, indices), select_examples(y, indices)
+
+        def seconds(rows: slice) -> float:
+            start = time.perf_counter()
+            leaf = row.detach().clone().requires_grad_()
+            x, y = (each(lambda values: values[rows], tree) for tree in batch)
+            loss = self.loss(functional.outputs(functional.unflatten(leaf), x), y)
+            torch.autograd.grad(loss.sum(), leaf)
+            return time.perf_counter() - start
+
+        # the better of two, since the first pass may load kernels
+        alone = min(seconds(slice(1)), seconds(slice(1)))
+        together = min(seconds(slice(_BATCH_SIZE)), seconds(slice(_BATCH_SIZE)))
+        slower = max(_BATCH_SIZE * alone / together, 1)  # on a busy machine it may seem to be less
+        return (
+            f"this model's gradients are computed one example at a time, about {slower:.0f} times "
+            f"slower than in one pass: torch.func.vmap cannot batch it ({reason}). docs/howto/own_model.md (Speed) "
+            "says what to write instead; compute.backend: loop says that you know"
+        )
+
+
+class Rehearsal:
+    """Trials of the backends of one run.
+
+    Args:
+        population: The clients, at their initial parameters.
+        model: Their model as the backends compare it: of a run in bfloat16 the model in full precision, since there
+            a batch rounds so much otherwise that nothing could be told from sums.
+    """
+
+    def __init__(self, population: Population, model: nn.Module) -> None:
+        self._population = population
+        self._model = model
+
+    @cached_property
+    def first(self) -> Trial | None:
+        """The trial at the first points; None if model and loss cannot be computed on synthetic examples."""
+        return make_trial(self._population, self._model)
+
+    @cached_property
+    def others(self) -> list[Trial | None]:
+        """Trials at other points."""
+        return [make_trial(self._population, self._model, seed) for seed in _OTHER_SEEDS]
+
+    def failure(self, trial: Trial, name: str) -> str | None:
+        """Returns why a backend does not serve the model, or None if it does."""
+        failure = trial.failure(name)
+        if failure != DIFFERENT:
+            return failure
+        # an input on a kink is no reason to refuse: a wrong backend is wrong elsewhere, too
+        for other in self.others:
+            if other is None or not other.expected or other.failure(name) is not None:
+                return failure
+        return None
+
+
+def make_trial(population: Population, model: nn.Module, seed: int = 0) -> Trial | None:
+    """Returns a trial with the sums of one example at a time, in double precision where the model can be computed so.
+
+    A model that draws random numbers is put in eval mode; if it still draws, there is nothing to compare.
+
+    Args:
+        population: The clients, at their initial parameters.
+        model: Their model, as the backends use it.
+        seed: Of the synthetic points.
+
+    Returns:
+        The trial; None if model and loss cannot be computed on synthetic examples.
+    """
+    for point in synthetic_points(population, seed):
+        try:
+            draws = TracedModel(population, point[0]).draws(point[1])
+            if draws:
+                model = copy.deepcopy(model).eval()
+                quiet = TracedModel(population, point[0])
+                quiet.model.eval()
+                draws = quiet.draws(point[1])
+        except Exception:  # whatever a user's model or loss raises
+            continue
+        for trial in _precisions(population, model, point, seed):
+            try:
+                complete = trial.with_expected()
+            except Exception:  # whatever a user's model or loss raises, also where it takes single precision only
+                continue
+            if all(bool(torch.isfinite(sums).all()) for sums in complete.expected):
+                if draws:
+                    return trial
+                return complete
+    return None
+
+
+def trial_in_bfloat16(population: Population, trial: Trial) -> Trial:
+    """Returns a trial that only runs the model in bfloat16, at the same examples: rounding hides differences there."""
+    row = trial.point[0].to(population.params)
+    x, y = (each(lambda values: _as_type(values, row.dtype), tree) for tree in trial.point[1:])
+    rows = trial.rows[0].to(row), trial.rows[1].to(row)
+    return replace(trial, model=Bfloat16(population.model), point=(row, x, y), rows=rows, expected=())
+
+
+def _precisions(population: Population, model: nn.Module, point: Point, seed: int) -> list[Trial]:
+    """Returns the trial at a point in double precision, if the model can be converted to it, and as it is."""
+    row, x, y = point
+    views = population.multiplicity
+    # a second row a little away from the first
+    generator = torch.Generator().manual_seed(seed + 1)
+    second = row + 0.05 * torch.randn(row.shape, generator=generator).to(row)
+    rows = row.expand(2, -1), torch.stack([row, second])
+    trials: list[Trial] = []
+    with suppress(Exception):  # a module that cannot be copied or converted
+        double_x, double_y = (each(lambda values: _as_type(values, torch.float64), tree) for tree in (x, y))
+        in_double = row.double(), double_x, double_y
+        double_rows = in_double[0].expand(2, -1), rows[1].double()
+        model_in_double = copy.deepcopy(model).double()
+        trials.append(Trial(model_in_double, population.loss, in_double, double_rows, _SAME_DOUBLE, views))
+    trials.append(Trial(model, population.loss, point, rows, _SAME_SINGLE, views))
+    return trials
+
+
+def _single_example(batch: Batch, client: int, example: int) -> Batch:
+    """Returns one example of a batch as a batch."""
+    cell = slice(client, client + 1), slice(example, example + 1)
+    x, y = (each(lambda values: values[cell], tree) for tree in (batch.inputs, batch.targets))
+    return Batch(torch.zeros(1, dtype=torch.long), x, y, batch.mask[cell], views=batch.views)
+
+
+def _why_not_batched(error: Exception) -> str:
+    """Returns an error's reason in short; torch.func's own text about a missing rule addresses its developers."""
+    missing = re.search(r"Batching rule not implemented for ([\w:.]+?)\.?(?:\s|$)", str(error))
+    if missing is None:
+        return in_short(error)
+    operation = missing[1].removeprefix("aten::").split(".")[0]
+    return f"torch.func.vmap has no rule for torch's {operation}"
+
+
+def _as_type(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Converts floating-point numbers."""
+    if values.is_floating_point():
+        return values.to(dtype)
+    return values

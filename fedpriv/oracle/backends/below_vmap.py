@@ -1,0 +1,62 @@
+"""Runs a function below all vmaps, on tensors that hold every example.
+
+Under vmap each operation takes several times as long to start, which a loop over steps feels, and torch's own kernels
+for whole layers have no rule there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
+
+from torch import Tensor
+from torch._C._functorch import is_batchedtensor
+from torch.autograd.function import Function
+
+Tensors = tuple[Tensor, ...]
+
+
+class _Info(NamedTuple):
+    """The argument that torch passes to a vmap rule."""
+
+    batch_size: int
+    randomness: str
+
+
+def below_vmap(function: Callable[..., Tensors], examples: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensors:
+    """Returns the outputs of a function of plain tensors for arguments under vmap.
+
+    Args:
+        function: Maps `(examples, shared)`, with the dimensions of all vmaps in front, to tensors with these in front.
+            Autograd records it as usual.
+        examples: Arguments that get a dimension for each vmap, by expansion where they have none.
+        shared: Arguments that get a dimension for those vmaps only that they depend on, such as parameters.
+    """
+    return cast("Tensors", _Below.apply(function, len(examples), *examples, *shared))
+
+
+class _Below(Function):
+    @staticmethod
+    def forward(function: Callable[..., Tensors], count: int, *tensors: Tensor) -> Tensors:
+        raise NotImplementedError("called under vmap only")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:  # noqa: ANN401 - as torch types it
+        """Saves nothing: what autograd records is the function's own operations."""
+
+    @staticmethod
+    def vmap(info: _Info, in_dims: Sequence[int | None], function: Any, count: int, *tensors: Tensor) -> Any:  # noqa: ANN401
+        """Moves this vmap's dimension to the front, and goes on with the next vmap, or with the function."""
+        moved: list[Tensor] = []
+        for index, (tensor, dim) in enumerate(zip(tensors, in_dims[2:], strict=True)):
+            if dim is not None:
+                moved.append(tensor.movedim(dim, 0))
+            elif index < count:
+                moved.append(tensor.expand(info.batch_size, *tensor.shape))
+            else:
+                moved.append(tensor)
+        if any(is_batchedtensor(tensor) for tensor in moved):
+            outputs = cast("Tensors", _Below.apply(function, count, *moved))
+        else:
+            outputs = function(moved[:count], moved[count:])
+        return outputs, (0,) * len(outputs)

@@ -1,0 +1,84 @@
+"""Calls of layers under vmap: what the gradients of their parameters are computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch._C._functorch import get_unwrapped, is_batchedtensor, maybe_get_bdim
+
+from fedpriv.oracle.backends.factors import Gradients
+
+Cells = tuple[int, int]
+"""Number of clients, and number of examples of each."""
+Terms = Callable[[Tensor, Tensor, Cells], list[Gradients]]
+"""Computes gradients of a layer's parameters from its input, the gradient of its output, and the cells."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor under vmap.
+
+    Attributes:
+        stored: The tensor that holds all examples.
+        dims: Its dimensions of clients and examples, or of examples; each is an index after the dimensions before it
+            in the tuple have been removed.
+        version: Torch's count of its changes in place, when it was recorded.
+    """
+
+    stored: Tensor
+    dims: tuple[int, ...]
+    version: int
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Value:
+        """Unwraps a tensor under vmap."""
+        dims: list[int] = []
+        while is_batchedtensor(tensor):
+            dims.insert(0, maybe_get_bdim(tensor))
+            tensor = get_unwrapped(tensor)
+        return cls(tensor, tuple(dims), tensor._version)  # noqa: SLF001 - torch has no other name for it
+
+    @property
+    def changed(self) -> bool:
+        """Whether the tensor was changed in place since it was recorded."""
+        return self.stored._version != self.version  # noqa: SLF001
+
+    def in_front(self, like: Tensor) -> Tensor:
+        """Moves the dimensions of clients and examples to the front, in a tensor of the stored one's shape."""
+        for position, dim in enumerate(self.dims):
+            like = like.movedim(position + dim, position)
+        return like.detach()
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a layer.
+
+    Attributes:
+        names: Names of its weight and, if it has one, its bias; empty for what has no gradient.
+        input: Its input.
+        output: Its output.
+        terms: Computes the gradients of weight and bias.
+    """
+
+    names: tuple[str, ...]
+    input: Value
+    output: Value
+    terms: Terms
+
+    def gradients(self, output: Tensor, cells: Cells) -> list[tuple[str, Gradients]]:
+        """Returns this call's term in the gradients of each parameter, from the gradient of the stored output."""
+        factors = (self.input.in_front(self.input.stored), self.output.in_front(output))
+        gradients = self.terms(_widened(factors[0]), _widened(factors[1]), cells)
+        # not strict: a layer may have no bias; what is frozen has no name
+        return [(name, gradient) for name, gradient in zip(self.names, gradients, strict=False) if name]
+
+
+def _widened(factor: Tensor) -> Tensor:
+    """Converts numbers of 16 bits to float32, which holds them exactly: norms and sums would round otherwise."""
+    if factor.dtype in (torch.bfloat16, torch.float16):
+        return factor.float()
+    return factor

@@ -1,0 +1,249 @@
+"""Recurrent layers and cells as the ghost backend computes them: torch's, with the factors of weights' gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._functorch import is_batchedtensor
+from torch.nn import functional
+
+from fedpriv.oracle.backends import recurrence
+from fedpriv.oracle.backends.below_vmap import below_vmap
+from fedpriv.oracle.backends.calls import Call, Cells, Value
+from fedpriv.oracle.backends.factors import Dense, Gradients, OuterProducts
+from fedpriv.oracle.backends.recurrence import Order, Steps, Weights
+
+_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Settings of a recurrent network, in the order of torch's own functions.
+
+    Attributes:
+        mode: `lstm`, `gru`, `rnn_tanh` or `rnn_relu`.
+        biases: Whether each layer and direction has two biases.
+        count: Number of layers.
+        dropout: Probability of dropping an output of all layers but the last.
+        train: Whether dropout is applied.
+        bidirectional: Whether each layer has two directions.
+    """
+
+    mode: str
+    biases: bool
+    count: int
+    dropout: float
+    train: bool
+    bidirectional: bool
+
+    @property
+    def directions(self) -> int:
+        """Number of directions of each layer."""
+        return 2 if self.bidirectional else 1
+
+
+class RecurrentRecorder:
+    """Computes recurrent layers under vmap and records their calls.
+
+    Args:
+        names: The names of the examples' copies of parameters, by `id`.
+        shared: The parameters that recorded calls use instead, by name.
+        calls: The list to which calls are appended.
+        levels: Number of nested vmaps.
+    """
+
+    def __init__(self, names: Mapping[int, str], shared: Mapping[str, Tensor], calls: list[Call], levels: int) -> None:
+        self._names = names
+        self._shared = shared
+        self._calls = calls
+        self._levels = levels
+        self._packed: dict[int, Tensor] = {}
+        """Sizes of packed batches, by `id`: of one example 1 at each step that it has, and then 0."""
+
+    def functions(self) -> dict[object, Callable[..., object]]:
+        """Returns what replaces torch's functions; each returns None for a call that it cannot replace."""
+        layers = {getattr(torch, mode): self._function(mode) for mode in _GATES}
+        return {
+            **layers,
+            torch._pack_padded_sequence: self._pack,  # noqa: SLF001 - what torch.nn.utils.rnn calls
+            torch._pad_packed_sequence: self._pad,  # noqa: SLF001
+            Tensor.__getitem__: self._first_size,
+        }
+
+    def _function(self, mode: str) -> Callable[..., object]:
+        def layer(*args: Any) -> object:  # noqa: ANN401 - torch's own
+            return self._layer(mode, *args)
+
+        return layer
+
+    def _layer(self, mode: str, x: Tensor, *args: Any) -> tuple[Tensor, ...] | None:  # noqa: ANN401
+        """Replaces `torch.lstm` and its like, whose arguments differ for packed and for padded sequences."""
+        packed = isinstance(args[0], Tensor) and isinstance(args[2], list | tuple)
+        if packed:
+            sizes, state, weights, *options = args
+            mask = self._packed.get(id(sizes))
+            if mask is None:
+                return None
+            x = x.unsqueeze(0)
+            batch_first = True
+        else:
+            state, weights, *options, batch_first = args
+            mask = None
+        settings = Layers(mode, *options)
+        hidden, cell = (state[0], state[1]) if mode == "lstm" else (state, torch.zeros_like(state))
+        shared = self._weights(weights)
+        if shared is None or len(weights) != settings.count * settings.directions * (4 if settings.biases else 2):
+            return None
+        sequences = x if batch_first else x.transpose(0, 1)
+        examples = [sequences, hidden.transpose(0, 1), cell.transpose(0, 1)]
+        if mask is not None:
+            examples.append(mask.bool().unsqueeze(0))
+        names = [self._names.get(id(weight), "") for weight in weights]
+        output, last, last_cell = below_vmap(_Computation(settings, names, self._calls).run, examples, shared)
+        if packed:
+            output = output.squeeze(0)
+        elif not batch_first:
+            output = output.transpose(0, 1)
+        states = (last.transpose(0, 1), last_cell.transpose(0, 1))
+        if mode == "lstm":
+            return output, *states
+        return output, states[0]
+
+    def _weights(self, weights: Sequence[Tensor]) -> list[Tensor] | None:
+        """Returns one weight for all examples of each; None if a weight was computed from parameters."""
+        shared: list[Tensor] = []
+        for weight in weights:
+            name = self._names.get(id(weight))
+            if name is None and is_batchedtensor(weight):
+                return None
+            shared.append((weight if name is None else self._shared[name]).detach())
+        return shared
+
+    def _pack(self, x: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor] | None:
+        """Packs one example: all its steps stay, and sizes say which of them it has."""
+        sequences = x if batch_first else x.transpose(0, 1)
+        if len(sequences) != 1 or len(lengths) != 1:
+            return None
+        steps = torch.arange(sequences.shape[1], device=lengths.device)
+        sizes = (steps < lengths).long()
+        self._packed[id(sizes)] = sizes
+        return sequences.squeeze(0), sizes
+
+    def _pad(
+        self, data: Tensor, sizes: Tensor, batch_first: bool, padding_value: float, total_length: int
+    ) -> tuple[Tensor, Tensor] | None:
+        if id(sizes) not in self._packed:
+            return None
+        ended = (sizes == 0).to(data.device).view(-1, *(1,) * (data.dim() - 1))
+        padded = data.masked_fill(ended, padding_value)
+        missing = total_length - len(data)
+        if missing > 0:
+            padded = torch.cat([padded, padded.new_full((missing, *data.shape[1:]), padding_value)])
+        return padded.unsqueeze(0 if batch_first else 1), sizes.sum().reshape(1)
+
+    def _first_size(self, tensor: Tensor, index: Any) -> int | None:  # noqa: ANN401 - torch's own
+        """Returns the largest size of a packed batch, which is one example."""
+        if id(tensor) in self._packed and isinstance(index, int) and index == 0:
+            return 1
+        return None
+
+
+class _Computation:
+    """Computes all layers and directions below vmap, and records a call for each.
+
+    Args:
+        settings: Of the layers.
+        names: Names of weights that get gradients; empty for others.
+        calls: The list to which calls are appended.
+    """
+
+    def __init__(self, settings: Layers, names: list[str], calls: list[Call]) -> None:
+        self._settings = settings
+        self._names = names
+        self._calls = calls
+
+    def run(self, examples: list[Tensor], shared: list[Tensor]) -> tuple[Tensor, ...]:
+        """Returns outputs, last hidden and last cell states.
+
+        Args:
+            examples: `[..., m, t, inputs]`, first states `[..., m, layers, width]` and, of packed sequences, the mask
+                `[..., m, t]`; m sequences of each example.
+            shared: Weights, with a dimension of clients in front if they have weights of their own.
+        """
+        sequences, hidden, cell, *masks = examples
+        clients = 1 if shared[0].dim() == 3 else 0
+        front = sequences.shape[:-2]
+        x = _steps_first(sequences.to(shared[0].dtype), clients)
+        mask = _steps_first(masks[0].unsqueeze(-1), clients) if masks else None
+        states = [_flat(state.to(x.dtype), clients, 2) for state in (hidden, cell)]
+        settings = self._settings
+        per_direction = 4 if settings.biases else 2
+        lasts: list[Tensor] = []
+        last_cells: list[Tensor] = []
+        index = 0
+        for layer in range(settings.count):
+            outputs: list[Tensor] = []
+            for direction in range(settings.directions):
+                which = slice(index * per_direction, (index + 1) * per_direction)
+                weights = Weights(*shared[which], *([None] * (4 - per_direction)))
+                start = states[0][..., index, :], states[1][..., index, :]
+                steps = self._direction(x, start, weights, self._names[which], Order(x.shape[-3], direction == 1, mask))
+                outputs.append(steps.output)
+                lasts.append(steps.last)
+                last_cells.append(steps.last_cell)
+                index += 1
+            x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+            if settings.train and settings.dropout and layer + 1 < settings.count:
+                x = functional.dropout(x, settings.dropout)
+        output = x.transpose(-3, -2).reshape(*front, *x.shape[-3:-2], x.shape[-1])
+        last, last_cell = (torch.stack(each, -2).reshape(*front, index, -1) for each in (lasts, last_cells))
+        return output.contiguous(), last, last_cell
+
+    def _direction(
+        self, x: Tensor, start: tuple[Tensor, Tensor], weights: Weights, names: list[str], order: Order
+    ) -> Steps:
+        mode = self._settings.mode
+        gates = weights.hidden.shape[-2]
+        # nothing is stored for the tap: one number, expanded
+        tap = x.new_zeros(()).expand(*x.shape[:-1], gates).requires_grad_()
+        steps = recurrence.run(mode, x, start, tap, weights, order)
+        inputs = x.detach()
+        before = steps.before.detach()
+        reset = steps.reset.detach()
+
+        def terms(_: Tensor, gradient: Tensor, cells: Cells) -> list[Gradients]:
+            left = _example_rows(gradient, cells).contiguous()  # two products read it
+            inner = left
+            if mode == "gru":
+                # the product with the state is multiplied by the reset gate before it is added
+                width = left.shape[-1] // 3
+                new = left[..., 2 * width :] * _example_rows(reset, cells)
+                inner = torch.cat([left[..., : 2 * width], new], -1)
+            outer = [
+                OuterProducts(left, _example_rows(inputs, cells)),
+                OuterProducts(inner, _example_rows(before, cells)),
+            ]
+            return [*outer, Dense(left.sum(2)), Dense(inner.sum(2))]
+
+        if any(names):
+            self._calls.append(Call(tuple(names), Value.of(inputs), Value.of(tap), terms))
+        return steps
+
+
+def _flat(values: Tensor, clients: int, width: int) -> Tensor:
+    """Joins all dimensions of examples, `[(k), ..., *rest]` to `[(k), n, *rest]`; the rest has `width` dimensions."""
+    return values.flatten(clients, values.dim() - width - 1)
+
+
+def _steps_first(sequences: Tensor, clients: int) -> Tensor:
+    """`[(k), ..., t, width]` to `[(k), t, n, width]`, in new memory."""
+    return _flat(sequences, clients, 2).transpose(-3, -2).contiguous()
+
+
+def _example_rows(values: Tensor, cells: Cells) -> Tensor:
+    """`[(k), t, n, width]` to `[k, b, positions, width]`."""
+    return values.transpose(-3, -2).reshape(*cells, -1, values.shape[-1])

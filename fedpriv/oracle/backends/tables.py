@@ -1,0 +1,188 @@
+"""Gradients of tables, such as an embedding's: few rows, also where the table is a linear layer's weight as well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+
+import torch
+from torch import Tensor
+
+from fedpriv.oracle.backends.factors import Dense, Gradients, OuterProducts, bounded_norms
+from fedpriv.oracle.backends.functional import is_on_cpu
+from fedpriv.privacy.clipping import Clip, NormName
+
+
+@dataclass(frozen=True)
+class FewRows(Gradients):
+    """Gradients of a table `[n_rows, d]` that are zero in most rows, such as an embedding's.
+
+    Attributes:
+        rows: Indices of the rows that are not zero, `[k, b, t]`; an index may occur several times.
+        values: Gradients of these rows, `[k, b, t, d]`; those of the same row add up.
+        n_rows: Number of rows of the table.
+    """
+
+    rows: Tensor
+    values: Tensor
+    n_rows: int
+
+    @property
+    def numbers(self) -> int:
+        """See `Gradients`."""
+        return self.values[0, 0].numel()
+
+    def whole(self) -> Tensor:
+        """See `Gradients`."""
+        clients, examples, _, width = self.values.shape
+        table = self.values.new_zeros(clients, examples, self.n_rows, width)
+        return table.scatter_add_(2, self.rows.unsqueeze(3).expand_as(self.values), self.values).flatten(2)
+
+    def norms(self, clip: Clip) -> Tensor:
+        """See `Gradients`."""
+        norms = clip.norms(self._distinct[1].flatten(2))
+        # a gradient that overflows its type is broken, though its norm, computed in float64, may be finite
+        return norms.where(norms <= torch.finfo(self.values.dtype).max, torch.inf)
+
+    def squares(self) -> Tensor:
+        """Returns the squared norms in float64, `[k, b]`."""
+        return self._distinct[1].square().sum((2, 3))
+
+    def add_to(self, sums: Tensor, weights: Tensor) -> None:
+        """See `Gradients`."""
+        distinct, totals = self._distinct
+        for table, rows, values in zip(sums, distinct, totals * weights[:, :, None, None], strict=True):
+            table.view(self.n_rows, -1).index_add_(0, rows.flatten(), values.flatten(0, 1))
+
+    def masked(self, cells: Tensor) -> Gradients:
+        """See `Gradients`."""
+        return FewRows(self.rows, self.values.where(cells[:, :, None, None], 0), self.n_rows)
+
+    def times(self, weights: Tensor) -> Gradients:
+        """See `Gradients`."""
+        return FewRows(self.rows, self.values * weights[:, :, None, None], self.n_rows)
+
+    def settled(self, norm: NormName) -> Gradients:
+        """See `Gradients`."""
+        if self.rows.shape[2] >= self.n_rows:
+            return Dense(self.whole())
+        return self
+
+    def plus(self, other: Gradients) -> Gradients:
+        """See `Gradients`."""
+        if isinstance(other, OuterProducts):
+            return Tied(other, self)
+        if isinstance(other, Tied):
+            return other.plus(self)
+        if not isinstance(other, FewRows):
+            return super().plus(other)
+        rows = torch.cat([self.rows, other.rows], 2)
+        return FewRows(rows, torch.cat([self.values, other.values], 2), self.n_rows)
+
+    def minus(self, other: Gradients) -> Gradients:
+        """See `Gradients`."""
+        if not isinstance(other, FewRows):
+            return super().minus(other)
+        if is_on_cpu(self.rows) and torch.equal(self.rows, other.rows):
+            return FewRows(self.rows, self.values - other.values, self.n_rows)
+        return self.plus(FewRows(other.rows, -other.values, self.n_rows))
+
+    @cached_property
+    def _distinct(self) -> tuple[Tensor, Tensor]:
+        """Returns rows without repetition and the sums of their values in float64, `[k, b, t], [k, b, t, d]`.
+
+        What is left over where rows are repeated has values of zero. Sorting takes less than to compare all pairs.
+        """
+        clients, examples, positions, width = self.values.shape
+        rows, order = self.rows.sort(-1)
+        is_new = torch.zeros_like(rows)
+        is_new[..., 1:] = rows[..., 1:] != rows[..., :-1]
+        cells = torch.arange(clients * examples, device=rows.device).view(clients, examples, 1)
+        # where each position's sum lies: the positions of one example stay together
+        targets = is_new.cumsum(-1) + cells * positions
+        unsorted = torch.empty_like(targets).scatter_(-1, order, targets).flatten()
+        values = self.values.flatten(0, 2).double()
+        sums = values.new_zeros(values.shape).index_add_(0, unsorted, values)
+        distinct = torch.zeros_like(unsorted).scatter_(0, targets.flatten(), rows.flatten())
+        return distinct.view(clients, examples, -1), sums.view(clients, examples, positions, width)
+
+
+@dataclass(frozen=True)
+class Tied(Gradients):
+    """Gradients of a table that is also the weight of a linear layer: products and a few rows.
+
+    Attributes:
+        products: `left [k, b, t, n_rows], right [k, b, t, d]`.
+        few: Rows `[k, b, s]` and their values `[k, b, s, d]`.
+    """
+
+    products: OuterProducts
+    few: FewRows
+
+    @property
+    def numbers(self) -> int:
+        """See `Gradients`."""
+        return self.products.numbers + self.few.numbers
+
+    def whole(self) -> Tensor:
+        """See `Gradients`."""
+        return self.products.whole() + self.few.whole()
+
+    def norms(self, clip: Clip) -> Tensor:
+        """See `Gradients`; in l2 only. A row is a product, too: of the row's indicator and its values."""
+        left = self.products.left
+        right = self.products.right
+        # products of the positions of both kinds: entries of `left` at the rows
+        index = self.few.rows.unsqueeze(2).expand(-1, -1, left.shape[2], -1)
+        inner = right.double() @ self.few.values.double().mT
+        both = (left.gather(3, index).double() * inner).sum((2, 3))
+        position_norms = torch.cat([clip.norms(left) * clip.norms(right), clip.norms(self.few.values)], 2)
+        norms = bounded_norms(self.products.squares() + self.few.squares() + 2 * both, position_norms)
+        # a gradient that overflows its type is broken, though its norm, computed from factors, may be finite
+        return norms.where(norms <= torch.finfo(left.dtype).max, torch.inf)
+
+    def add_to(self, sums: Tensor, weights: Tensor) -> None:
+        """See `Gradients`."""
+        self.products.add_to(sums, weights)
+        self.few.add_to(sums, weights)
+
+    def masked(self, cells: Tensor) -> Gradients:
+        """See `Gradients`."""
+        return self.products.masked(cells).plus(self.few.masked(cells))
+
+    def times(self, weights: Tensor) -> Gradients:
+        """See `Gradients`."""
+        return self.products.times(weights).plus(self.few.times(weights))
+
+    def settled(self, norm: NormName) -> Gradients:
+        """See `Gradients`."""
+        if isinstance(self.products.settled(norm), OuterProducts) and norm == "l2":
+            return self
+        return Dense(self.whole())
+
+    def plus(self, other: Gradients) -> Gradients:
+        """See `Gradients`."""
+        if isinstance(other, OuterProducts):
+            return self.products.plus(other).plus(self.few)
+        if isinstance(other, FewRows):
+            return self.products.plus(self.few.plus(other))
+        if isinstance(other, Tied):
+            return self.plus(other.products).plus(other.few)
+        return super().plus(other)
+
+    def minus(self, other: Gradients) -> Gradients:
+        """See `Gradients`."""
+        if not isinstance(other, Tied):
+            return super().minus(other)
+        return self.products.minus(other.products).plus(self.few.minus(other.few))
+
+
+def total(summands: Sequence[Gradients]) -> Gradients:
+    """Returns the sum of gradients of one parameter, of the same examples."""
+    products = [summand for summand in summands if isinstance(summand, OuterProducts)]
+    others = [summand for summand in summands if not isinstance(summand, OuterProducts)]
+    if len(products) > 1:  # a layer that is called at each step has many: they are joined at once
+        left = torch.cat([product.left for product in products], 2)
+        products = [OuterProducts(left, torch.cat([product.right for product in products], 2))]
+    return reduce(Gradients.plus, [*products, *others])

@@ -1,0 +1,286 @@
+"""What is released is the real sum, rounded: float64 decides, and multiple precision where float64 cannot."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, replace
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+
+import fedpriv as fp
+from fedpriv.errors import PrivacyError
+from fedpriv.privacy.correlated import Factor
+from fedpriv.privacy.exact_rounding import (
+    Approximation,
+    GaussianRows,
+    LaplaceRows,
+    RealNoise,
+    SumOfNoise,
+    _round_sums,
+    add_and_round,
+)
+from fedpriv.privacy.mechanisms import add_noise, is_rounded_exactly
+from fedpriv.privacy.noise_history import NoiseHistory
+from fedpriv.privacy.pair_noise import OwnPairsNoise, noise_of_own_pairs, with_noise_of_own_pairs
+from fedpriv.privacy.pairwise import Pairs
+from fedpriv.privacy.record import Record
+from fedpriv.randomness.keystream import Keystream
+from fedpriv.randomness.real_draws import Interval
+from fedpriv.randomness.streams import Randomness
+
+RECORD = Record(0, "gradient", 0, "gaussian", 1.0, "sample", "replace_one")
+RANDOM = Randomness(secret_seed=5)
+DIM = 4000
+LAWS = {"gaussian": (GaussianRows, fp.Gaussian()), "laplace": (LaplaceRows, fp.Laplace())}
+
+
+def keys_of(count: int, round_index: int = 0) -> list[bytes]:
+    return [key.tobytes() for key in RANDOM.keys("noise", round_index, 0, list(range(count))).numpy()]
+
+
+def noise_of(law: str, scales: list[float]) -> RealNoise:
+    return LAWS[law][0](keys_of(len(scales)), scales, DIM)
+
+
+def rounded_in_multiple_precision(values: np.ndarray, noise: RealNoise, grids: np.ndarray) -> np.ndarray:
+    """The definition, number by number."""
+    result = np.empty_like(values)
+    with mpmath.workprec(300):
+        for (row, column), value in np.ndenumerate(values):
+            grid = mpmath.mpf(float(grids[row, 0]))
+            ends = [
+                mpmath.floor((+mpmath.mpf(end) + float(value)) / grid + 0.5) for end in noise.interval(row, column, 2)
+            ]
+            assert ends[0] == ends[1]
+            result[row, column] = float(ends[0] * grid)
+    return result
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("fineness", [20, 40])
+@pytest.mark.parametrize("size", [1.0, 1e6, 1e16])
+def test_every_number_is_the_real_sum_rounded(law: str, fineness: int, size: float):
+    """With a grid that is far finer than the usual one float64 may be wrong, and is always put right."""
+    scales = [1.3, 0.004]
+    noise = noise_of(law, scales)
+    grids = np.array([[2.0 ** (math.ceil(math.log2(scale)) - fineness)] for scale in scales])
+    values = size * np.random.default_rng(1).normal(size=(2, DIM)) * np.array(scales)[:, None]
+    result = np.empty_like(values)
+    repaired = add_and_round(values, noise, slice(0, 2), grids, result)
+    expected = rounded_in_multiple_precision(values, noise, grids)
+    assert np.array_equal(result, expected)
+    if fineness == 40:
+        float64 = np.rint((noise.approximate(slice(0, 2)).draws + values) / grids) * grids
+        assert 100 < repaired < DIM
+        # sums of this size lose enough bits for that to be seen in so few numbers
+        assert (float64 != expected).any() or size != 1e6
+
+
+@dataclass(frozen=True)
+class TooSure(GaussianRows):
+    """Promises a smaller error than its draws have."""
+
+    def approximate(self, rows: slice) -> Approximation:
+        draws, errors, _ = super().approximate(rows)
+        return Approximation(draws, errors * 2.0**-12, 0.0)
+
+
+def test_a_bound_that_is_too_small_is_found():
+    noise = noise_of("gaussian", [1.0])
+    grids = np.array([[2.0**-46]])
+    values = np.zeros((1, DIM))
+    expected = rounded_in_multiple_precision(values, noise, grids)
+    result = np.empty_like(values)
+    for promised, is_right in ((noise, True), (TooSure(noise.keys, noise.scales, DIM), False)):
+        add_and_round(values, promised, slice(0, 1), grids, result)
+        assert np.array_equal(result, expected) == is_right
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("amount", [1.0, 1.7])
+def test_releases_are_rounded_exactly(law: str, amount: float):
+    """Through the function that adds noise, for more numbers than it handles at once."""
+    scales = [0.7, 1.0, 30.0]
+    sums = torch.randn(3, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    released = add_noise(sums, scales, LAWS[law][1], RECORD, RANDOM, [0, 1, 2], amount)._value.numpy()
+    if law == "laplace" and amount != 1:
+        return  # sums of several Laplace draws are not known as real numbers
+    noise = noise_of(law, [scale * math.sqrt(amount) for scale in scales])
+    grids = np.array([[2.0 ** (math.ceil(math.log2(scale)) - 20)] for scale in scales])
+    assert np.array_equal(released, rounded_in_multiple_precision(sums.numpy(), noise, grids))
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_few_numbers_need_multiple_precision(law: str):
+    """Some in ten million: a cost that is not noticed."""
+    count = 40 * 2**16
+    dim = count // 4
+    noise = LAWS[law][0](keys_of(4, round_index=1), [1.0] * 4, dim)
+    repaired = []
+    for row in range(4):
+        result = np.empty((1, dim))
+        values = np.zeros((1, dim))
+        repaired.append(add_and_round(values, noise, slice(row, row + 1), np.array([[2.0**-20]]), result))
+        assert np.isfinite(result).all()
+    assert sum(repaired) <= 10  # one or two are expected
+
+
+def test_sums_that_are_no_numbers_stay_none_and_disturb_no_others():
+    noise = noise_of("gaussian", [1.0, 1.0])
+    grids = np.full((2, 1), 2.0**-20)
+    values = np.zeros((2, DIM))
+    result, disturbed = np.empty_like(values), np.empty_like(values)
+    add_and_round(values, noise, slice(0, 2), grids, result)
+    values[0, 3] = math.nan
+    add_and_round(values, noise, slice(0, 2), grids, disturbed)
+    assert math.isnan(disturbed[0, 3])
+    disturbed[0, 3] = result[0, 3]
+    assert np.array_equal(result, disturbed)
+
+
+@dataclass(frozen=True)
+class Undecided(GaussianRows):
+    """A stream without further bits."""
+
+    def interval(self, row: int, column: int, extra: int) -> Interval | None:
+        return super().interval(row, column, 0)
+
+
+def test_what_is_never_decided_is_not_released():
+    noise = Undecided(keys_of(1), [1.0], DIM)
+    with pytest.raises(PrivacyError, match="not decided"):
+        add_and_round(np.zeros((1, DIM)), noise, slice(0, 1), np.array([[2.0**-70]]), np.empty((1, DIM)))
+
+
+class Custom(fp.Gaussian):
+    """A subclass may draw anything."""
+
+
+def test_a_subclass_is_not_taken_for_the_gaussian():
+    processor = torch.device("cpu")
+    assert is_rounded_exactly(fp.Gaussian(), processor, 1.5, None)
+    assert is_rounded_exactly(fp.Laplace(), processor, 1.0, None)
+    assert not is_rounded_exactly(fp.Laplace(), processor, 1.5, None)
+    assert not is_rounded_exactly(Custom(), processor, 1.0, None)
+    assert not is_rounded_exactly(fp.Gaussian(), torch.device("meta"), 1.0, None)
+    assert not is_rounded_exactly(fp.Gaussian(), processor, 1.0, NoiseHistory(Factor((0.5,))))
+    sums = torch.zeros(1, 100_000, dtype=torch.float64)
+    exact, custom = (
+        add_noise(sums, [1.0], mechanism, replace(RECORD, round=7), RANDOM, [0])._value
+        for mechanism in (fp.Gaussian(), Custom())
+    )
+    assert torch.equal(exact, custom)  # none of so few numbers is undecided
+
+
+# noise of pairs, between organisations
+
+
+class Secrets:
+    """The secrets of all pairs, as whoever holds both ends would know them."""
+
+    def pair_secret(self, i: int, j: int, purpose: str) -> bytes:
+        return hashlib.blake2b(f"{min(i, j)}/{max(i, j)}/{purpose}".encode(), digest_size=32).digest()
+
+
+PAIRS = Pairs(ratio=3.0, colluders=1, secrets="complete")
+
+
+def own_pairs(client: int, count: int, pairs: Pairs = PAIRS) -> OwnPairsNoise:
+    noise = noise_of_own_pairs([0.7] * count, pairs, RECORD, RANDOM, range(count), client, DIM, Secrets())
+    assert noise is not None
+    return noise
+
+
+@pytest.mark.parametrize("fineness", [20, 36])
+def test_a_row_with_the_noise_of_its_pairs_is_rounded_exactly(fineness: int):
+    noise = SumOfNoise(GaussianRows(keys_of(1), [0.7], DIM), own_pairs(2, 5))
+    values = np.random.default_rng(2).normal(size=(1, DIM))
+    grids = np.array([[2.0**-fineness]])
+    result = np.empty_like(values)
+    repaired = add_and_round(values, noise, slice(0, 1), grids, result)
+    assert np.array_equal(result, rounded_in_multiple_precision(values, noise, grids))
+    assert (repaired > 10) == (fineness == 36)
+
+
+def test_both_ends_of_a_pair_have_the_same_real_number():
+    first, second = own_pairs(0, 2), own_pairs(1, 2)
+    assert np.array_equal(first.approximate(slice(0, 1)).draws, -second.approximate(slice(0, 1)).draws)
+    for column in range(30):
+        low, high = first.interval(0, column, 1)
+        other_low, other_high = second.interval(0, column, 1)
+        assert (low, high) == (mpmath.libmp.mpf_neg(other_high), mpmath.libmp.mpf_neg(other_low))
+
+
+def test_noise_of_pairs_is_that_of_float64_and_of_nobody_else():
+    """The same streams as with the float64 code, over the graph of those who share secrets."""
+    edges = ((0, 2), (1, 2), (2, 3))
+    graph = Pairs(ratio=3.0, colluders=1, secrets="some", edges=edges)
+    for pairs, count in ((PAIRS, 5), (graph, 5)):
+        noise = own_pairs(2, count, pairs).approximate(slice(0, 1))
+        zeros = torch.zeros(1, DIM, dtype=torch.float64)
+        float64 = with_noise_of_own_pairs(zeros, [0.7] * count, pairs, RECORD, RANDOM, range(count), [2], Secrets())
+        assert np.abs(noise.draws - float64.numpy()).max() < 1e-13
+    assert noise_of_own_pairs([0.7] * 5, graph, RECORD, RANDOM, range(5), 4, DIM, Secrets()) is None
+
+
+def test_noise_of_pairs_is_never_left_out():
+    """Where sums are not rounded exactly, it is refused instead of forgotten."""
+    zeros = torch.zeros(1, DIM, dtype=torch.float64)
+    added = add_noise(zeros, [0.7], fp.Gaussian(), RECORD, RANDOM, [2], pair_noise=own_pairs(2, 5))._value
+    assert float(added.std()) == pytest.approx(0.7 * math.sqrt(1 + 4 * 9), rel=0.05)
+    with pytest.raises(PrivacyError, match="rounded exactly only"):
+        add_noise(zeros, [0.7], Custom(), RECORD, RANDOM, [2], pair_noise=own_pairs(2, 5))
+
+
+# what the bounds are made of
+
+
+@pytest.mark.parametrize("side", [1, -1])
+@pytest.mark.parametrize(
+    ("value", "error", "gap", "is_certain"),
+    [
+        (0.0, 0.01, 0.011, True),
+        (0.0, 0.01, 0.009, False),
+        (2.0**33, 0.0, 2.0**-18, True),
+        (2.0**33, 0.0, 2.0**-22, False),  # the sum of such numbers is wrong by 2^-20
+        (2.0**60, 0.01, 0.011, True),
+        (2.0**60, 0.01, 0.009, False),
+    ],
+)
+def test_sums_near_a_boundary_are_uncertain_on_both_sides(
+    side: int, value: float, error: float, gap: float, is_certain: bool
+):
+    noise = np.array([[0.1, side * (0.5 - gap), 0.2]])
+    result = np.empty((1, 3))
+    uncertain = _round_sums(np.full((1, 3), value), noise, np.ones((1, 1)), np.full((1, 1), error), 1.0, result)
+    assert uncertain.tolist() == ([] if is_certain else [[0, 1]])
+    assert result.tolist() == [[value] * 3]
+
+
+def test_undecided_numbers_have_the_noise_of_their_own_row():
+    noise = noise_of("gaussian", [1.0, 1.0, 1.0])
+    grids, values = np.array([[2.0**-50]]), np.zeros((1, DIM))
+    result = np.empty_like(values)
+    assert add_and_round(values, noise, slice(2, 3), grids, result) == DIM
+    assert np.abs(result - noise.approximate(slice(2, 3)).draws).max() < 2.0**-45
+
+
+def test_the_bounds_of_sums_are_sums_of_bounds():
+    own, pairs = GaussianRows(keys_of(1), [0.7], DIM), own_pairs(2, 5)
+    parts = [Keystream(key).bounded_normal(DIM, pairs.deviation) for key in pairs.keys]
+    together = pairs.approximate(slice(0, 1))
+    assert len(parts) == 4 and together.largest >= sum(part.largest for part in parts)
+    assert together.errors.item() > sum(part.error for part in parts)
+    total, alone = SumOfNoise(own, pairs).approximate(slice(0, 1)), own.approximate(slice(0, 1))
+    assert total.largest == alone.largest + together.largest
+    assert total.errors.item() > (alone.errors + together.errors).item()
+
+
+def test_a_pair_has_one_noise_whatever_attempt_either_end_is_at():
+    later = replace(RANDOM, attempt=9)
+    noise = noise_of_own_pairs([0.7] * 5, PAIRS, RECORD, later, range(5), 2, DIM, Secrets())
+    assert noise == own_pairs(2, 5)

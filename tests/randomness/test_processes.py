@@ -1,0 +1,135 @@
+"""Two processes never share a noise stream: forks, copies, and generators of the operating system that repeat."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import secrets
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import fedpriv as fp
+from fedpriv.errors import PrivacyError
+from fedpriv.privacy.mechanisms import add_noise
+from fedpriv.privacy.record import Record
+from fedpriv.randomness.streams import Randomness, new_secret
+
+RECORD = Record(0, "gradient", 0, "gaussian", 1.0, "sample", "replace_one")
+
+
+def in_a_fork(work: Callable[[], bytes]) -> bytes:
+    """What a forked process answers."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writer, work())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    answer = os.read(reader, 65536)
+    os.close(reader)
+    os.waitpid(child, 0)
+    return answer
+
+
+def noise_of(randomness: Randomness) -> bytes:
+    zeros = torch.zeros(1, 10, dtype=torch.float64)
+    try:
+        return add_noise(zeros, [1.0], fp.Gaussian(), RECORD, randomness, [0])._value.numpy().tobytes()
+    except PrivacyError as error:
+        return str(error).encode()
+
+
+def test_a_fork_after_seeding_draws_no_noise():
+    torch.set_num_threads(1)
+    randomness = Randomness(0)
+    assert len(noise_of(randomness)) == 80
+    assert b"has a copy of it with the same noise" in in_a_fork(lambda: noise_of(randomness))
+
+
+def test_a_run_that_is_forked_stops_in_the_child_and_goes_on_in_the_parent():
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(0)
+    datasets = [
+        torch.utils.data.TensorDataset(torch.randn(9, 5, generator=generator), torch.arange(9) % 3) for _ in range(3)
+    ]
+    clients = fp.make_clients(torch.nn.Linear(5, 3), torch.nn.CrossEntropyLoss(), datasets)
+    training = fp.Training(clients, fp.gradient_descent(0.1), fp.Privacy(epsilon=3), rounds=2)
+    rounds = iter(training)
+    next(rounds)
+
+    def second_round() -> bytes:
+        try:
+            next(rounds)
+        except fp.FedprivError as error:
+            return str(error).encode()
+        return b"released"
+
+    assert b"with the same noise" in in_a_fork(second_round)
+    next(rounds)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda randomness: randomness.keys("noise", 0, 0, [0]),
+        lambda randomness: randomness.stream("noise"),
+        lambda randomness: randomness.stream("spread"),
+        lambda randomness: randomness.pair_key(0, 1, 0, 0),
+    ],
+)
+def test_every_kind_of_noise_is_refused_to_a_fork_and_public_draws_are_not(draw: Callable[[Randomness], object]):
+    randomness = pickle.loads(pickle.dumps(Randomness(0)))
+    draw(randomness)
+
+    def in_child() -> bytes:
+        randomness.stream("cohort")
+        try:
+            draw(randomness)
+        except PrivacyError:
+            return b"refused"
+        return b"drawn"
+
+    assert in_a_fork(in_child) == b"refused"
+
+
+def test_the_processes_of_a_run_which_are_sent_its_seeds_share_its_noise():
+    torch.set_num_threads(1)
+    randomness = Randomness(0)
+    sent = pickle.dumps(randomness)
+    assert pickle.loads(sent) == randomness
+    assert in_a_fork(lambda: noise_of(pickle.loads(sent))) == noise_of(randomness)
+
+
+def test_a_run_that_begins_in_a_fork_has_noise_of_its_own():
+    torch.set_num_threads(1)
+    answers = {in_a_fork(lambda: noise_of(Randomness(0))) for _ in range(3)} | {noise_of(Randomness(0))}
+    assert {len(answer) for answer in answers} == {80} and len(answers) == 4
+
+
+def test_clones_whose_generator_repeats_have_other_secrets(monkeypatch: pytest.MonkeyPatch):
+    """As after a snapshot of a virtual machine: each clone reads the same bytes, in the same order."""
+    tape = [os.urandom(32) for _ in range(8)]
+
+    def clone() -> bytes:
+        bits = iter(tape)
+        monkeypatch.setattr(secrets, "token_bytes", lambda size: next(bits))
+        return b"".join(new_secret().to_bytes(16, "big") for _ in range(4))
+
+    drawn = [in_a_fork(clone) for _ in range(3)] + [clone()]
+    assert {len(secret) for secret in drawn} == {64} and len({*drawn}) == 4
+
+
+def test_a_generator_that_stands_still_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(secrets, "token_bytes", bytes)
+    with pytest.raises(PrivacyError, match="repeats itself"):
+        new_secret()
+
+
+def test_secrets_are_fair_bits():
+    drawn = [new_secret() for _ in range(2000)]
+    ones = sum(secret.bit_count() for secret in drawn)
+    assert max(drawn) < 2**128 and abs(ones - 128_000) < 5 * 256**0.5 * 2000**0.5 / 2
