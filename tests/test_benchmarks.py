@@ -27,6 +27,7 @@ RUNS = {
     "speed/durability.py": ["--clients", "3", "--rounds", "2", "--folder", "OUT"],
     "speed/exact_noise.py": ["--smoke", "--repeats", "1", "--markdown", "OUT/exact.md"],
     "speed/nodes.py": ["--only", "6"],
+    "speed/sites.py": ["--sites", "2", "--parameters", "100", "--rounds", "2", "--markdown", "OUT/sites.md"],
     "speed/pairs.py": ["--clients", "10", "--dim", "20"],
     "speed/whole_runs.py": ["--smoke", "--markdown", "OUT/runs.md"],
     "speed/startup.py": ["--repeats", "0", "--only", "import fedpriv.config"],
@@ -100,7 +101,7 @@ def data(tmp_path_factory):
     return folder
 
 
-SLOW = {"reproduce/mnist_tracking.py", "speed/processes.py", "speed/borders.py"}  # start processes that train
+SLOW = {"reproduce/mnist_tracking.py", "speed/processes.py", "speed/borders.py", "speed/sites.py"}  # start processes that train
 
 
 @pytest.mark.parametrize("script", [pytest.param(s, marks=[pytest.mark.slow] if s in SLOW else []) for s in RUNS])

@@ -45,7 +45,13 @@ class _Below(Function):
         """Saves nothing: what autograd records is the function's own operations."""
 
     @staticmethod
-    def vmap(info: _Info, in_dims: Sequence[int | None], function: Any, count: int, *tensors: Tensor) -> Any:  # noqa: ANN401
+    def vmap(  # pyright: ignore[reportIncompatibleMethodOverride] - torch passes what `forward` takes
+        info: _Info,
+        in_dims: Sequence[int | None],
+        function: Any,  # noqa: ANN401
+        count: int,
+        *tensors: Tensor,
+    ) -> Any:  # noqa: ANN401
         """Moves this vmap's dimension to the front, and goes on with the next vmap, or with the function."""
         moved: list[Tensor] = []
         for index, (tensor, dim) in enumerate(zip(tensors, in_dims[2:], strict=True)):

@@ -49,8 +49,8 @@ def cell_functions(linear: Linear) -> dict[object, Callable[..., object]]:
 
     def plain_cell(activate: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
         def cell(x: Tensor, hidden: Tensor, *weights: Tensor) -> Tensor:
-            w_ih, w_hh, b_ih, b_hh = (*weights, None, None)[:4]
-            outer, inner = products(x, hidden, w_ih, w_hh, b_ih, b_hh)
+            w_ih, w_hh, *biases = weights
+            outer, inner = products(x, hidden, w_ih, w_hh, *biases)
             return activate(outer + inner)
 
         return cell

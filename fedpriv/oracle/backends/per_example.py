@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, nullcontext
 
 import torch
@@ -184,6 +184,7 @@ class PerExample(ABC):
         return min(self._chunk or self._cache_sizes[norm.norm], self._cache_sizes[norm.norm])
 
     def _exact_sum(self, params: Tensor, batch: Batch, anchor: Tensor | None) -> tuple[Tensor, Tensor]:
+        sums = None
         if not self._example_by_example:
             with _draws_saved(params.device) as restore_draws:
                 try:
@@ -194,7 +195,7 @@ class PerExample(ABC):
                     # outputs that are no tensors are computed one example at a time, which torch may not batch
                     restore_draws()
                     self._example_by_example = True
-        if self._example_by_example:
+        if sums is None or self._example_by_example:
             sums = self._sums_of_gradients(params, batch, anchor)
         if not is_on_cpu(sums):
             # 1 for a client with any broken example: to count them one has to wait for the device
@@ -284,7 +285,7 @@ def in_cache(size: int, mebibytes: int = 16) -> int:
 
 
 @contextmanager
-def _draws_saved(device: torch.device) -> Iterator[Callable[[], None]]:
+def _draws_saved(device: torch.device) -> Generator[Callable[[], None]]:
     """Yields a function that takes back torch's random draws since, so that a failed attempt changes no later draw."""
     generators = torch_generators(device)
     states = [generator.get_state() for generator in generators]

@@ -69,8 +69,8 @@ class RecurrentRecorder:
         layers = {getattr(torch, mode): self._function(mode) for mode in _GATES}
         return {
             **layers,
-            torch._pack_padded_sequence: self._pack,  # noqa: SLF001 - what torch.nn.utils.rnn calls
-            torch._pad_packed_sequence: self._pad,  # noqa: SLF001
+            torch._pack_padded_sequence: self._pack,  # pyright: ignore[reportPrivateImportUsage]  # noqa: SLF001 - what torch.nn.utils.rnn calls
+            torch._pad_packed_sequence: self._pad,  # pyright: ignore[reportPrivateImportUsage]  # noqa: SLF001
             Tensor.__getitem__: self._first_size,
         }
 
