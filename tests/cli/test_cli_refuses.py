@@ -11,7 +11,7 @@ from commands import DIGITS, SMALL, refused, trained
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("rounds=-3", "rounds = -3: must be a whole number, at least 1"),
+        ("rounds=-3", "rounds = -3: must be a whole number from 1 to 1 000 000"),
         ("privacy.clip.bound=0", "privacy.clip.bound = 0: must be a positive, finite number"),
         ("privacy.delta=0", "privacy.delta = 0: Gaussian noise needs delta > 0"),
         ("network.cohort.fixed=6", "network.cohort.fixed = 6: there are only 5 clients"),
