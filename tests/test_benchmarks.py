@@ -101,7 +101,12 @@ def data(tmp_path_factory):
     return folder
 
 
-SLOW = {"reproduce/mnist_tracking.py", "speed/processes.py", "speed/borders.py", "speed/sites.py"}  # start processes that train
+SLOW = {
+    "reproduce/mnist_tracking.py",
+    "speed/processes.py",
+    "speed/borders.py",
+    "speed/sites.py",
+}  # start processes that train
 
 
 @pytest.mark.parametrize("script", [pytest.param(s, marks=[pytest.mark.slow] if s in SLOW else []) for s in RUNS])

@@ -118,7 +118,17 @@ class Checkpoint:
             head: str | None = payload.pop("head", None)
             words: dict[str, str] = json.loads(zlib.decompress(bytes.fromhex(payload.pop("words"))))
             return Checkpoint(head=head, words=words, **payload)
-        except (RuntimeError, KeyError, TypeError, EOFError, ValueError, OSError, zlib.error, UnpicklingError) as error:
+        except (
+            RuntimeError,
+            LookupError,
+            AttributeError,
+            TypeError,
+            EOFError,
+            ValueError,
+            OSError,
+            zlib.error,
+            UnpicklingError,
+        ) as error:
             reason = (str(error) or "it ends too early").split(". ")[0].splitlines()[0]  # torch's messages are long
             raise FedprivError(f"{path} cannot be read ({reason}); restore it or start the run anew") from error
 

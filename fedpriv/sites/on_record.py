@@ -62,7 +62,7 @@ class SessionState:
             return cls()
         try:
             return cls(**torch.load(io.BytesIO(files.read(path)), weights_only=True))
-        except (RuntimeError, TypeError, EOFError, UnpicklingError) as error:
+        except (RuntimeError, LookupError, AttributeError, TypeError, ValueError, EOFError, UnpicklingError) as error:
             raise FedprivError(f"{path} cannot be read: this site cannot go on in that federation") from error
 
 
