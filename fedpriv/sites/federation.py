@@ -298,7 +298,7 @@ class Federation:
             notices = [AbsenceNotice.model_validate(notice) for notice in public_facts["notices"]]
             counters = [ReplyCounter.model_validate(counter) for counter in public_facts["counters"]]
             progress = initial.restored({**initial.stored(), **stored})
-        except (RuntimeError, KeyError, TypeError, ValueError, EOFError, UnpicklingError) as error:
+        except (RuntimeError, LookupError, AttributeError, TypeError, ValueError, EOFError, UnpicklingError) as error:
             raise FedprivError(f"{path} cannot be read; choose another folder") from error
         if plan != self.terms.hash:
             raise FedprivError(f"{path} is of another federation; choose another folder")
