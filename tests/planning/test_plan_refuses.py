@@ -13,7 +13,6 @@ RUN = Path(__file__).parents[1] / "run.yaml"
 FAR = "log.metrics.far=torch.nn.functional:cross_entropy"
 FEDAVG = "strategy={name: fedavg, learning_rate: 1}"
 REFUSED = {
-    r"compute\.backend = 'ghost': is not for bfloat16": ["compute={precision: bfloat16, backend: ghost}"],
     r"compute\.dtype = 'float64': with compute\.precision": ["compute={precision: bfloat16, dtype: float64}"],
     r"compute\.precision = 'bfloat16': is shown for unit sample": [
         "compute.precision=bfloat16",
@@ -50,5 +49,6 @@ def test_a_plan_refuses_what_its_run_refuses_in_the_same_words(said: str) -> Non
 def test_a_plan_takes_what_its_run_takes() -> None:
     """What a metric gives for examples that are made up is not asked."""
     stop = ["log.metrics.far=math:hypot", "log.stop={metric: far, better: lower}"]
-    for taken in (stop, ["log.stop.metric=loss"], ["compute.precision=bfloat16"]):
+    ghost = ["compute={precision: bfloat16, backend: ghost}"]
+    for taken in (stop, ["log.stop.metric=loss"], ["compute.precision=bfloat16"], ghost):
         assert forecast(load_config(RUN, taken)).releases == 30
