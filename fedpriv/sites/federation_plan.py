@@ -22,7 +22,7 @@ from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.streams import Randomness
 from fedpriv.settings.checks import Count, checked
 from fedpriv.sites.descriptor import SiteDescriptor
-from fedpriv.sites.unsupported import check_settings
+from fedpriv.sites.unsupported import check_settings, with_listed_links
 from fedpriv.storage import strict_yaml
 
 PLAN_SECTIONS = ("model", "loss", "problem", "strategy", "privacy", "network", "rounds", "seed")
@@ -138,6 +138,7 @@ def propose(config: Config, cards: Sequence[SiteDescriptor], like: PublicDataInf
     Raises:
         ConfigError: settings do not fit the sites, or no noise reaches the target.
     """
+    config = with_listed_links(config, len(cards))
     check_settings(config, len(cards))
     if config.seed is None:
         seed = secrets.randbits(62)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -27,6 +28,27 @@ _LOG = logging.getLogger(__name__)
 _ROUNDED = 1 + 1e-6  # a price that is computed again differs by rounding
 _registry_lock = threading.Lock()  # guards `_locks`
 _locks: dict[Path, threading.RLock] = {}
+
+
+@dataclass(frozen=True)
+class NodeSession:
+    """What the node of a site needs to take part in a plan on a graph.
+
+    Attributes:
+        terms: The plan.
+        number: The site's number in it.
+        folder: The folder of the plan, inside the site's.
+        signing_key: The site's Ed25519 key, with which its messages are signed.
+        last_answered: The last round whose reply is on the disk, from where it is repeated at no price; -1 for none.
+        check: Raises FedprivError once another process has taken the site's folder over.
+    """
+
+    terms: ResolvedPlan
+    number: int
+    folder: Path
+    signing_key: bytes
+    last_answered: int
+    check: Callable[[], None]
 
 
 @checked("site")
@@ -160,12 +182,40 @@ class Site:
     def answer(self, question: bytes) -> bytes:
         """Returns the reply to a question; a refusal if this site does not answer it. It raises nothing.
 
-        The same question again gets the same reply, and is charged once.
+        The same question again gets the same reply, and is charged once. Under a plan on a graph nobody but the site's
+        own node (`fedpriv.sites.peers`) may ask: others only get what the node sends to its neighbours.
         """
         with self._lock:
-            return self._answer(question)
+            return self._answer(question, from_node=False)
 
-    def _answer(self, question: bytes) -> bytes:
+    def answer_node(self, question: bytes) -> bytes:
+        """Returns the reply to a question of this site's own node, under a plan on a graph; see `answer`."""
+        with self._lock:
+            return self._answer(question, from_node=True)
+
+    def node_session(self, plan: str) -> NodeSession:
+        """Returns what the node of this site needs to take part in a plan on a graph.
+
+        Raises:
+            ConfigError: there is no such plan, or it has a server.
+            LedgerError: the site's budget file has no reservation of the plan.
+        """
+        if plan not in self.plans:
+            raise ConfigError("plan", plan, "the site has accepted no plan of this hash")
+        with self._lock:
+            member = self._member(plan)
+            if not member.terms.is_graph:
+                raise ConfigError("plan.network.topology", "star", "has a server: the site answers it, and is no node")
+            return NodeSession(
+                terms=member.terms,
+                number=member.number,
+                folder=self._folder.run(self.plans[plan]),
+                signing_key=self._folder.signing_key,
+                last_answered=self._folder.session_state(self.plans[plan]).round,
+                check=self._folder.check,
+            )
+
+    def _answer(self, question: bytes, *, from_node: bool) -> bytes:
         plan = ""
         round_index = 0
         try:
@@ -174,7 +224,10 @@ class Site:
             round_index = request.round
             if plan not in self.plans:
                 return _refusal("", round_index, "other_plan")
-            reply = self._member(plan).answer(request)
+            member = self._member(plan)
+            if member.terms.is_graph is not from_node:
+                return _refusal("", round_index, "other_plan")
+            reply = member.answer(request)
             if isinstance(reply, bytes):
                 return reply
             return pack(reply)
