@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from scipy import sparse
-from sites_in_memory import NAMES, Everyones, config_of, like, sites_of
+from sites_in_memory import NAMES, config_of, like, sites_of
 
 from fedpriv.clients.population import Population
 from fedpriv.config.building import load_data, make_population
@@ -28,6 +28,7 @@ from fedpriv.privacy.record import Record
 from fedpriv.randomness.agreement import AgreedSecrets
 from fedpriv.randomness.streams import Randomness
 from fedpriv.sites import FederationPlan, Site, propose
+from fedpriv.sites.messages import unpack_response
 from fedpriv.sites.peers.neighbours import Patience
 from fedpriv.sites.peers.node import Node
 from fedpriv.sites.peers.node_report import NodeRound
@@ -82,6 +83,7 @@ class Peers:
     wire: Wire
     now: float = 0.0
     reports: dict[int, list[NodeRound]] = field(default_factory=dict)
+    streams: dict[tuple[int, int], Randomness] = field(default_factory=dict)  # of each site in each round
 
     @property
     def nodes(self) -> dict[int, Node]:
@@ -95,6 +97,8 @@ class Peers:
         """Start a site's node, again if it was killed."""
         if number not in self.sites:
             self.sites[number] = Site(self.folder / NAMES[number])
+        self.sites[number].prepare()
+        self.remember_streams(number)
         self.wire.nodes[number] = Node(
             self.sites[number],
             self.proposal.hash,
@@ -103,6 +107,20 @@ class Peers:
             clock=lambda: self.now,
             on_round=self.reports.setdefault(number, []).append,
         )
+
+    def remember_streams(self, number: int) -> None:
+        """Note the random streams of each round that a site answers: they are others after a restart."""
+        site = self.sites[number]
+        answer = site.answer_node
+
+        def noted(question: bytes) -> bytes:
+            reply = answer(question)
+            content = unpack_response(reply, self.terms.widths[1])
+            if content.message is not None:
+                self.streams.setdefault((number, content.round), site._member(self.proposal.hash)._randomness)
+            return reply
+
+        site.answer_node = noted
 
     def kill(self, number: int) -> None:
         """End a node and its site at once: nothing but its folder is left."""
@@ -162,6 +180,17 @@ def peers(folder: Path, *overrides: str, epsilon: float | Sequence[float] = 50.0
     return made
 
 
+@dataclass(frozen=True)
+class RecordedStreams(Randomness):
+    """The streams of all sites, of which each has its own alone: what nobody has."""
+
+    streams: Mapping[tuple[int, int], Randomness] = field(default_factory=dict)
+
+    def _keys(self, purpose, round_index, index, clients):
+        for client in clients:
+            yield next(iter(self.streams[client, round_index]._keys(purpose, round_index, index, [client])))
+
+
 class RecordedGraph(Graph):
     """A graph whose active nodes and links in each round are those that nodes have reported; the rest stays at home."""
 
@@ -169,7 +198,7 @@ class RecordedGraph(Graph):
 
     def participants(self, round_index: int, randomness: Randomness) -> torch.Tensor:
         super().participants(round_index, randomness)
-        planned = {node: row for node, row in zip(self._cohort.tolist(), self.current.toarray(), strict=True)}
+        planned = dict(zip(self._cohort.tolist(), self.current.toarray(), strict=True))
         order = self._cohort.tolist()
         active, up = self.found.released(round_index), self.found.up(round_index)
         weights = torch.zeros(len(active), len(active), dtype=torch.float64)
@@ -207,7 +236,7 @@ def in_one_process(found: Peers) -> tuple[torch.Tensor, list[Record]]:
     """The run that one process makes of the same plan, with the seeds of all and the links that were up."""
     terms = found.terms
     members = [found.sites[number]._member(terms.hash) for number in range(len(NAMES))]
-    randomness = Everyones(terms.seed, 0, 0, terms.hash, tuple(member._randomness for member in members))
+    randomness = RecordedStreams(terms.seed, 0, 0, terms.hash, found.streams)
     config = found.config.model_copy(update={"seed": terms.seed})
     clients = make_population(config, load_data(config))
     population = Population(clients)

@@ -35,9 +35,9 @@ class Question:
 class LinkTable:
     """A node's links in the current round.
 
-    Of the two ends of a link, the one with the smaller number decides, and writes to its disk that the link is up before
-    it says so; the other one follows. A follower that does not learn the decision closes the round without the link, and
-    remembers the doubt; it asks nothing else of the decider before the doubt is settled.
+    Of the two ends of a link, the one with the smaller number decides, and writes to its disk that the link is up
+    before it says so; the other one follows. A follower that does not learn the decision closes the round without the
+    link, and remembers the doubt; it asks nothing else of the decider before the doubt is settled.
 
     Args:
         neighbours: The node's neighbours, by number.
@@ -101,7 +101,7 @@ class LinkTable:
             elif is_repeated and each.is_decider and other not in self.doubts:
                 link.is_unanswered = True
             elif each.is_lost:
-                link.close("no_reply")
+                link.close(self._silence(other))
             each.pinged_at = float("-inf")
             self.links[other] = link
 
@@ -196,19 +196,14 @@ class LinkTable:
 
     def give_up(self, now: float) -> bool:
         """Closes the links of neighbours that are not waited for any longer; returns whether there were any."""
-        longest = self._patience.later * (2 + len(self.neighbours))
         has_closed = False
         for other, link in self.links.items():
             each = link.neighbour
             if link.status != "open":
                 continue
             is_overdue = each.is_overdue(self._began_at, now, self._patience)
-            is_stuck = each.was_seen and now - max(self._began_at, each.moved_at) > longest
-            if is_overdue or is_stuck:
-                why = "no_reply"
-                if other in self.doubts:
-                    why = "unsettled"
-                link.close(why)
+            if is_overdue or self._is_stuck(each, now):
+                link.close(self._silence(other))
                 self.lose(each)
             elif not link.is_unanswered and each.away:
                 link.close(each.away)
@@ -216,6 +211,19 @@ class LinkTable:
                 link.close("absent")
             has_closed |= link.status != "open"
         return has_closed
+
+    def _silence(self, other: int) -> str:
+        """Returns why the link to a neighbour that does not answer is down, in one word."""
+        if other in self.doubts:
+            return "unsettled"
+        return "no_reply"
+
+    def _is_stuck(self, each: Neighbour, now: float) -> bool:
+        """Whether a neighbour that says that it waits for others has done so for longer than they can take."""
+        longest = self._patience.later * (2 + len(self.neighbours))
+        if each.at == 0:
+            longest += self._patience.first  # it may wait for a site that has never been there
+        return each.was_seen and now - max(self._began_at, each.moved_at) > longest
 
     def lose(self, each: Neighbour) -> None:
         """Waits for a neighbour no longer, until it says something."""

@@ -9,7 +9,8 @@
 | `down` | decider | the link does not count in that round, for ever |
 | `later` | decider | not decided yet: ask again |
 
-Of the two ends of a link, the site with the smaller number decides and the other one follows (docs/design/0009-peers.md).
+Of the two ends of a link, the site with the smaller number decides and the other one follows
+(docs/design/0009-peers.md).
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class PeerMessage:
 
 
 def pack(message: PeerMessage, key: bytes) -> bytes:
-    """Returns the bytes of a message, signed with the sender's Ed25519 key, 32 bytes; equal messages have equal bytes."""
+    """Returns the bytes of a message, signed with the sender's Ed25519 key, 32 bytes; equal messages, equal bytes."""
     facts = {name: getattr(message, name) for name in sorted(_FACTS)}
     signature = Ed25519PrivateKey.from_private_bytes(key).sign(_signed_content(facts, message.row))
     if message.row is None:

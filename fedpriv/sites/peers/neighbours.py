@@ -27,6 +27,9 @@ class Patience:
     ping: float = 0.25
 
 
+DEFAULT_PATIENCE = Patience()
+
+
 @dataclass
 class Neighbour:
     """A neighbour on the graph, as its last messages show it.

@@ -26,7 +26,7 @@ from fedpriv.sites.messages import MalformedMessage, TrainRequest, unpack_respon
 from fedpriv.sites.messages import pack as pack_request
 from fedpriv.sites.peers.link_table import LinkTable, Question
 from fedpriv.sites.peers.messages import Away, Kind, PeerMessage, pack, unpack
-from fedpriv.sites.peers.neighbours import Neighbour, Patience
+from fedpriv.sites.peers.neighbours import DEFAULT_PATIENCE, Neighbour, Patience
 from fedpriv.sites.peers.node_folder import NodeFolder, NodeState
 from fedpriv.sites.peers.node_report import NeighbourReport, NodeRound, RoundStatus
 from fedpriv.sites.peers.round_links import NodeNetwork, PlannedLinks
@@ -64,7 +64,7 @@ class Node:
         plan: str,
         transport: Transport,
         *,
-        patience: Patience = Patience(),
+        patience: Patience = DEFAULT_PATIENCE,
         test: Dataset[Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
         on_round: Callable[[NodeRound], object] = lambda report: None,
@@ -155,7 +155,7 @@ class Node:
         return b""
 
     def greet(self) -> None:
-        """Asks the neighbours that are not there whether they are back; at the end, all that may still need this node."""
+        """Asks absent neighbours whether they are back; at the end, all neighbours that may still need this node."""
         with self._lock:
             questions: dict[int, Question] = {}
             now = self._clock()

@@ -1,4 +1,4 @@
-"""What a node keeps on its disk between rounds: its state, and for each follower the last round in which the link was up.
+"""What a node keeps on its disk between rounds: its state, and the last round in which each follower's link was up.
 
 All values are the site's own releases, what neighbours sent, and public facts.
 """
