@@ -1,4 +1,4 @@
-"""Nodes that are killed, late, cut off or out of budget: the others go on, and both ends of a link agree that it was up."""
+"""Nodes that are killed, late, cut off or out of budget: the others go on, and both ends of each link agree."""
 
 from __future__ import annotations
 
