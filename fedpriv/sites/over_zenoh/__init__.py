@@ -1,0 +1,1 @@
+"""Questions and replies over Eclipse Zenoh (zenoh.io), the extra `fedpriv[zenoh]`."""

@@ -1,0 +1,224 @@
+"""Opens Zenoh sessions that hear only known parties: mutual TLS, access by certificate name, bounded messages.
+
+A star and a graph use the same link. Whoever answers declares a queryable for a key expression, whoever asks calls
+`session.get` with it, and each names the other's certificate:
+
+    site = open_link(Link(connect=["tls/server.example.org:7447"], credentials=mine, max_bytes=n,
+                          askers={"coordinator": ["fedpriv/site/north"]}))
+    server = open_link(Link(listen=["tls/0.0.0.0:7447"], credentials=mine, max_bytes=n,
+                            answerers={"north": ["fedpriv/site/north"]}))
+
+All sessions are peers that neither search for others nor forward messages, so that two sites which are connected to the
+same server do not reach each other. Close a session explicitly (`with`): a process that only ends may stay.
+
+Zenoh checks the name in a certificate and who signed it. It does not compare public keys, and where it connects it also
+accepts the public authorities of the web. `signatures.py` binds each message to the public keys that a plan names.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.errors import ConfigError, FedprivError
+
+if TYPE_CHECKING:
+    import zenoh
+
+_ADDRESS = re.compile(r"(?P<protocol>tls|tcp)/(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})")
+_RETRY = {"period_init_ms": 200, "period_max_ms": 2000, "period_increase_factor": 2}  # of a connection that was lost
+_BATCH = 65535  # bytes; a message up to this length is not fragmented, so no smaller limit can be set
+_STALLED = 20_000_000  # microseconds for which a full link may not move before it is closed
+_SESSIONS = 32  # connections beyond the known parties', for those whose certificates are still to be checked
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """The PEM files with which a party proves who it is.
+
+    Attributes:
+        authority: Certificates of the authorities that sign the others' certificates.
+        certificate: This party's certificate, followed by those between it and the authority.
+        key: Its private key.
+    """
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+    def check(self) -> None:
+        """Checks that the files exist and that nobody else can read the private key.
+
+        Raises:
+            FedprivError: a file is missing, or others can read the key.
+        """
+        for path in (self.authority, self.certificate, self.key):
+            if not path.is_file():
+                raise FedprivError(f"{path} is missing: mutual TLS needs authority, certificate and private key")
+        if self.key.stat().st_mode & 0o077:
+            raise FedprivError(f"{self.key} can be read by others: chmod go= {self.key}, and make a new key")
+
+
+@dataclass(frozen=True)
+class Link:
+    """The settings of a session: addresses, credentials, and who may send what.
+
+    Attributes:
+        credentials: Files for mutual TLS; None for plain TCP, which only addresses of this machine may use.
+        max_bytes: The longest message that is received, in bytes; longer ones are dropped while they arrive.
+        connect: Addresses to connect to, such as `tls/server.example.org:7447`. Lost connections are made again.
+        listen: Addresses to listen on, such as `tls/0.0.0.0:7447`.
+        askers: For each certificate name (common name), the key expressions on which it may ask this party.
+        answerers: For each certificate name, the key expressions on which this party asks it.
+    """
+
+    credentials: Credentials | None
+    max_bytes: int
+    connect: Sequence[str] = ()
+    listen: Sequence[str] = ()
+    askers: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    answerers: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The certificate names of all parties that may send something."""
+        return sorted({*self.askers, *self.answerers})
+
+
+def open_link(link: Link) -> zenoh.Session:
+    """Opens a session with these settings. It returns at once: the order in which parties start does not matter.
+
+    Raises:
+        ConfigError: an address cannot be used, or is of another machine and there are no credentials.
+        FedprivError: Zenoh is not installed, a credential cannot be used, or an address is in use.
+    """
+    for address in (*link.connect, *link.listen):
+        check_address(address, link.credentials)
+    if link.credentials is not None:
+        link.credentials.check()
+    try:
+        import zenoh
+    except ImportError:
+        raise FedprivError("Zenoh is not installed: pip install 'fedpriv[zenoh]'") from None
+    config = zenoh.Config()
+    for name, value in session_settings(link).items():
+        config.insert_json5(name, json.dumps(value))
+    try:
+        return zenoh.open(config)
+    except zenoh.ZError as error:
+        addresses = ", ".join([*link.listen, *link.connect])
+        raise FedprivError(f"no session at {addresses}: {error}") from None
+
+
+def check_address(address: str, credentials: Credentials | None) -> None:
+    """Refuses addresses that Zenoh would read as settings, and plain TCP to anything but this machine.
+
+    Raises:
+        ConfigError: the address cannot be used.
+    """
+    match = _ADDRESS.fullmatch(address)
+    if match is None or int(match["port"]) > 65535:
+        raise ConfigError("address", address, "write it as tls/HOST:PORT, or tcp/127.0.0.1:PORT on this machine alone")
+    if match["protocol"] == "tls":
+        if credentials is None:
+            raise ConfigError("address", address, "TLS needs a certificate: make one with `fedpriv site keys`")
+        return
+    if credentials is not None:
+        raise ConfigError("address", address, "with certificates use tls/, not tcp/, which does not encrypt")
+    if not _is_loopback(match["host"].strip("[]")):
+        raise ConfigError("address", address, "is not this machine alone: use tls/ with certificates on both sides")
+
+
+def _is_loopback(host: str) -> bool:
+    """Returns True if only this machine can use the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def session_settings(link: Link) -> dict[str, Any]:
+    """Returns Zenoh's settings by their paths (https://zenoh.io/docs/manual/configuration)."""
+    settings: dict[str, Any] = {
+        "mode": "peer",
+        "connect/endpoints": [*link.connect],
+        "listen/endpoints": [*link.listen],
+        # connect in the background for as long as it takes; fail at once if an address cannot be listened on
+        "connect/timeout_ms": -1,
+        "connect/exit_on_failure": False,
+        "connect/retry": _RETRY,
+        "listen/timeout_ms": 0,
+        "listen/exit_on_failure": True,
+        # nobody is searched for, and nobody is told where others are
+        "scouting/multicast/enabled": False,
+        "scouting/gossip/enabled": False,
+        "scouting/delay": 0,
+        "adminspace/enabled": False,
+        # shared memory would pass messages by TLS
+        "transport/shared_memory/enabled": False,
+        "transport/unicast/max_sessions": len(link.names) + _SESSIONS,
+        "transport/link/rx/max_message_size": max(link.max_bytes, _BATCH),
+        "transport/link/tx/queue/congestion_control/block/wait_before_close": _STALLED,
+    }
+    credentials = link.credentials
+    if credentials is None:
+        return {**settings, "transport/link/protocols": ["tcp"]}
+    return {
+        **settings,
+        "transport/link/protocols": ["tls"],
+        "transport/link/tls": {
+            "root_ca_certificate": str(credentials.authority),
+            "enable_mtls": True,
+            "verify_name_on_connect": True,
+            "close_link_on_expiration": True,
+            "listen_certificate": str(credentials.certificate),
+            "listen_private_key": str(credentials.key),
+            "connect_certificate": str(credentials.certificate),
+            "connect_private_key": str(credentials.key),
+        },
+        "access_control": access_rules(link),
+    }
+
+
+def access_rules(link: Link) -> dict[str, Any]:
+    """Returns Zenoh's access control: everything is denied, but for each party's questions and replies."""
+    rules: list[dict[str, Any]] = []
+    subjects: list[dict[str, Any]] = []
+    policies: list[dict[str, Any]] = []
+    for number, name in enumerate(link.names):
+        # what arrives from this party, and what is sent to it
+        messages = [
+            (["query"], "ingress", link.askers.get(name, ())),
+            (["reply", "declare_queryable"], "egress", link.askers.get(name, ())),
+            (["query"], "egress", link.answerers.get(name, ())),
+            (["reply", "declare_queryable"], "ingress", link.answerers.get(name, ())),
+        ]
+        identifiers: list[str] = []
+        for kinds, flow, keys in messages:
+            if keys:
+                identifiers.append(f"rule{len(rules)}")
+                rules.append(
+                    {
+                        "id": identifiers[-1],
+                        "messages": kinds,
+                        "flows": [flow],
+                        "permission": "allow",
+                        "key_exprs": [*keys],
+                    }
+                )
+        subjects.append({"id": f"party{number}", "cert_common_names": [name]})
+        policies.append({"rules": identifiers, "subjects": [f"party{number}"]})
+    return {
+        "enabled": True,
+        "default_permission": "deny",
+        "rules": rules,
+        "subjects": subjects,
+        "policies": policies,
+    }
