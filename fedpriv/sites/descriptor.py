@@ -14,6 +14,18 @@ from fedpriv.settings.checks import Count
 KIND, SIGNING = "x25519:", "ed25519:"
 
 
+class CertificatePin(Section):
+    """The certificate that a plan binds a party to, whoever signs it.
+
+    Attributes:
+        common_name: The name in its subject, by which the transport knows the party.
+        public_key: `sha256:` and the SHA-256 of its public key (SubjectPublicKeyInfo), 64 hexadecimal digits.
+    """
+
+    common_name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f]+$")]
+    public_key: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+
+
 class SiteDescriptor(Section):
     """The public facts of a site: its card.
 
@@ -23,6 +35,7 @@ class SiteDescriptor(Section):
         size_declared: Whether that number does not depend on the true one.
         public_key: Public half of the site's X25519 key: `x25519:` and 64 hexadecimal digits.
         signing_key: Public half of the Ed25519 key that signs its absence: `ed25519:` and 64 hexadecimal digits.
+        certificate: The certificate with which it connects to others; None for a transport that needs none.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
@@ -30,6 +43,7 @@ class SiteDescriptor(Section):
     size_declared: bool
     public_key: Annotated[str, Field(pattern=r"^x25519:[0-9a-f]{64}$")]
     signing_key: Annotated[str, Field(pattern=r"^ed25519:[0-9a-f]{64}$")]
+    certificate: CertificatePin | None = None
 
     @property
     def key(self) -> bytes:

@@ -21,7 +21,7 @@ from fedpriv.planning.plan import make_plan, with_neighbours
 from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.streams import Randomness
 from fedpriv.settings.checks import Count, checked
-from fedpriv.sites.descriptor import SiteDescriptor
+from fedpriv.sites.descriptor import CertificatePin, SiteDescriptor
 from fedpriv.sites.unsupported import check_settings, with_listed_links
 from fedpriv.storage import strict_yaml
 
@@ -52,6 +52,7 @@ class Document(Section):
         settings: The sections `PLAN_SECTIONS` of a configuration, with the noise multiplier filled in.
         example: What one example looks like.
         sites: Everybody's card, in the order of their numbers.
+        coordinator: The certificate of the server; None for a transport that needs none.
     """
 
     fedpriv_plan: Literal[1]
@@ -59,6 +60,7 @@ class Document(Section):
     settings: dict[str, Any]
     example: Example
     sites: Annotated[list[SiteDescriptor], Field(min_length=1, max_length=10_000)]
+    coordinator: CertificatePin | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,24 @@ class FederationPlan:
         for field in ("name", "public_key", "signing_key"):
             if len({getattr(card, field) for card in plan.cards}) < len(plan.cards):
                 raise ConfigError(f"plan.sites.{field}", "the same twice", "every site has one of its own")
+        plan._check_certificates()
         return plan
+
+    def _check_certificates(self) -> None:
+        """Checks that all parties have a certificate of their own, or none has one.
+
+        Raises:
+            ConfigError: some have one and others have none, or two have the same name or key.
+        """
+        pins = [card.certificate for card in self.cards] + [self.document.coordinator]
+        certificates = [pin for pin in pins if pin is not None]
+        if certificates and len(certificates) < len(pins):
+            missing = [card.name for card in self.cards if card.certificate is None]
+            fix = "all sites and the coordinator need one, or none: run `fedpriv site keys` and `fedpriv federate keys`"
+            raise ConfigError("plan.certificates", f"none of {(missing or ['the coordinator'])[0]}", fix)
+        for field in ("common_name", "public_key"):
+            if len({getattr(pin, field) for pin in certificates}) < len(certificates):
+                raise ConfigError(f"plan.certificates.{field}", "the same twice", "every party has one of its own")
 
     @property
     def cards(self) -> Sequence[SiteDescriptor]:
@@ -127,13 +146,19 @@ class FederationPlan:
 
 
 @checked("propose")
-def propose(config: Config, cards: Sequence[SiteDescriptor], like: PublicDataInfo) -> FederationPlan:
+def propose(
+    config: Config,
+    cards: Sequence[SiteDescriptor],
+    like: PublicDataInfo,
+    coordinator: CertificatePin | None = None,
+) -> FederationPlan:
     """Makes a plan for these sites, with noise that reaches the configuration's target epsilon.
 
     Args:
         config: The settings; their data section is not used.
         cards: The cards of all sites, in the order of their numbers.
         like: What one example looks like.
+        coordinator: The certificate of the server; None for a transport that needs none.
 
     Raises:
         ConfigError: settings do not fit the sites, or no noise reaches the target.
@@ -160,6 +185,7 @@ def propose(config: Config, cards: Sequence[SiteDescriptor], like: PublicDataInf
         "settings": settings,
         "example": example,
         "sites": [card.model_dump(mode="json") for card in cards],
+        "coordinator": None if coordinator is None else coordinator.model_dump(mode="json"),
     }
     text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
     return FederationPlan.read(text)

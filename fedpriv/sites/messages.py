@@ -28,7 +28,8 @@ Code = Literal[
     "failed",
 ]
 """Why a site does not answer. Nothing else leaves the site: the text of an error may hold data."""
-_OVERHEAD = 4096  # bytes of names and numbers beside a row
+OVERHEAD = 4096
+"""Bytes of names and numbers beside a row, at most."""
 _FACTS = {"plan", "round", "code", "notices"}
 
 
@@ -107,13 +108,28 @@ def unpack_response(data: bytes, width: int) -> TrainResponse:
     Raises:
         MalformedMessage: the bytes are neither.
     """
-    if len(data) > 4 * width + _OVERHEAD:
+    if len(data) > 4 * width + OVERHEAD:
         raise MalformedMessage("too long")
     plan, round_index, code, row, notices = _unpack(data)
     known_code = next((allowed for allowed in get_args(Code) if allowed == code), None)
     if (row is None) == (code is None) or code != known_code or (row is not None and len(row) != width):
         raise MalformedMessage("a reply has a row of its width, or a known code")
     return TrainResponse(plan, round_index, row, known_code, notices)
+
+
+def plan_of(data: bytes) -> str:
+    """Returns the hash of the plan that a message names, without reading its numbers.
+
+    Raises:
+        MalformedMessage: the bytes are no message.
+    """
+    try:
+        plan = _read_facts(data)["plan"]
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        raise MalformedMessage("not a message") from error
+    if not isinstance(plan, str):
+        raise MalformedMessage("facts of another kind")
+    return plan
 
 
 def _unpack(data: bytes) -> tuple[str, int, str | None, Tensor | None, tuple[AbsenceNotice, ...]]:

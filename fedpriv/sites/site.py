@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from fedpriv.data.base import size
@@ -15,7 +14,7 @@ from fedpriv.privacy.accounting.plan_filter import UnplannedRelease
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.settings.checks import checked
 from fedpriv.sites.absence_notice import AbsenceNotice, InvalidNotice
-from fedpriv.sites.descriptor import SiteDescriptor
+from fedpriv.sites.descriptor import CertificatePin, SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.messages import Code, MalformedMessage, TrainResponse, pack, unpack_request
 from fedpriv.sites.plan_filter import planned_records
@@ -101,16 +100,29 @@ class Site:
             name=options.name,
             size=public_size,
             size_declared=options.public_size is not None,
-            **site_folder.public_keys,
+            public_key=site_folder.public_keys["public_key"],
+            signing_key=site_folder.public_keys["signing_key"],
         )
         site_folder.write_card(card)
         site_folder.close()
         return cls(folder)
 
-    @cached_property
+    @property
     def card(self) -> SiteDescriptor:
         """The public facts of this site."""
         return SiteDescriptor.model_validate_json((self._folder.path / "card.json").read_bytes())
+
+    def set_certificate(self, pin: CertificatePin) -> SiteDescriptor:
+        """Writes the site's certificate on its card, for plans to come; returns the card.
+
+        Raises:
+            FedprivError: another object has taken the folder over.
+        """
+        with self._lock:
+            self._folder.check()
+            card = self.card.model_copy(update={"certificate": pin})
+            self._folder.write_card(card)
+        return card
 
     @property
     def budget(self) -> SiteBudget:
@@ -275,6 +287,11 @@ class Site:
     def plans(self) -> Mapping[str, FederationPlan]:
         """The plans that this site has accepted, by their hash."""
         return {proposal.hash: proposal for proposal in self._folder.accepted}
+
+    def terms(self, plan: str) -> ResolvedPlan:
+        """Returns the resolved plan with this hash, which the site has accepted."""
+        with self._lock:
+            return self._member(plan).terms
 
     def _member(self, plan: str) -> SiteSession:
         """Returns the session of an accepted plan, which the first call starts.

@@ -1,0 +1,271 @@
+"""Keys, signing requests and certificates (X.509) for mutual TLS between organisations.
+
+A party makes a private key and a signing request. An authority signs it: the organisation's, or one that the owner of
+the federation makes. A plan names each certificate by its common name and its public key, so that it is the same
+whoever signs, and a renewed certificate of the same key needs no new plan.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.sites.descriptor import CertificatePin
+from fedpriv.sites.over_zenoh.link import Credentials
+from fedpriv.sites.over_zenoh.signatures import fingerprint, read_private_key
+from fedpriv.storage import files
+
+KEY, REQUEST, CERTIFICATE, AUTHORITY = "key.pem", "request.pem", "certificate.pem", "authority.pem"
+_AUTHORITY_KEY = "authority_key.pem"  # in the folder of the authority alone
+_CLOCKS = timedelta(hours=1)  # by which clocks may differ
+
+
+def make_request(folder: Path, name: str, hosts: Sequence[str] = ()) -> CertificatePin:
+    """Makes a private key and a signing request in a folder that its owner alone can read.
+
+    Args:
+        folder: Where `key.pem` and `request.pem` are written; made if there is none.
+        name: Common name of the certificate.
+        hosts: Names and IP addresses under which others connect to this party; none if it only connects to others.
+
+    Returns:
+        What a plan says about the certificate.
+
+    Raises:
+        FedprivError: the folder has a key already.
+    """
+    if (folder / KEY).exists():
+        raise FedprivError(f"{folder / KEY} exists; a plan may name it, so remove it yourself if you want another key")
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = x509.CertificateSigningRequestBuilder().subject_name(_name(name))
+    if hosts:
+        builder = builder.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+    request = builder.sign(key, SHA256())
+    _write_private(folder, KEY, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    files.write_whole(folder / REQUEST, request.public_bytes(Encoding.PEM))
+    return CertificatePin(common_name=name, public_key=fingerprint(key.public_key()))
+
+
+def make_authority(folder: Path, name: str, days: int) -> str:
+    """Makes an authority that signs certificates: `authority.pem` for everybody, `authority_key.pem` for its owner.
+
+    Returns:
+        The fingerprint of its public key.
+
+    Raises:
+        FedprivError: the folder has an authority already.
+    """
+    if (folder / _AUTHORITY_KEY).exists():
+        raise FedprivError(f"{folder / _AUTHORITY_KEY} exists; choose another folder for a new authority")
+    key = ec.generate_private_key(ec.SECP256R1())
+    usage = x509.KeyUsage(
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=True,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    builder = _builder(_name(name), _name(name), key.public_key(), days)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(usage, critical=True)
+    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    certificate = builder.sign(key, SHA256())
+    _write_private(folder, _AUTHORITY_KEY, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    files.write_whole(folder / AUTHORITY, certificate.public_bytes(Encoding.PEM))
+    return fingerprint(key.public_key())
+
+
+def sign_request(authority: Path, request: Path, days: int) -> tuple[x509.Certificate, Path]:
+    """Signs a request with an authority that `make_authority` has made.
+
+    Args:
+        authority: The folder of the authority.
+        request: The signing request, PEM.
+        days: For how many days the certificate is valid; not longer than the authority's.
+
+    Returns:
+        The certificate, and the file in `authority` to which it was written.
+
+    Raises:
+        FedprivError: a file cannot be read, or the request is not signed by its own key.
+    """
+    issuer = read_certificate(authority / AUTHORITY)
+    key = read_private_key(authority / _AUTHORITY_KEY)
+    try:
+        asked = x509.load_pem_x509_csr(request.read_bytes())
+    except ValueError as error:
+        raise FedprivError(f"{request} is no signing request in PEM ({error})") from None
+    if not asked.is_signature_valid:
+        raise FedprivError(f"{request} is not signed by its own key: ask for another one")
+    name = _common_name(asked.subject, request)
+    public_key = asked.public_key()
+    builder = _builder(_name(name), issuer.subject, public_key, days, issuer.not_valid_after_utc)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    usage = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
+    builder = builder.add_extension(x509.ExtendedKeyUsage(usage), critical=False)
+    # of what the request asks for, the names of hosts only: never to be an authority itself
+    hosts = hosts_of(asked.extensions)
+    if hosts:
+        builder = builder.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
+    certificate = builder.add_extension(identifier, critical=False).sign(key, SHA256())
+    path = authority / f"{_file_name(name)}.pem"
+    files.write_whole(path, certificate.public_bytes(Encoding.PEM))
+    return certificate, path
+
+
+def install(folder: Path, certificate: Path, authority: Path, key: Path | None = None) -> CertificatePin:
+    """Copies a certificate, the authority's, and maybe a key into a folder, as `credentials_in` reads them.
+
+    Args:
+        folder: The folder, which has the private key that `make_request` made, if `key` is None.
+        certificate: The signed certificate, followed by those between it and the authority, PEM.
+        authority: The authority's certificate, PEM.
+        key: The private key, PEM; None for the one in the folder.
+
+    Returns:
+        What a plan says about the certificate.
+
+    Raises:
+        FedprivError: a file cannot be read, or the certificate is of another key.
+    """
+    if key is None:
+        private = read_private_key(folder / KEY)
+    else:
+        private = read_private_key(key)
+    pin = pin_of(certificate)
+    if fingerprint(private.public_key()) != pin.public_key:
+        raise FedprivError(f"{certificate} is the certificate of another private key: sign {folder / REQUEST} again")
+    read_certificate(authority)
+    if key is not None:
+        _write_private(folder, KEY, key.read_bytes())
+    files.write_whole(folder / CERTIFICATE, certificate.read_bytes())
+    files.write_whole(folder / AUTHORITY, authority.read_bytes())
+    return pin
+
+
+def credentials_in(folder: Path, pin: CertificatePin) -> Credentials:
+    """Returns the files for mutual TLS in a folder.
+
+    Args:
+        folder: The folder that `install` has filled.
+        pin: What the plan says about the certificate.
+
+    Raises:
+        FedprivError: a file is missing, the certificate is not the plan's, or is not valid today.
+    """
+    credentials = Credentials(folder / AUTHORITY, folder / CERTIFICATE, folder / KEY)
+    credentials.check()
+    actual = pin_of(credentials.certificate)
+    if actual != pin:
+        raise FedprivError(
+            f"{credentials.certificate} is of {actual.common_name}, key {actual.public_key[:23]}...; the plan names "
+            f"{pin.common_name}, key {pin.public_key[:23]}...: use the key that the plan names, or make a new plan"
+        )
+    certificate = read_certificate(credentials.certificate)
+    if not certificate.not_valid_before_utc <= datetime.now(UTC) <= certificate.not_valid_after_utc:
+        valid = f"{certificate.not_valid_before_utc:%Y-%m-%d} to {certificate.not_valid_after_utc:%Y-%m-%d}"
+        raise FedprivError(
+            f"{credentials.certificate} is valid from {valid}: have {REQUEST} signed again; the plan stays as it is"
+        )
+    return credentials
+
+
+def pin_of(certificate: Path) -> CertificatePin:
+    """Returns what a plan says about a certificate: its common name and the fingerprint of its public key.
+
+    Raises:
+        FedprivError: it cannot be read, or has no common name.
+    """
+    first = read_certificate(certificate)
+    return CertificatePin(
+        common_name=_common_name(first.subject, certificate), public_key=fingerprint(first.public_key())
+    )
+
+
+def read_certificate(path: Path) -> x509.Certificate:
+    """Reads the first certificate of a PEM file.
+
+    Raises:
+        FedprivError: there is none.
+    """
+    try:
+        return x509.load_pem_x509_certificates(path.read_bytes())[0]
+    except ValueError as error:
+        raise FedprivError(f"{path} holds no certificate in PEM ({error})") from None
+
+
+def hosts_of(extensions: x509.Extensions) -> Sequence[str]:
+    """Returns the host names and IP addresses of a request or certificate."""
+    try:
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    addresses = [str(address) for address in names.get_values_for_type(x509.IPAddress)]
+    return [*names.get_values_for_type(x509.DNSName), *addresses]
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, public_key: PublicKeyTypes, days: int, latest: datetime | None = None
+) -> x509.CertificateBuilder:
+    """Returns a certificate of these names that is valid from now on for some days, and not after `latest`."""
+    now = datetime.now(UTC)
+    end = now + timedelta(days=days)
+    if latest is not None:
+        end = min(end, latest)
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer)
+    builder = builder.public_key(public_key).serial_number(x509.random_serial_number())  # pyright: ignore[reportArgumentType]
+    return builder.not_valid_before(now - _CLOCKS).not_valid_after(end)
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _common_name(name: x509.Name, path: Path) -> str:
+    values = [str(attribute.value) for attribute in name.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    if len(values) != 1:
+        raise FedprivError(
+            f"{path} has {len(values)} common names in its subject: access goes by that name, give it one"
+        )
+    return values[0]
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(host)
+    except ValueError:
+        raise ConfigError("host", host, "give a host name in ASCII letters, or an IP address") from None
+
+
+def _file_name(common_name: str) -> str:
+    """Returns a file name for a common name, which another organisation chose."""
+    return "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in common_name)[:64]
+
+
+def _write_private(folder: Path, name: str, content: bytes) -> None:
+    """Writes a file that its owner alone can read, as `write_whole` makes all files."""
+    folder.mkdir(0o700, parents=True, exist_ok=True)
+    files.write_whole(folder / name, content)

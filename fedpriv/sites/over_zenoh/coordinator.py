@@ -1,0 +1,151 @@
+"""The server's end: asks all sites of a round at once, and brings back the replies that come in time."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from fedpriv.sites.federation_plan import FederationPlan
+from fedpriv.sites.over_zenoh.certificates import credentials_in
+from fedpriv.sites.over_zenoh.link import Link, open_link
+from fedpriv.sites.over_zenoh.signatures import BadSignature, read_private_key
+from fedpriv.sites.over_zenoh.star import Signer, check_transport, log_connections, message_limit, question_key
+from fedpriv.sites.resolved_plan import ResolvedPlan
+
+if TYPE_CHECKING:
+    import zenoh
+
+_LOG = logging.getLogger(__name__)
+_POLL = 0.005  # seconds
+_MAX_THREADS = 128
+
+
+class OverZenoh:
+    """Transport over Zenoh: sites connect to this session, and are asked by name.
+
+    Args:
+        proposal: The plan.
+        listen: Addresses to listen on, such as `tls/0.0.0.0:7447`.
+        keys: Folder with the server's certificate; None for plain TCP on this machine alone.
+        wait: Seconds for a reply.
+        grace: Seconds to wait for a site whose connection is lost, once each time that it is lost.
+
+    Raises:
+        ConfigError: an address is of another machine and there is no certificate, or the plan has none.
+        FedprivError: a certificate is not the plan's, or an address is in use.
+    """
+
+    def __init__(
+        self, proposal: FederationPlan, listen: Sequence[str], keys: Path | None, *, wait: float, grace: float
+    ) -> None:
+        check_transport(proposal, has_tls=keys is not None)
+        self._names = [card.name for card in proposal.cards]
+        self._keys = [question_key(proposal.hash, name) for name in self._names]
+        self._wait = wait
+        self._grace = grace
+        self._away: set[int] = set()  # sites that were waited for, and did not return
+
+        credentials = None
+        private_key = None
+        coordinator = proposal.document.coordinator
+        if keys is not None and coordinator is not None:
+            credentials = credentials_in(keys, coordinator)
+            private_key = read_private_key(credentials.key)
+        answerers: dict[str, Sequence[str]] = {}
+        self._signers: list[Signer] = []
+        for card, key in zip(proposal.cards, self._keys, strict=True):
+            pinned = None
+            if card.certificate is not None:
+                pinned = card.certificate.public_key
+                answerers[card.certificate.common_name] = [key]
+            self._signers.append(Signer(private_key, pinned, key))
+
+        limit = message_limit(ResolvedPlan.of(proposal))
+        self._session = open_link(Link(credentials, limit, listen=listen, answerers=answerers))
+        log_connections(self._session, answerers)
+        self._queriers = [self._session.declare_querier(key) for key in self._keys]
+        self._pool = ThreadPoolExecutor(min(len(self._keys), _MAX_THREADS), thread_name_prefix="ask")
+
+    def wait_for_all(self, seconds: float) -> Sequence[str]:
+        """Waits until all sites are connected, at most so many seconds; returns the names of those that are not."""
+        missing = self._wait_for(range(len(self._keys)), seconds)
+        self._away |= missing
+        return [self._names[site] for site in sorted(missing)]
+
+    def ask(self, questions: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        """See `Transport`."""
+        # a site that is started again comes back; one that was waited for is asked again when it is back
+        missing = self._wait_for({*questions} - self._away, self._grace)
+        for site in questions:
+            if self._is_connected(site):
+                self._away.discard(site)
+            elif site in missing:
+                _LOG.warning("%s is not connected; rounds go on without it until it is", self._names[site])
+                self._away.add(site)
+        asked = [site for site in questions if site not in self._away]
+        replies = self._pool.map(lambda site: self._ask(site, questions[site]), asked)
+        return {site: reply for site, reply in zip(asked, replies, strict=True) if reply is not None}
+
+    def close(self) -> None:
+        """Ends all connections."""
+        self._session.close()
+        self._pool.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _is_connected(self, site: int) -> bool:
+        return self._queriers[site].matching_status
+
+    def _wait_for(self, sites: Collection[int], seconds: float) -> set[int]:
+        """Waits until these sites are connected; returns those that are not after so many seconds."""
+        deadline = time.monotonic() + seconds
+        while True:
+            missing = {site for site in sites if not self._is_connected(site)}
+            if not missing or time.monotonic() >= deadline:
+                return missing
+            time.sleep(_POLL)
+
+    def _ask(self, site: int, question: bytes) -> bytes | None:
+        """Returns the reply of a site; None if none comes in time that it has signed."""
+        import zenoh
+
+        signer = self._signers[site]
+        replies = self._session.get(
+            self._keys[site],
+            payload=question,
+            attachment=signer.sign_question(question),
+            timeout=self._wait,
+            # whoever else answers under this name keeps nobody from hearing the site
+            target=zenoh.QueryTarget.ALL,
+            consolidation=zenoh.ConsolidationMode.NONE,
+        )
+        for reply in replies:
+            data, signature = _read(reply)
+            if data is None:
+                continue
+            try:
+                signer.check_reply(signature, question, data)
+            except BadSignature as error:
+                _LOG.warning("a reply under the name of %s was ignored: %s", self._names[site], error)
+                continue
+            return data
+        return None
+
+
+def _read(reply: zenoh.Reply) -> tuple[bytes | None, bytes]:
+    """Returns the bytes of a reply and its signature; None for an error, such as the end of the time."""
+    sample = reply.ok
+    if sample is None:
+        return None, b""
+    attachment = sample.attachment
+    if attachment is None:
+        return sample.payload.to_bytes(), b""
+    return sample.payload.to_bytes(), attachment.to_bytes()

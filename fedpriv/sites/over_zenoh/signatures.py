@@ -1,0 +1,112 @@
+"""Signs questions and replies with the private key of a certificate; checks them against the key that a plan names.
+
+TLS shows that somebody whom an authority vouches for is at the other end. This shows that it is the party of the plan,
+even if the authority signed two certificates of one name. A signature is a JSON object beside the message: the public
+key, whose fingerprint must be the plan's, and the signature of the message's digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec, padding
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_der_public_key,
+    load_pem_private_key,
+)
+
+from fedpriv.errors import FedprivError
+
+PrivateKey = ec.EllipticCurvePrivateKey | Ed25519PrivateKey | RSAPrivateKey
+MAX_SIGNATURE_BYTES = 4096  # of the JSON object; one of an RSA key of 4096 bits has 2200
+_PURPOSE = b"fedpriv message 1\n"  # no other use of the key signs something that begins so
+_PSS = padding.PSS(padding.MGF1(SHA256()), padding.PSS.DIGEST_LENGTH)
+
+
+class BadSignature(FedprivError):
+    """Raised for a message that the party of the plan has not signed."""
+
+
+def sign(key: PrivateKey, *messages: bytes) -> bytes:
+    """Returns the signature of some messages together, such as a question and its reply, as bytes of JSON."""
+    content = _signed_content(messages)
+    if isinstance(key, ec.EllipticCurvePrivateKey):
+        signature = key.sign(content, ec.ECDSA(SHA256()))
+    elif isinstance(key, RSAPrivateKey):
+        signature = key.sign(content, _PSS, SHA256())
+    else:
+        signature = key.sign(content)
+    return json.dumps({"key": _encoded(key.public_key()).hex(), "signature": signature.hex()}).encode()
+
+
+def check_signature(signature: bytes, pinned: str, *messages: bytes) -> None:
+    """Checks that the owner of a key has signed these messages.
+
+    Args:
+        signature: What `sign` returned.
+        pinned: The fingerprint of the key, as the plan has it.
+        messages: The messages, in the order in which they were signed.
+
+    Raises:
+        BadSignature: it has not.
+    """
+    if len(signature) > MAX_SIGNATURE_BYTES:
+        raise BadSignature("a signature is short")
+    try:
+        fields = json.loads(signature)
+        key = load_der_public_key(bytes.fromhex(fields["key"]))
+        signed = bytes.fromhex(fields["signature"])
+    except (ValueError, TypeError, KeyError, RecursionError, UnsupportedAlgorithm):
+        raise BadSignature("no signature") from None
+    if fingerprint(key) != pinned:
+        raise BadSignature("signed with another key than the plan's")
+    content = _signed_content(messages)
+    try:
+        if isinstance(key, ec.EllipticCurvePublicKey):
+            key.verify(signed, content, ec.ECDSA(SHA256()))
+        elif isinstance(key, RSAPublicKey):
+            key.verify(signed, content, _PSS, SHA256())
+        elif isinstance(key, Ed25519PublicKey):
+            key.verify(signed, content)
+        else:
+            raise BadSignature("a key of this kind signs nothing here")
+    except InvalidSignature:
+        raise BadSignature("not the signature of this message") from None
+
+
+def fingerprint(public_key: PublicKeyTypes) -> str:
+    """Returns `sha256:` and the SHA-256 of a public key (its SubjectPublicKeyInfo), as key pins have it (RFC 7469)."""
+    return f"sha256:{hashlib.sha256(_encoded(public_key)).hexdigest()}"
+
+
+def read_private_key(path: Path) -> PrivateKey:
+    """Reads the private key of a certificate.
+
+    Raises:
+        FedprivError: the file holds no private key without a password, or one of another kind.
+    """
+    try:
+        key = load_pem_private_key(path.read_bytes(), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise FedprivError(f"{path} holds no private key in PEM without a password ({error})") from None
+    if not isinstance(key, PrivateKey):
+        raise FedprivError(f"{path} holds a key of another kind: use ECDSA, Ed25519 or RSA")
+    return key
+
+
+def _encoded(public_key: PublicKeyTypes) -> bytes:
+    return public_key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _signed_content(messages: tuple[bytes, ...]) -> bytes:
+    """Returns what is signed: a fixed prefix and the digest of each message, whose number it fixes."""
+    return _PURPOSE + b"".join(hashlib.sha256(message).digest() for message in messages)

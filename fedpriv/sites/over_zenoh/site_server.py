@@ -1,0 +1,150 @@
+"""A site's end: connects outwards to the servers of its plans, and answers the questions that they have signed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.sites.federation_plan import FederationPlan
+from fedpriv.sites.messages import MalformedMessage, plan_of
+from fedpriv.sites.over_zenoh.certificates import credentials_in
+from fedpriv.sites.over_zenoh.link import Link, open_link
+from fedpriv.sites.over_zenoh.signatures import BadSignature, PrivateKey, read_private_key
+from fedpriv.sites.over_zenoh.star import Signer, check_transport, log_connections, message_limit, question_key
+from fedpriv.sites.site import Site
+
+if TYPE_CHECKING:
+    import zenoh
+
+_LOG = logging.getLogger(__name__)
+_WAITING = 2  # questions of a plan that may wait; a newer one takes the place of the oldest
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """An accepted plan whose questions are answered."""
+
+    hash: str
+    key: str
+    signer: Signer
+
+
+class SiteServer:
+    """Answers questions that arrive over Zenoh until `close`, in a thread for each accepted plan.
+
+    Args:
+        site: The site.
+        connect: Addresses of the servers, such as `tls/server.example.org:7447`.
+        keys: Folder with the site's certificate; None for plain TCP on this machine alone.
+
+    Attributes:
+        served: Fingerprints of the plans whose questions are answered.
+
+    Raises:
+        ConfigError: an address is of another machine and there is no certificate, or no plan fits.
+        FedprivError: the certificate is not the plans'.
+    """
+
+    def __init__(self, site: Site, connect: Sequence[str], keys: Path | None) -> None:
+        self._site = site
+        self._ignored: Counter[str] = Counter()
+        proposals = _plans_for(site, has_tls=keys is not None)
+        self.served = [proposal.fingerprint for proposal in proposals]
+        credentials = None
+        private_key = None
+        pin = site.card.certificate
+        if keys is not None:
+            if pin is None:
+                raise FedprivError("the site's card names no certificate: run `fedpriv site keys`, and make a new plan")
+            credentials = credentials_in(keys, pin)
+            private_key = read_private_key(credentials.key)
+        plans = [_plan(proposal, site.card.name, private_key) for proposal in proposals]
+        askers: dict[str, list[str]] = {}
+        for proposal, plan in zip(proposals, plans, strict=True):
+            coordinator = proposal.document.coordinator
+            if coordinator is not None:
+                askers.setdefault(coordinator.common_name, []).append(plan.key)
+        limit = max(message_limit(site.terms(plan.hash)) for plan in plans)
+        self._session = open_link(Link(credentials, limit, connect=connect, askers=askers))
+        log_connections(self._session, askers)
+        for plan in plans:
+            threading.Thread(target=self._serve, args=[plan], name=f"plan {plan.hash[:8]}", daemon=True).start()
+
+    def close(self) -> None:
+        """Ends all connections."""
+        self._session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _serve(self, plan: _Plan) -> None:
+        """Answers the questions of a plan, one after another, until the session is closed."""
+        import zenoh
+
+        waiting: Any = zenoh.handlers.RingChannel(_WAITING)
+        queryable = self._session.declare_queryable(plan.key, waiting)
+        while not self._session.is_closed():
+            try:
+                query = queryable.recv()
+            except zenoh.ZError:  # the session is closed
+                return
+            with query:
+                self._answer(query, plan)
+
+    def _answer(self, query: zenoh.Query, plan: _Plan) -> None:
+        """Answers a question; one that the server of the plan has not signed gets no reply."""
+        import zenoh
+
+        question = b"" if query.payload is None else query.payload.to_bytes()
+        signature = b"" if query.attachment is None else query.attachment.to_bytes()
+        try:
+            plan.signer.check_question(signature, question)
+            if str(query.key_expr) != plan.key or plan_of(question) != plan.hash:
+                raise MalformedMessage("a question of another plan")
+        except (BadSignature, MalformedMessage) as error:
+            self._count_ignored(plan, str(error))
+            return
+        reply = self._site.answer(question)
+        try:
+            query.reply(plan.key, reply, attachment=plan.signer.sign_reply(question, reply))
+        except zenoh.ZError as error:  # the server is gone; it asks again, and gets the same bytes
+            _LOG.warning("a reply of plan %s could not be sent: %s", plan.hash[:8], error)
+
+    def _count_ignored(self, plan: _Plan, why: str) -> None:
+        """Logs an ignored question: the first, the second, the fourth and so on, so that a flood fills no log."""
+        self._ignored[plan.hash] += 1
+        count = self._ignored[plan.hash]
+        if count & (count - 1) == 0:
+            _LOG.warning("question number %d of plan %s was ignored: %s", count, plan.hash[:8], why)
+
+
+def _plans_for(site: Site, *, has_tls: bool) -> Sequence[FederationPlan]:
+    """Returns the accepted plans that this transport may serve.
+
+    Raises:
+        ConfigError: there is none; if there is exactly one, the error says what does not fit.
+    """
+    proposals = [*site.plans.values()]
+    if not proposals:
+        raise ConfigError("site", site.card.name, "has accepted no plan: fedpriv site join")
+    fitting = [proposal for proposal in proposals if (proposal.document.coordinator is not None) == has_tls]
+    if not fitting:
+        check_transport(proposals[-1], has_tls=has_tls)
+    return fitting
+
+
+def _plan(proposal: FederationPlan, name: str, private_key: PrivateKey | None) -> _Plan:
+    key = question_key(proposal.hash, name)
+    pinned = None
+    if proposal.document.coordinator is not None:
+        pinned = proposal.document.coordinator.public_key
+    return _Plan(proposal.hash, key, Signer(private_key, pinned, key))

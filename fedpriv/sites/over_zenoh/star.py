@@ -1,0 +1,111 @@
+"""What a server and its sites agree on: key expressions, what is signed, and the longest message."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from fedpriv.errors import ConfigError
+from fedpriv.sites.federation_plan import FederationPlan
+from fedpriv.sites.messages import OVERHEAD
+from fedpriv.sites.over_zenoh.signatures import MAX_SIGNATURE_BYTES, PrivateKey, check_signature, sign
+from fedpriv.sites.resolved_plan import ResolvedPlan
+
+if TYPE_CHECKING:
+    import zenoh
+
+_LOG = logging.getLogger(__name__)
+_FRAMING = 1024  # bytes that Zenoh adds to a message: key expression, identifiers, lengths
+_NOTICE = 512  # bytes of an absence notice in a question
+
+
+def question_key(plan_hash: str, site_name: str) -> str:
+    """Returns the key expression on which a site answers the questions of a plan."""
+    return f"fedpriv/{plan_hash}/{site_name}"
+
+
+def message_limit(terms: ResolvedPlan) -> int:
+    """Returns the length of the longest question or reply of a plan in bytes, with all that goes with it."""
+    received, sent = terms.widths
+    question = 4 * received + OVERHEAD + _NOTICE * len(terms.cards)
+    reply = 4 * sent + OVERHEAD
+    return max(question, reply) + MAX_SIGNATURE_BYTES + _FRAMING
+
+
+def check_transport(proposal: FederationPlan, *, has_tls: bool) -> None:
+    """Refuses plain TCP for a plan that names certificates, and TLS for one that names none.
+
+    Raises:
+        ConfigError: the plan is of the other kind.
+    """
+    if has_tls and proposal.document.coordinator is None:
+        fix = "names no certificates to check: make keys (`fedpriv site keys`, `fedpriv federate keys`) and a new plan"
+        raise ConfigError("plan", proposal.fingerprint, fix)
+    if not has_tls and proposal.document.coordinator is not None:
+        raise ConfigError(
+            "plan", proposal.fingerprint, "names certificates, so it runs over TLS alone: use tls/HOST:PORT"
+        )
+
+
+class Signer:
+    """Signs what this party sends and checks what the other party of a plan has signed.
+
+    Args:
+        key: This party's private key; None where nothing is signed, on one machine without TLS.
+        pinned: Fingerprint of the other party's public key; None where nothing is signed.
+        name: The key expression of their questions, which is signed as well.
+    """
+
+    def __init__(self, key: PrivateKey | None, pinned: str | None, name: str) -> None:
+        self._key = key
+        self._pinned = pinned
+        self._name = name.encode()
+
+    def sign_question(self, question: bytes) -> bytes:
+        """Returns the signature of a question; empty where nothing is signed."""
+        if self._key is None:
+            return b""
+        return sign(self._key, self._name, b"question", question)
+
+    def sign_reply(self, question: bytes, reply: bytes) -> bytes:
+        """Returns the signature of a reply to this question; empty where nothing is signed."""
+        if self._key is None:
+            return b""
+        return sign(self._key, self._name, b"reply", question, reply)
+
+    def check_question(self, signature: bytes, question: bytes) -> None:
+        """Checks that the other party has signed this question.
+
+        Raises:
+            BadSignature: it has not.
+        """
+        if self._pinned is not None:
+            check_signature(signature, self._pinned, self._name, b"question", question)
+
+    def check_reply(self, signature: bytes, question: bytes, reply: bytes) -> None:
+        """Checks that the other party has signed this reply to this question.
+
+        Raises:
+            BadSignature: it has not.
+        """
+        if self._pinned is not None:
+            check_signature(signature, self._pinned, self._name, b"reply", question, reply)
+
+
+def log_connections(session: zenoh.Session, known: Collection[str]) -> None:
+    """Logs who connects and who leaves, by the name in the certificate; a name that no plan has is a warning."""
+    import zenoh
+
+    def log(event: zenoh.LinkEvent) -> None:
+        name = event.link.auth_identifier
+        if event.kind == zenoh.SampleKind.PUT:
+            change = "connected"
+        else:
+            change = "disconnected"
+        if name is None or name in known:
+            _LOG.info("%s: %s, %s", change, name, event.link.dst)
+        else:
+            _LOG.warning("%s: %s, %s, which is in no plan here: it may send nothing", change, name, event.link.dst)
+
+    session.info.declare_link_events_listener(zenoh.handlers.Callback(log))
