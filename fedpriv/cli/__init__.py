@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from fedpriv import __version__
-from fedpriv.cli import federating
+from fedpriv.cli import certifying, federating, federation_runs
 from fedpriv.cli.commands import naming, promises, reading, training
 
 
@@ -84,6 +84,9 @@ def _print_version(is_given: bool) -> None:
 
 for module in (training, reading, promises, naming):
     app.add_typer(module.commands)
+for module in (federation_runs, certifying):
+    federating.site.add_typer(module.site)
+    federating.federate.add_typer(module.federate)
 app.add_typer(federating.site, name="site")
 app.add_typer(federating.federate, name="federate")
 

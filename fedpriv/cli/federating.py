@@ -1,11 +1,7 @@
-"""`fedpriv site` and `fedpriv federate`: organisations that train together, over Flower."""
+"""`fedpriv site` and `fedpriv federate`: sites, plans, and what sites accept."""
 
 from __future__ import annotations
 
-import json
-import signal
-import sys
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -18,13 +14,7 @@ federate = typer.Typer(no_args_is_help=True, help="Run the server of a federatio
 
 SiteFolder = Annotated[Path, typer.Argument(metavar="SITE", help="Folder of the site.")]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan that the server proposes.")]
-SuperLink = Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Address of Flower's SuperLink.")]
-Certificates = Annotated[
-    Path | None,
-    typer.Option("--root-certificates", metavar="PEM", help="What the server's certificate is checked with."),
-]
-_LOCAL_SUPERLINK = "127.0.0.1:8000"
-_STATUS_INTERVAL = 60.0  # seconds between status queries to the SuperLink, each of which starts a program
+TLS = "tls"  # folder of a site's certificate, in the site's
 
 
 @site.command("init")
@@ -41,8 +31,8 @@ def site_init(
     rows = {
         "site": f"{new_site.card.name}, {new_site.card.size} examples, in {folder}: keep it as safe as the data",
         "key": new_site.card.fingerprint,
-        "for the server": f"{folder / 'card.json'}, and {folder / 'node_key.pub'} to register with Flower",
-        "next": f"fedpriv site join {folder} PLAN",
+        "for the server": str(folder / "card.json"),
+        "next": f"fedpriv site keys {folder}, and the server makes a plan; on one machine alone the plan at once",
     }
     print_rows(rows)
 
@@ -82,7 +72,7 @@ def site_join(
         )
         return
     member.join(text, accept)
-    print_rows({"accepted": proposal.fingerprint, "next": f"fedpriv site run {folder} --superlink HOST:PORT"})
+    print_rows({"accepted": proposal.fingerprint, "next": f"fedpriv site run {folder} --connect tls/HOST:PORT"})
 
 
 @site.command("absent")
@@ -120,51 +110,14 @@ def site_absent(
     print_rows({"signed": f"{absent_site.card.name} is absent in {covered}", "next": f"fedpriv site run {folder}"})
 
 
-@site.command("run")
-def site_run(
-    folder: SiteFolder,
-    superlink: SuperLink = _LOCAL_SUPERLINK,
-    certificates: Certificates = None,
-    port: Annotated[int, typer.Option("--port", help="On this machine, for the SuperNode's own programs.")] = 9094,
-    allow_plugins: AllowPlugins = False,
-) -> None:
-    """Answer the questions of accepted plans, until it is stopped. Starts the site's SuperNode."""
-    from fedpriv.cli.printing import print_rows
-    from fedpriv.errors import FedprivError
-    from fedpriv.sites.over_flower.starting import supernode
-    from fedpriv.sites.site import Site
-    from fedpriv.sites.socket_server import serve, wake_after
-
-    running = Site(folder)
-    running.prepare()
-    node = supernode(folder, superlink, certificates, folder / "supernode.log", port)
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
-    )  # so that `finally` ends the SuperNode, too
-    rows = {"site": f"{running.card.name} answers; its SuperNode's log is {folder / 'supernode.log'}"}
-    rows["budget"] = f"epsilon={running.budget.epsilon:g} (delta={running.budget.delta:g}), over all plans"
-    rows["spent so far"] = f"{running.spent()}, over all plans"
-    for number, (plan, proposal) in enumerate(running.plans.items(), start=1):
-        absent = [
-            f"absent in rounds {notice.first + 1} to {notice.last + 1} ({notice.why})"
-            for notice in running.notices(plan)
-        ]
-        rows[f"plan {number}"] = "; ".join([proposal.fingerprint, *absent])
-    print_rows(rows)
-    wake_after(folder, node.wait)
-    try:
-        serve(folder, running.answer, lambda: node.poll() is None)
-    finally:
-        node.terminate()
-        node.wait()
-    raise FedprivError(f"the SuperNode ended ({node.returncode}); see {folder / 'supernode.log'}, and start again")
-
-
 @federate.command("plan")
 def federate_plan(
     config: ConfigFile,
     cards: Annotated[list[Path], typer.Argument(metavar="CARD...", help="card.json of each site, in order.")],
     folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the federation, new.")],
+    keys: Annotated[
+        Path | None, typer.Option("--keys", metavar="DIR", help="Folder of the server's certificate or its request.")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="A setting to change.")
     ] = None,
@@ -179,6 +132,7 @@ def federate_plan(
     from fedpriv.planning.pairs import forecast_of_pairs
     from fedpriv.sites.descriptor import SiteDescriptor
     from fedpriv.sites.federation_plan import propose
+    from fedpriv.sites.over_zenoh.certificates import planned_pin
     from fedpriv.sites.recording import CONFIG, PLAN
     from fedpriv.sites.resolved_plan import ResolvedPlan
     from fedpriv.storage.folder import RunFolder
@@ -187,7 +141,11 @@ def federate_plan(
     split = load_data(loaded)
     example = PublicDataInfo.of([split.test], split.n_classes)
     descriptors = [SiteDescriptor.model_validate_json(card.read_bytes()) for card in cards]
-    proposal = propose(loaded, descriptors, example)
+    if keys is None:
+        coordinator = None
+    else:
+        coordinator = planned_pin(keys)
+    proposal = propose(loaded, descriptors, example, coordinator)
     with RunFolder.new(folder) as run_folder:
         run_folder.write(CONFIG, to_yaml(loaded).encode())
         run_folder.write(PLAN, proposal.text.encode())
@@ -205,41 +163,3 @@ def federate_plan(
                     f"one site, without a signed notice: {factor:.2g} times the noise in the mean of the others"
                 )
     print_rows({**rows, "next": f"fedpriv federate run {folder}"})
-
-
-@federate.command("run")
-def federate_run(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the federation.")],
-    superlink: SuperLink = _LOCAL_SUPERLINK,
-    certificates: Certificates = None,
-    wait: Annotated[float, typer.Option("--wait", help="Seconds for a round's replies.", min=1)] = 120.0,
-    allow_plugins: AllowPlugins = False,
-) -> None:
-    """Train, or go on: on the machine of the SuperLink, which starts the server."""
-    from fedpriv.cli.printing import out, print_rows
-    from fedpriv.errors import FedprivError
-    from fedpriv.sites.over_flower.starting import run_status, start_run
-    from fedpriv.sites.recording import MODEL, RESULT, ROUNDS
-
-    run = start_run(folder, superlink, certificates, wait)
-    n_printed = 0
-    last_check = time.monotonic()
-    while True:
-        ended = (folder / RESULT).exists()
-        if (folder / ROUNDS).exists():
-            lines = (folder / ROUNDS).read_text().splitlines()
-        else:
-            lines = []
-        for line in lines[n_printed:]:
-            out.print(line)
-        n_printed = len(lines)
-        if ended:
-            break
-        if time.monotonic() - last_check > _STATUS_INTERVAL:  # Flower alone knows of a server that broke
-            last_check = time.monotonic()
-            state = run_status(run, superlink, certificates)
-            if state.startswith("finished") and not (folder / RESULT).exists():
-                raise FedprivError(f"the server ended ({state}); see: flwr log {run}")
-        time.sleep(0.5)
-    result = json.loads((folder / RESULT).read_text())
-    print_rows({name: str(value) for name, value in result.items()} | {"model": str(folder / MODEL)})

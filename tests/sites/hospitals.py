@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 import yaml
+from signed import Authority
 
 from fedpriv.clients.population import Population
 from fedpriv.clients.public_info import PublicDataInfo
@@ -59,8 +60,14 @@ class Hospitals:
         return self.folder / "server"
 
 
-def hospitals(folder: Path, budgets: Mapping[str, float]) -> Hospitals:
-    """Make all of them, with a budget over the plan's epsilon for each, 2 where none is given."""
+def hospitals(folder: Path, budgets: Mapping[str, float], authority: Authority | None = None) -> Hospitals:
+    """Make all of them, with a budget over the plan's epsilon for each, 2 where none is given.
+
+    Args:
+        folder: Where all folders are made.
+        budgets: By name of the hospital.
+        authority: Signs everybody's certificate; None for a plan without certificates.
+    """
     source = adult()
     config = load_config(CONFIG, [] if source else DIGITS)
     epsilon = config.privacy.epsilon or 0.0
@@ -76,9 +83,12 @@ def hospitals(folder: Path, budgets: Mapping[str, float]) -> Hospitals:
             told = {"name": name, "budget": limit, "data": {"name": "adult", "root": str(own)}}
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(told))
         site = Site.create(folder / name, folder / f"{name}.yaml")
+        if authority is not None:
+            authority.site(site, folder / name)
         cards.append(site.card)
         site.close()
-    plan = propose(config, cards, PublicDataInfo.of([split.test], split.n_classes))
+    coordinator = None if authority is None else authority.server(folder / "keys")
+    plan = propose(config, cards, PublicDataInfo.of([split.test], split.n_classes), coordinator)
     for name in NAMES:
         site = Site(folder / name)
         site.join(plan.text, plan.fingerprint)

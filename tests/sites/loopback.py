@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import ipaddress
-import json
-import os
-import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from parties import PATIENCE, Parties, free_port, until
 
 from fedpriv.sites.over_flower.starting import environment, program
-
-PATIENCE = 900.0  # seconds for anything: a busy machine is no failure
 
 
 def certificates(folder: Path) -> dict[str, Path]:
@@ -50,28 +44,12 @@ def certificates(folder: Path) -> dict[str, Path]:
     return found
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
-def until(what: Callable[[], Any], sends: str) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        if found := what():
-            return found
-        time.sleep(0.2)
-    raise TimeoutError(sends)
-
-
-class Loopback:
+class Loopback(Parties):
     """A SuperLink with TLS that takes registered nodes only, and sites that reach it."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.port, self.tls = folder, free_port(), certificates(folder)
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
-        self.env = {**environment(), "FLWR_HOME": str(folder / "flwr"), "OMP_NUM_THREADS": "1"}
+        super().__init__(folder, {**environment(), "FLWR_HOME": str(folder / "flwr")})
+        self.port, self.tls = free_port(), certificates(folder)
         self.env["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.05"
         secure = [
             "--ssl-ca-certfile",
@@ -109,21 +87,6 @@ class Loopback:
         words = ["federate", "run", folder, "--superlink", self.address, "--root-certificates", self.tls["ca"]]
         self.start("federation", [sys.executable, "-m", "fedpriv", *words, "--wait", 120])
 
-    def start(self, name: str, words: list[Any]) -> None:
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self.running[name] = subprocess.Popen(
-                [str(word) for word in words], stdout=log, stderr=log, env=self.env, start_new_session=True
-            )
-
-    def kill(self, name: str) -> None:
-        """End a party and all that it started, at once."""
-        process = self.running.pop(name)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-    def said(self, name: str) -> str:
-        return (self.folder / f"{name}.log").read_text(errors="replace")[-3000:]
-
     def _listens(self) -> bool:
         assert self.running["superlink"].poll() is None, self.said("superlink")
         with socket.socket() as found:
@@ -136,10 +99,4 @@ def loopback(folder: Path) -> Iterator[Loopback]:
     try:
         yield found
     finally:
-        for name in [*found.running]:
-            found.kill(name)
-
-
-def rounds_of(folder: Path) -> list[dict[str, Any]]:
-    path = folder / "rounds.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        found.end()

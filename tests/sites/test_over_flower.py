@@ -14,7 +14,8 @@ import torch
 pytest.importorskip("flwr", reason="pip install 'fedpriv[flower]' into an environment of its own")
 
 from hospitals import NAMES, accuracy_in_one_process, adult, hospitals
-from loopback import loopback, rounds_of, until
+from loopback import loopback
+from parties import rounds_of, until
 
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.reports.pages import markdown

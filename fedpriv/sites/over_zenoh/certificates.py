@@ -189,6 +189,21 @@ def credentials_in(folder: Path, pin: CertificatePin) -> Credentials:
     return credentials
 
 
+def planned_pin(folder: Path) -> CertificatePin:
+    """Returns what a plan says about the certificate of this folder, from its signing request if there is none yet.
+
+    Raises:
+        FedprivError: the folder has neither.
+    """
+    if (folder / CERTIFICATE).exists():
+        return pin_of(folder / CERTIFICATE)
+    request = folder / REQUEST
+    if not request.exists():
+        raise FedprivError(f"{folder} holds no certificate and no {REQUEST}: make one with `fedpriv federate keys`")
+    asked = x509.load_pem_x509_csr(request.read_bytes())
+    return CertificatePin(common_name=_common_name(asked.subject, request), public_key=fingerprint(asked.public_key()))
+
+
 def pin_of(certificate: Path) -> CertificatePin:
     """Returns what a plan says about a certificate: its common name and the fingerprint of its public key.
 

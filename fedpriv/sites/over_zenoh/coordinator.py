@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.over_zenoh.certificates import credentials_in
@@ -102,7 +102,8 @@ class OverZenoh:
         self.close()
 
     def _is_connected(self, site: int) -> bool:
-        return self._queriers[site].matching_status
+        status: Any = self._queriers[site].matching_status  # an object, though Zenoh's types say that it is a bool
+        return status.matching
 
     def _wait_for(self, sites: Collection[int], seconds: float) -> set[int]:
         """Waits until these sites are connected; returns those that are not after so many seconds."""

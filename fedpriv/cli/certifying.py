@@ -1,0 +1,141 @@
+"""Certificates for mutual TLS: `fedpriv site keys` and `fedpriv federate authority`, `keys` and `sign`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedpriv.cli.federating import TLS, SiteFolder
+from fedpriv.errors import ConfigError
+
+site = typer.Typer()
+federate = typer.Typer()
+
+Hosts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--host", metavar="HOST", help="Name or address under which others connect. May be given several times."
+    ),
+]
+Certificate = Annotated[
+    Path | None, typer.Option("--certificate", metavar="PEM", help="The signed certificate, to install it.")
+]
+Authority = Annotated[
+    Path | None, typer.Option("--authority", metavar="PEM", help="Certificate of the authority that signs the others'.")
+]
+Key = Annotated[Path | None, typer.Option("--key", metavar="PEM", help="Private key, where your organisation made it.")]
+
+
+@site.command("keys")
+def site_keys(
+    folder: SiteFolder,
+    hosts: Hosts = None,
+    certificate: Certificate = None,
+    authority: Authority = None,
+    key: Key = None,
+) -> None:
+    """Make the key of the site's certificate and a signing request, or install a signed certificate.
+
+    The card names the certificate from then on: make the keys before you give the card to the server.
+    """
+    from fedpriv.cli.printing import print_rows
+    from fedpriv.sites.over_zenoh.certificates import CERTIFICATE, REQUEST, install, make_request
+    from fedpriv.sites.site import Site
+
+    owner = Site(folder)
+    if certificate is None:
+        _refuse_lone_files(authority, key)
+        pin = make_request(folder / TLS, owner.card.name, hosts or ())
+        rows = {"to be signed": str(folder / TLS / REQUEST)}
+        rows["next"] = f"fedpriv site keys {folder} --certificate SIGNED.pem --authority AUTHORITY.pem"
+    else:
+        pin = install(folder / TLS, certificate, _needed(authority), key)
+        rows = {"installed": str(folder / TLS / CERTIFICATE)}
+    is_new = owner.card.certificate != pin
+    owner.set_certificate(pin)
+    rows = {"certificate": f"{pin.common_name}, public key {pin.public_key}"} | rows
+    if is_new:
+        rows["for the server"] = f"{folder / 'card.json'}, which names this certificate now; plans made before do not"
+    print_rows(rows)
+
+
+@federate.command("keys")
+def federate_keys(
+    folder: Annotated[Path, typer.Argument(metavar="KEYS", help="Folder of the server's key and certificate.")],
+    hosts: Hosts = None,
+    name: Annotated[str, typer.Option("--name", help="Common name of the certificate.")] = "coordinator",
+    certificate: Certificate = None,
+    authority: Authority = None,
+    key: Key = None,
+) -> None:
+    """Make the key of the server's certificate and a signing request, or install a signed certificate."""
+    from fedpriv.cli.printing import print_rows
+    from fedpriv.sites.over_zenoh.certificates import CERTIFICATE, REQUEST, install, make_request
+
+    if certificate is None:
+        _refuse_lone_files(authority, key)
+        if not hosts:
+            raise ConfigError(
+                "--host", None, "name the host to which sites connect, as they will write it in --connect"
+            )
+        pin = make_request(folder, name, hosts)
+        rows = {"to be signed": str(folder / REQUEST)}
+        rows["next"] = f"fedpriv federate keys {folder} --certificate SIGNED.pem --authority AUTHORITY.pem"
+    else:
+        pin = install(folder, certificate, _needed(authority), key)
+        rows = {"installed": str(folder / CERTIFICATE)}
+    print_rows({"certificate": f"{pin.common_name}, public key {pin.public_key}"} | rows)
+
+
+@federate.command("authority")
+def federate_authority(
+    folder: Annotated[Path, typer.Argument(metavar="AUTHORITY", help="Folder of the authority, new.")],
+    name: Annotated[str, typer.Option("--name", help="Common name of the authority.")] = "federation",
+    days: Annotated[int, typer.Option("--days", help="For how many days it is valid.", min=1)] = 3650,
+) -> None:
+    """Make an authority that signs the certificates of sites and server, where organisations have none in common."""
+    from fedpriv.cli.printing import print_rows
+    from fedpriv.sites.over_zenoh.certificates import AUTHORITY, make_authority
+
+    public_key = make_authority(folder, name, days)
+    rows = {"authority": f"{name}, public key {public_key}, in {folder}: whoever has it signs in your name"}
+    print_rows(rows | {"for everybody": str(folder / AUTHORITY), "next": f"fedpriv federate sign {folder} REQUEST..."})
+
+
+@federate.command("sign")
+def federate_sign(
+    authority: Annotated[Path, typer.Argument(metavar="AUTHORITY", help="Folder of the authority.")],
+    requests: Annotated[list[Path], typer.Argument(metavar="REQUEST...", help="Signing requests, PEM.")],
+    days: Annotated[int, typer.Option("--days", help="For how many days the certificates are valid.", min=1)] = 365,
+) -> None:
+    """Sign requests of sites and server. Look at the names: nothing else in a request is taken over."""
+    from fedpriv.cli.printing import print_rows
+    from fedpriv.sites.over_zenoh.certificates import AUTHORITY, hosts_of, pin_of, sign_request
+
+    for request in requests:
+        certificate, path = sign_request(authority, request, days)
+        pin = pin_of(path)
+        hosts = ", ".join(hosts_of(certificate.extensions)) or "none: it only connects to others"
+        print_rows(
+            {
+                "signed": f"{path}, for {pin.common_name}, public key {pin.public_key}",
+                "hosts": hosts,
+                "valid until": f"{certificate.not_valid_after_utc:%Y-%m-%d}",
+                "send back": f"{path} and {authority / AUTHORITY}",
+            }
+        )
+
+
+def _refuse_lone_files(authority: Path | None, key: Path | None) -> None:
+    """Refuses files that are of use only together with a certificate."""
+    for option, path in (("--authority", authority), ("--key", key)):
+        if path is not None:
+            raise ConfigError(option, str(path), "give --certificate as well, to install it")
+
+
+def _needed(authority: Path | None) -> Path:
+    if authority is None:
+        raise ConfigError("--authority", None, "name the authority that signs the other parties' certificates")
+    return authority
