@@ -303,6 +303,10 @@ class SiteSession:
         """Returns the secrets that the site shares with the others; None where the plan has no pairwise noise."""
         if not isinstance(self.terms.plan.privacy.trust, KeyAgreedPairwise):
             return None
+        return self.agreed_secrets()
+
+    def agreed_secrets(self) -> AgreedSecrets:
+        """Returns the secrets that the site shares with each other one, by their X25519 keys in the plan."""
         public = {number: card.key for number, card in enumerate(self.terms.cards)}
         return AgreedSecrets(self.number, self._folder.private_key, public, bytes.fromhex(self.terms.hash))
 

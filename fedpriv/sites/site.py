@@ -7,11 +7,15 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from torch.utils.data import Dataset
 
 from fedpriv.data.base import size
 from fedpriv.errors import BudgetExhausted, ConfigError
 from fedpriv.privacy.accounting.plan_filter import UnplannedRelease
 from fedpriv.privacy.accounting.spent import PrivacySpent
+from fedpriv.randomness.agreement import AgreedSecrets
 from fedpriv.settings.checks import checked
 from fedpriv.sites.absence_notice import AbsenceNotice, InvalidNotice
 from fedpriv.sites.descriptor import CertificatePin, SiteDescriptor
@@ -38,6 +42,7 @@ class NodeSession:
         number: The site's number in it.
         folder: The folder of the plan, inside the site's.
         signing_key: The site's Ed25519 key, with which its messages are signed.
+        secrets: The secrets that the site shares with the others.
         last_answered: The last round whose reply is on the disk, from where it is repeated at no price; -1 for none.
         check: Raises FedprivError once another process has taken the site's folder over.
     """
@@ -46,6 +51,7 @@ class NodeSession:
     number: int
     folder: Path
     signing_key: bytes
+    secrets: AgreedSecrets
     last_answered: int
     check: Callable[[], None]
 
@@ -128,6 +134,12 @@ class Site:
     def budget(self) -> SiteBudget:
         """The most that this site spends, in all federations together."""
         return self._folder.settings.budget
+
+    @property
+    def test_data(self) -> Dataset[Any]:
+        """The test examples beside the site's data, which count as public."""
+        settings = self._folder.settings
+        return load_site_data(settings.data, settings.client)[1].test
 
     def prepare(self) -> None:
         """Reads the data and checks the plans now, not at the first question."""
@@ -223,6 +235,7 @@ class Site:
                 number=member.number,
                 folder=self._folder.run(self.plans[plan]),
                 signing_key=self._folder.signing_key,
+                secrets=member.agreed_secrets(),
                 last_answered=self._folder.session_state(self.plans[plan]).round,
                 check=self._folder.check,
             )

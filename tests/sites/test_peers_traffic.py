@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 from peers_in_memory import TRACKING, Peers, peers
+from safetensors.torch import load
 from sites_in_memory import NAMES
 
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.sites import Federation
-from fedpriv.sites.messages import TrainRequest, unpack_response
+from fedpriv.sites.messages import MalformedMessage, TrainRequest, unpack_response
 from fedpriv.sites.messages import pack as pack_request
-from fedpriv.sites.peers.messages import PeerMessage, pack, unpack
+from fedpriv.sites.peers.messages import MessageCodec, PeerMessage
 from fedpriv.sites.peers.round_links import PlannedLinks
 
 DIM = 640
@@ -44,12 +45,25 @@ def check_traffic(found: Peers, rows: Released) -> None:
     allowed = {(owner, index, other) for owner, index in rows for other in links[owner].of_round(index).weights}
     reached = set()
     for sender, receiver, data in found.wire.sent:
-        for (owner, index), row in rows.items():
-            if row in data:
-                assert sender == owner, "nobody passes on what another one has released"
-                assert (owner, index, receiver) in allowed, f"row {index} of {NAMES[owner]} reached {NAMES[receiver]}"
-                reached.add((owner, index, receiver))
+        # on the way a row is sealed: nobody else can read it
+        assert not any(row in data for row in rows.values())
+        # the receiver reads it
+        content = found.nodes[receiver]._codec.unpack(data)
+        if content.row is None:
+            assert len(data) < 1000
+            continue
+        assert content.row.numpy().tobytes() == rows[sender, content.round], "no row but the sender's own"
+        reached.add((sender, content.round, receiver))
     assert reached == allowed
+    for sender, receiver, data in found.wire.sent:
+        for other in {*found.nodes} - {receiver}:
+            with pytest.raises(MalformedMessage):
+                found.nodes[other]._codec.unpack(data)
+            forged = PeerMessage(**{**vars(found.nodes[receiver]._codec.unpack(data)), "receiver": other, "row": None})
+            sealed = load(data).get("sealed")
+            if sealed is not None and sender in found.nodes[other]._codec._seals:
+                with pytest.raises(MalformedMessage, match="sealed for another"):
+                    found.nodes[other]._codec._open(forged, sealed.numpy().tobytes())
 
 
 @pytest.mark.parametrize(
@@ -97,8 +111,7 @@ def test_a_row_is_released_once_and_repeated_byte_for_byte(tmp_path: Path, monke
     for sender, receiver, data in found.wire.sent:
         if not data:
             continue
-        key = found.terms.cards[sender].verifying_key
-        message = unpack(data, DIM, found.proposal.hash, receiver, {sender: key})
+        message = found.nodes[receiver]._codec.unpack(data)
         if message.row is not None:
             sent.setdefault((sender, message.round), set()).add(message.row.numpy().tobytes())
     assert len(sent) == 16
@@ -124,7 +137,12 @@ def test_secrets_stay_in_the_folder_of_their_site(tmp_path: Path) -> None:
 
 
 def ask(found: Peers, receiver: int, message: PeerMessage, signer: int) -> bytes:
-    return found.nodes[receiver].answer(pack(message, found.sites[signer]._folder.signing_key))
+    """What a node replies to a message that some site has signed; the row is sealed as for the receiver."""
+    codec = found.nodes[signer]._codec
+    site = found.sites[signer]._member(found.proposal.hash)
+    everyone = dict.fromkeys({0, 1, 2, 3} - {signer}, b"")
+    forger = MessageCodec(codec._plan, site.agreed_secrets(), found.sites[signer]._folder.signing_key, everyone, DIM)
+    return found.nodes[receiver].answer(forger.pack(message))
 
 
 def test_only_neighbours_are_answered(tmp_path: Path) -> None:
@@ -134,7 +152,7 @@ def test_only_neighbours_are_answered(tmp_path: Path) -> None:
     facts = {"round": 2, "at": 2, "is_ready": True}
     # north (0) is linked with east (1) and west (3), not with south (2)
     neighbour = PeerMessage("hello", plan, sender=1, receiver=0, **facts)
-    assert unpack(ask(found, 0, neighbour, 1), DIM, plan, 1, {0: found.terms.cards[0].verifying_key}).kind == "here"
+    assert found.nodes[1]._codec.unpack(ask(found, 0, neighbour, 1)).kind == "here"
     assert not ask(found, 0, neighbour, 2)  # signed by another one
     assert not ask(found, 3, neighbour, 1)  # for another one: a copy does not help
     assert not ask(found, 0, PeerMessage("hello", plan, sender=2, receiver=0, **facts), 2)
@@ -144,7 +162,7 @@ def test_only_neighbours_are_answered(tmp_path: Path) -> None:
     assert not ask(found, 3, PeerMessage("exchange", plan, sender=2, receiver=3, row=row[:5], **facts), 2)
     nan = torch.full((DIM,), torch.nan)
     assert not ask(found, 3, PeerMessage("exchange", plan, sender=2, receiver=3, row=nan, **facts), 2)
-    for data in (b"", b"\0" * 9, b"\xff" * 10_000, pack(neighbour, b"\1" * 32)[:-9]):
+    for data in (b"", b"\0" * 9, b"\xff" * 10_000, found.nodes[1]._codec.pack(neighbour)[:-9]):
         assert not found.nodes[0].answer(data)
     # west (3) follows north and south (both smaller): nobody with a larger number asks it for a row
     assert not ask(found, 3, PeerMessage("exchange", plan, sender=2, receiver=3, row=row, **facts), 2)

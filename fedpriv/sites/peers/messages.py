@@ -1,5 +1,8 @@
 """What two neighbours on a graph say to each other, as signed bytes: safetensors, which is read without running code.
 
+A row is sealed for the one neighbour that gets it, with a secret that the two have agreed, so that nobody reads it on
+the way, whatever the transport is (AES-SIV, RFC 5297: the same row is the same bytes).
+
 | kind | from | says |
 |---|---|---|
 | `hello` | either end | where the sender is; asks the same of the receiver |
@@ -18,16 +21,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from fedpriv.randomness.agreement import AgreedSecrets
 from fedpriv.sites.messages import MalformedMessage
 
 Kind = Literal["hello", "here", "exchange", "up", "down", "later"]
@@ -66,69 +71,123 @@ class PeerMessage:
     row: Tensor | None = None
 
 
-def pack(message: PeerMessage, key: bytes) -> bytes:
-    """Returns the bytes of a message, signed with the sender's Ed25519 key, 32 bytes; equal messages, equal bytes."""
-    facts = {name: getattr(message, name) for name in sorted(_FACTS)}
-    signature = Ed25519PrivateKey.from_private_bytes(key).sign(_signed_content(facts, message.row))
-    if message.row is None:
-        tensors = {}
-    else:
-        tensors = {"row": message.row.detach().cpu().contiguous()}
-    return save(tensors, {"fedpriv": json.dumps({**facts, "signature": signature.hex()}, sort_keys=True)})
-
-
-def unpack(data: bytes, width: int, plan: str, receiver: int, verifying_keys: Mapping[int, bytes]) -> PeerMessage:
-    """Reads a message of one of some senders, to this receiver, in this plan.
+class MessageCodec:
+    """Packs and unpacks the messages of one site in one plan.
 
     Args:
-        data: The bytes.
-        width: Number of values of a row.
         plan: Hash of the plan.
-        receiver: Number of the site that it must be for.
-        verifying_keys: The Ed25519 public key of each site from which it may come, by number.
-
-    Raises:
-        MalformedMessage: the bytes are no message, or none of these sites signed them for this receiver and plan.
+        secrets: The secrets that the site shares with the others.
+        signing_key: Its Ed25519 key, 32 bytes.
+        verifying_keys: The Ed25519 public key of each of its neighbours, 32 bytes, by number.
+        width: Number of values of a row.
     """
-    message, signature = _read(data, width)
-    if (message.plan, message.receiver) != (plan, receiver) or message.sender not in verifying_keys:
-        raise MalformedMessage("of another plan, for another site, or from no neighbour")
-    facts = {name: getattr(message, name) for name in sorted(_FACTS)}
-    try:
-        public = Ed25519PublicKey.from_public_bytes(verifying_keys[message.sender])
-        public.verify(signature, _signed_content(facts, message.row))
-    except (InvalidSignature, ValueError):
-        raise MalformedMessage(f"site {message.sender} has not signed it") from None
-    return message
+
+    def __init__(
+        self,
+        plan: str,
+        secrets: AgreedSecrets,
+        signing_key: bytes,
+        verifying_keys: Mapping[int, bytes],
+        width: int,
+    ) -> None:
+        self._plan = plan
+        self._number = secrets.client
+        self._signing_key = Ed25519PrivateKey.from_private_bytes(signing_key)
+        self._verifying_keys = verifying_keys
+        self._width = width
+        self._seals = {other: AESSIV(_seal_key(secrets, other)) for other in verifying_keys}
+
+    def pack(self, message: PeerMessage) -> bytes:
+        """Returns the bytes of a message of this site; equal messages have equal bytes."""
+        facts = {name: getattr(message, name) for name in sorted(_FACTS)}
+        if message.row is None:
+            sealed = b""
+            tensors = {}
+        else:
+            row = message.row.detach().cpu().contiguous().numpy().tobytes()
+            sealed = self._seals[message.receiver].encrypt(row, [_about(message)])
+            tensors = {"sealed": torch.frombuffer(bytearray(sealed), dtype=torch.uint8)}
+        signature = self._signing_key.sign(_signed_content(facts, sealed))
+        return save(tensors, {"fedpriv": json.dumps({**facts, "signature": signature.hex()}, sort_keys=True)})
+
+    def unpack(self, data: bytes) -> PeerMessage:
+        """Reads a message of a neighbour to this site.
+
+        Raises:
+            MalformedMessage: the bytes are no message, no neighbour has signed them for this site and plan, or they
+                hold a row of another width or numbers that are not finite.
+        """
+        if len(data) > longest_message(self._width):
+            raise MalformedMessage("too long")
+        try:
+            tensors = load(data)
+            header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+            facts = json.loads(header["__metadata__"]["fedpriv"])
+            signature = bytes.fromhex(facts.pop("signature"))
+        except (SafetensorError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+            raise MalformedMessage("not a message") from error
+        _check_facts(facts)
+        message = PeerMessage(**facts)
+        if (message.plan, message.receiver) != (self._plan, self._number):
+            raise MalformedMessage("of another plan, or for another site")
+        if message.sender not in self._verifying_keys:
+            raise MalformedMessage("from no neighbour")
+        sealed = _sealed_bytes(tensors, facts["kind"])
+        try:
+            public = Ed25519PublicKey.from_public_bytes(self._verifying_keys[message.sender])
+            public.verify(signature, _signed_content(facts, sealed))
+        except (InvalidSignature, ValueError):
+            raise MalformedMessage(f"site {message.sender} has not signed it") from None
+        if sealed:
+            message = replace(message, row=self._open(message, sealed))
+        return message
+
+    def _open(self, message: PeerMessage, sealed: bytes) -> Tensor:
+        """Returns the row of a message, `[m]`."""
+        try:
+            content = self._seals[message.sender].decrypt(sealed, [_about(message)])
+        except InvalidTag:
+            raise MalformedMessage("a row that is sealed for another site, or changed") from None
+        if len(content) != 4 * self._width:
+            raise MalformedMessage("a row of another width")
+        row = torch.frombuffer(bytearray(content), dtype=torch.float32)
+        if not bool(torch.isfinite(row).all()):
+            raise MalformedMessage("numbers that are not finite")
+        return row
 
 
-def _signed_content(facts: Mapping[str, Any], row: Tensor | None) -> bytes:
-    """Returns the bytes that are signed: the facts as JSON with sorted keys, and a digest of the row."""
-    if row is None:
-        digest = ""
-    else:
-        digest = hashlib.sha256(row.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
+def longest_message(width: int) -> int:
+    """Returns the length of the longest message in bytes, for rows of this many values."""
+    return 4 * width + _OVERHEAD
+
+
+def _seal_key(secrets: AgreedSecrets, other: int) -> bytes:
+    """Returns the key that seals rows between this site and another one, 64 bytes."""
+    halves = [secrets.pair_secret(secrets.client, other, f"peer row {half}") for half in (1, 2)]
+    return b"".join(halves)
+
+
+def _about(message: PeerMessage) -> bytes:
+    """Returns what a sealed row is bound to."""
+    return f"{message.plan}/{message.sender}/{message.receiver}/{message.round}".encode()
+
+
+def _signed_content(facts: Mapping[str, Any], sealed: bytes) -> bytes:
+    """Returns the bytes that are signed: the facts as JSON with sorted keys, and a digest of the sealed row."""
+    digest = hashlib.sha256(sealed).hexdigest()
     return _DOMAIN + json.dumps({**facts, "row": digest}, sort_keys=True).encode()
 
 
-def _read(data: bytes, width: int) -> tuple[PeerMessage, bytes]:
-    """Returns a message and its signature."""
-    if len(data) > 4 * width + _OVERHEAD:
-        raise MalformedMessage("too long")
-    try:
-        tensors = load(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        facts = json.loads(header["__metadata__"]["fedpriv"])
-        signature = bytes.fromhex(facts.pop("signature"))
-    except (SafetensorError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise MalformedMessage("not a message") from error
-    _check_facts(facts)
-    row = tensors.get("row")
-    if (row is not None) != (facts["kind"] in _WITH_ROW) or {*tensors} - {"row"}:
+def _sealed_bytes(tensors: Mapping[str, Tensor], kind: str) -> bytes:
+    """Returns the sealed row of a message; empty for a kind that has none."""
+    if {*tensors} != ({"sealed"} if kind in _WITH_ROW else set[str]()):
         raise MalformedMessage("only an exchange and an up have a row, and nothing else")
-    if row is not None:
-        _check_row(row, width)
-    return PeerMessage(**facts, row=row), signature
+    if not tensors:
+        return b""
+    sealed = tensors["sealed"]
+    if sealed.dtype != torch.uint8 or sealed.dim() != 1 or not len(sealed):
+        raise MalformedMessage("a row of another type")
+    return sealed.numpy().tobytes()
 
 
 def _check_facts(facts: Mapping[str, Any]) -> None:
@@ -141,10 +200,3 @@ def _check_facts(facts: Mapping[str, Any]) -> None:
         raise MalformedMessage("facts of another kind")
     if facts["kind"] not in get_args(Kind) or facts["away"] not in get_args(Away):
         raise MalformedMessage("an unknown word")
-
-
-def _check_row(row: Tensor, width: int) -> None:
-    if row.dtype != torch.float32 or row.shape != (width,):
-        raise MalformedMessage("a row of another type or width")
-    if not bool(torch.isfinite(row).all()):
-        raise MalformedMessage("numbers that are not finite")

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from fedpriv.sites.federation import Transport
 from fedpriv.sites.messages import MalformedMessage, TrainRequest, unpack_response
 from fedpriv.sites.messages import pack as pack_request
 from fedpriv.sites.peers.link_table import LinkTable, Question
-from fedpriv.sites.peers.messages import Away, Kind, PeerMessage, pack, unpack
+from fedpriv.sites.peers.messages import Away, Kind, MessageCodec, PeerMessage
 from fedpriv.sites.peers.neighbours import DEFAULT_PATIENCE, Neighbour, Patience
 from fedpriv.sites.peers.node_folder import NodeFolder, NodeState
 from fedpriv.sites.peers.node_report import NeighbourReport, NodeRound, RoundStatus
@@ -52,6 +53,7 @@ class Node:
 
     Attributes:
         ended: Why there are no more rounds; empty while there are.
+        on_round: Is called with the report of each finished round.
 
     Raises:
         ConfigError: the site has no such plan, or the plan has a server.
@@ -74,11 +76,10 @@ class Node:
         self.number = session.number
         self.ended: Away = ""
         self._site = site
-        self._key = session.signing_key
         self._transport = transport
         self._patience = patience
         self._clock = clock
-        self._on_round = on_round
+        self.on_round = on_round
         self._lock = threading.RLock()
         self._wake = threading.Event()
         self._failure: Exception | None = None
@@ -94,7 +95,8 @@ class Node:
         self._last_up = dict(state.last_up)
         self._planned = PlannedLinks(terms, self.number)
         self._network = NodeNetwork(len(terms.cards))
-        self._keys = {other: terms.cards[other].verifying_key for other in self._planned.neighbours}
+        verifying_keys = {other: terms.cards[other].verifying_key for other in self._planned.neighbours}
+        self._codec = MessageCodec(terms.hash, session.secrets, session.signing_key, verifying_keys, terms.widths[1])
         self._neighbours = {other: self._new_neighbour(other) for other in self._planned.neighbours}
         self._table = LinkTable(self._neighbours, self._folder, state.doubts, state.corrections, patience)
         self._is_repeated = session.last_answered == self.round
@@ -112,6 +114,11 @@ class Node:
     def round(self) -> int:
         """Number of finished rounds; also the index of the current one."""
         return self._progress.round
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the plan, inside the site's."""
+        return self._folder.path
 
     @property
     def model(self) -> Tensor:
@@ -141,7 +148,7 @@ class Node:
     def answer(self, question: bytes) -> bytes:
         """Returns the reply to a neighbour's question; nothing to anybody else. It raises nothing."""
         try:
-            message = unpack(question, self.terms.widths[1], self.terms.hash, self.number, self._keys)
+            message = self._codec.unpack(question)
             with self._lock:
                 self._table.take_note(message, self._clock())
                 reply = self._reply(message)
@@ -153,6 +160,14 @@ class Node:
             _LOG.exception("a neighbour's question was not answered")
             self._failure = error
         return b""
+
+    def is_signed(self, data: bytes) -> bool:
+        """Returns whether a neighbour has signed these bytes for this node."""
+        try:
+            self._codec.unpack(data)
+        except MalformedMessage:
+            return False
+        return True
 
     def greet(self) -> None:
         """Asks absent neighbours whether they are back; at the end, all neighbours that may still need this node."""
@@ -294,7 +309,7 @@ class Node:
             metrics={} if self._evaluate is None else self._evaluate(self.model),
         )
         self._begin_round()
-        self._on_round(report)
+        self.on_round(report)
 
     def _save(self) -> None:
         """Writes the state to the disk."""
@@ -316,7 +331,7 @@ class Node:
             away=self.ended,
             row=row,
         )
-        return pack(message, self._key)
+        return self._codec.pack(message)
 
     def _reply(self, question: PeerMessage) -> bytes:
         """Returns the reply to a neighbour's question."""
@@ -342,8 +357,7 @@ class Node:
         with self._lock:
             for other, question in questions.items():
                 try:
-                    width = self.terms.widths[1]
-                    reply = unpack(replies.get(other, b""), width, self.terms.hash, self.number, self._keys)
+                    reply = self._codec.unpack(replies.get(other, b""))
                     if (reply.sender, reply.round) != (other, question.round):
                         raise MalformedMessage("a reply of another site, or about another round")
                 except MalformedMessage:
