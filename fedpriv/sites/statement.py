@@ -178,6 +178,8 @@ def _cells(
     costs = [replace(federation.done, sizes=sizes, data=card.name) for federation in federations]
     all_cells = matrix(costs, delta, colluders=colluders, group=group)
     cells = [cell for cell in all_cells if not cell.unit.endswith("clients")]
+    if all(federation.proposal.is_graph for federation in federations):
+        cells = [cell for cell in cells if cell.adversary != SERVER]  # nobody is in the middle
     allowed = _min_colluders(federations)
     if allowed is None:
         return cells
@@ -221,6 +223,8 @@ def _protected(
 
 def _used_for(federation: _Federation) -> str:
     settings = federation.proposal.document.settings
+    if federation.proposal.is_graph:
+        return f"{purpose_of(settings)}, {settings['rounds']} rounds, with neighbours on a graph, without a server"
     return f"{purpose_of(settings)}, {settings['rounds']} rounds, with other sites"
 
 

@@ -119,13 +119,17 @@ class PeersOverZenoh:
         """Returns the reply of a neighbour; nothing if none comes in time."""
         import zenoh
 
-        replies = self._session.get(
-            self._ask_keys[other],
-            payload=question,
-            timeout=self._wait,
-            target=zenoh.QueryTarget.ALL,
-            consolidation=zenoh.ConsolidationMode.NONE,
-        )
+        try:
+            replies = self._session.get(
+                self._ask_keys[other],
+                payload=question,
+                timeout=self._wait,
+                target=zenoh.QueryTarget.ALL,
+                consolidation=zenoh.ConsolidationMode.NONE,
+            )
+        except zenoh.ZError as error:
+            _LOG.warning("%s could not be asked: %s", self._names[other], error)
+            return b""
         # whoever else answers under this name keeps nobody from hearing the neighbour
         for reply in replies:
             if reply.ok is not None:

@@ -158,7 +158,7 @@ class Node:
             _LOG.warning("a question was refused: %s", error)
         except Exception as error:  # whatever it is: its text may hold data, so it stays here
             _LOG.exception("a neighbour's question was not answered")
-            self._failure = error
+            self.stop(error)
         return b""
 
     def is_signed(self, data: bytes) -> bool:
@@ -181,6 +181,11 @@ class Node:
                     self._table.lose(each)
         self._ask(questions)
 
+    def stop(self, error: Exception) -> None:
+        """Lets the next `advance` raise FedprivError because of this error of another thread."""
+        self._failure = error
+        self._wake.set()
+
     def wait(self, seconds: float) -> None:
         """Waits until a neighbour says something, at most this long."""
         self._wake.wait(seconds)
@@ -193,7 +198,7 @@ class Node:
             FedprivError: the site could not answer its own node, or a file could not be written; a restart goes on.
         """
         if self._failure is not None:
-            raise FedprivError("the node stops, since a file could not be written; see its log") from self._failure
+            raise FedprivError(f"the node stops: {self._failure}") from self._failure
         with self._lock:
             step = self._next_step()
             if step in ("inactive", "passed"):

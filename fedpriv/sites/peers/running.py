@@ -69,7 +69,8 @@ def run_node(
 
     node.on_round = report
     is_stopped = threading.Event()
-    threading.Thread(target=_greet, args=[node, is_stopped], name="greet", daemon=True).start()
+    greeting = threading.Thread(target=_greet, args=[node, is_stopped], name="greet", daemon=True)
+    greeting.start()
     try:
         pause = _SHORTEST
         last_round = node.round
@@ -88,6 +89,7 @@ def run_node(
             time.sleep(_LONGEST)
     finally:
         is_stopped.set()
+        greeting.join()
 
 
 def write_result(node: Node, spent: object) -> None:
@@ -113,6 +115,9 @@ def write_result(node: Node, spent: object) -> None:
 
 
 def _greet(node: Node, is_stopped: threading.Event) -> None:
-    while not is_stopped.is_set():
-        node.greet()
-        is_stopped.wait(_GREETING)
+    try:
+        while not is_stopped.is_set():
+            node.greet()
+            is_stopped.wait(_GREETING)
+    except Exception as error:  # without greetings nobody who returns would be noticed
+        node.stop(error)
