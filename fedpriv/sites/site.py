@@ -247,7 +247,8 @@ class Site:
             request = unpack_request(question)
             plan = request.plan
             round_index = request.round
-            if plan not in self.plans:
+            # a plan that has been answered is accepted: to read all plans again would take longer than the answer
+            if plan not in self._members and plan not in self.plans:
                 return _refusal("", round_index, "other_plan")
             member = self._member(plan)
             if member.terms.is_graph is not from_node:

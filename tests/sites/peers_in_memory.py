@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ class Peers:
     def nodes(self) -> dict[int, Node]:
         return {number: node for number, node in self.wire.nodes.items() if node is not None}
 
-    @property
+    @cached_property
     def terms(self) -> ResolvedPlan:
         return ResolvedPlan.of(self.proposal)
 
