@@ -12,7 +12,7 @@ OUT ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-federation demo-peers test test-distributed test-slow test-faults fuzz mutants check format format-check lint types layers docs coverage bench bench-scaling bench-runs bench-audit bench-more clean
+.PHONY: help venv demo demo-federation demo-peers demo-flower test test-distributed test-slow test-faults fuzz mutants check format format-check lint types layers docs coverage bench bench-scaling bench-runs bench-audit bench-more clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,7 +46,10 @@ $(FLOWER)/.stamp: pyproject.toml constraints.txt
 	$(FLOWER)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint $(FLOWER)/constraints.txt --editable '.[flower]' pytest hypothesis
 	touch $@
 
-demo-federation: venv $(FLOWER)/.stamp ## five hospitals over Flower on this machine, with TLS and node keys: one is killed, one ends its budget
+demo-federation: venv ## five hospitals over Zenoh on this machine, with mutual TLS: one is killed, one ends its budget (under a minute)
+	$(BIN)/python -m pytest -s -p no:cacheprovider tests/sites/test_over_zenoh.py
+
+demo-flower: venv $(FLOWER)/.stamp ## the same over Flower, with TLS and node keys, in some minutes
 	$(FLOWER)/bin/python -m pytest -s -p no:cacheprovider -m slow tests/sites/test_over_flower.py
 
 demo-peers: venv ## five hospitals on a graph without a server, over mutual TLS on this machine: one is killed and returns

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -63,3 +64,19 @@ class Parties:
     def end(self) -> None:
         for name in [*self.running]:
             self.kill(name)
+
+
+class Organisations(Parties):
+    """Sites that connect to a server over Zenoh with mutual TLS, each a process."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, os.environ)
+        self.address = f"tls/127.0.0.1:{free_port()}"
+
+    def site(self, name: str) -> None:
+        words = ["site", "run", self.folder / name, "--connect", self.address]
+        self.start(name, [sys.executable, "-m", "fedpriv", *words])
+
+    def federate(self, *options: object) -> None:
+        words = ["federate", "run", self.folder / "server", "--listen", self.address, "--keys", self.folder / "keys"]
+        self.start("federation", [sys.executable, "-m", "fedpriv", *words, *options])

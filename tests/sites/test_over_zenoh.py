@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
+import signal
 import time
 from pathlib import Path
 from statistics import fmean
@@ -12,28 +11,12 @@ from statistics import fmean
 import pytest
 import torch
 from hospitals import NAMES, Hospitals, accuracy_in_one_process, adult, hospitals
-from parties import Parties, free_port, rounds_of, until
+from parties import Organisations, rounds_of, until
 from signed import Authority
 
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.reports.pages import markdown
 from fedpriv.sites.statement import site_statement
-
-
-class Organisations(Parties):
-    """Sites that connect to a server over mutual TLS."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, os.environ)
-        self.address = f"tls/127.0.0.1:{free_port()}"
-
-    def site(self, name: str) -> None:
-        words = ["site", "run", self.folder / name, "--connect", self.address]
-        self.start(name, [sys.executable, "-m", "fedpriv", *words])
-
-    def federate(self, *options: object) -> None:
-        words = ["federate", "run", self.folder / "server", "--listen", self.address, "--keys", self.folder / "keys"]
-        self.start("federation", [sys.executable, "-m", "fedpriv", *words, *options])
 
 
 @pytest.mark.distributed
@@ -51,7 +34,11 @@ def test_one_is_killed_and_restarted_and_one_ends_its_budget_with_a_notice(tmp_p
         print(f"first round after {first - began:.1f} s")
         organisations.kill("east")
         until(lambda: any("east" in told["absent"] for told in rounds_of(server)), "nobody missed east")
+        # on a slow machine the rounds would be over before it is back
+        organisations.signal("federation", signal.SIGSTOP)
         organisations.site("east")
+        until(lambda: organisations.said("east").count("mutual TLS") == 2, "east does not start")
+        organisations.signal("federation", signal.SIGCONT)
         until(lambda: (server / "result.json").exists() or organisations.running["federation"].poll(), "no end")
         ended = time.monotonic()
         assert (server / "result.json").exists(), organisations.said("federation")

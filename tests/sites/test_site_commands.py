@@ -1,4 +1,4 @@
-"""`fedpriv site` and `fedpriv federate`, up to where Flower begins."""
+"""`fedpriv site` and `fedpriv federate`, up to where a transport begins."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fedpriv.errors import LedgerError
 from fedpriv.privacy.budget import Budget
 from fedpriv.sites import FederationPlan, Site
 from fedpriv.sites.messages import TrainRequest, pack
+from fedpriv.sites.over_zenoh.certificates import pin_of
 
 RUNNER = CliRunner()
 DIGITS = "{name: digits, flat: true, partition: {kind: iid, n_clients: 2}}"
@@ -42,7 +43,7 @@ def test_sites_are_made_and_join_what_they_compared(tmp_path: Path, monkeypatch:
     Path("run.yaml").write_text(CONFIG)
     for number, name in enumerate(("north", "south")):
         Path(f"{name}.yaml").write_text(f"name: {name}\nclient: {number}\ndata: {DIGITS}\nbudget: {{epsilon: 2}}\n")
-        assert "node_key.pub to register" in fedpriv("site", "init", name, f"{name}.yaml")
+        assert "fedpriv site keys" in fedpriv("site", "init", name, f"{name}.yaml")
     assert "is not empty" in refused("site", "init", "north", "north.yaml")
     told = fedpriv("federate", "plan", "run.yaml", "north/card.json", "south/card.json", "--out", "fed")
     proposal = FederationPlan.read(Path("fed/plan.yaml").read_text())
@@ -65,6 +66,43 @@ def test_sites_are_made_and_join_what_they_compared(tmp_path: Path, monkeypatch:
 
 def test_no_run_begins_over_a_network_without_tls(tmp_path: Path) -> None:
     assert "root-certificates" in refused("federate", "run", tmp_path, "--superlink", "example.org:8000")
+    assert "--keys" in refused("federate", "run", tmp_path, "--listen", "tls/0.0.0.0:7447")
+
+
+def test_certificates_are_made_signed_and_bound_by_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.yaml").write_text(CONFIG)
+    authority, server = fedpriv("federate", "authority", "ca"), "server-keys"
+    assert "whoever has it signs in your name" in authority
+    assert "name the host" in refused("federate", "keys", server)
+    fedpriv("federate", "keys", server, "--host", "server.example.org")
+    requests = [f"{server}/request.pem"]
+    for number, name in enumerate(("north", "south")):
+        Path(f"{name}.yaml").write_text(f"name: {name}\nclient: {number}\ndata: {DIGITS}\nbudget: {{epsilon: 9}}\n")
+        fedpriv("site", "init", name, f"{name}.yaml")
+        assert "which names this certificate now" in fedpriv("site", "keys", name)
+        assert "remove it yourself" in refused("site", "keys", name)
+        requests.append(f"{name}/tls/request.pem")
+    assert "give --certificate as well" in refused("site", "keys", "north", "--authority", "ca/authority.pem")
+    signed = fedpriv("federate", "sign", "ca", *requests)
+    assert "server.example.org" in signed
+    assert signed.count("it only connects to others") == 2
+    cards = "north/card.json", "south/card.json"
+    assert "certificates" in refused("federate", "plan", "run.yaml", *cards, "--out", "half")  # no server's
+    fedpriv("federate", "plan", "run.yaml", *cards, "--out", "fed", "--keys", server)
+    plan = FederationPlan.read(Path("fed/plan.yaml").read_text())
+    installed = "--authority", "ca/authority.pem", "--certificate"
+    assert "another private key" in refused("site", "keys", "north", *installed, "ca/south.pem")
+    shown = fedpriv("site", "keys", "north", *installed, "ca/north.pem")
+    assert "for the server" not in shown  # the plan names it already
+    fedpriv("federate", "keys", server, *installed, "ca/coordinator.pem")
+    pins = [plan.document.coordinator, *(card.certificate for card in plan.cards)]
+    assert [pin.common_name for pin in pins if pin] == ["coordinator", "north", "south"]
+    assert pin_of(Path("north/tls/certificate.pem")) == pins[1]
+    fedpriv("site", "join", "north", "fed/plan.yaml", "--accept", plan.fingerprint)
+    assert "over TLS alone" in refused("site", "run", "north")
+    assert "is another machine" in refused("site", "run", "north", "--superlink", "example.org:8000")
+    assert "tls/HOST:PORT" in refused("site", "run", "north", "--connect", "tls/example.org")
 
 
 def test_what_is_no_site_is_told(tmp_path: Path) -> None:
