@@ -55,6 +55,8 @@ RUNS = {
 }
 PARTS = {  # of the scripts above, and run by them
     "speed": {
+        "architectures",
+        "sequence_nets",
         "bookkeeping",
         "contenders",
         "gradients",
