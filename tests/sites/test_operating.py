@@ -153,7 +153,13 @@ def test_status_says_what_is_wrong_with_a_site(found: Party) -> None:
 
 def test_status_is_shown_again_and_again(found: Party) -> None:
     words = [sys.executable, "-m", "fedpriv", "site", "status", str(found.folder / "north"), "--watch"]
-    process = subprocess.Popen([*words, "--interval", "0.1"], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*words, "--interval", "0.1"],
+        stdout=subprocess.PIPE,
+        text=True,
+        # a shell that starts tests in the background has them ignore it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert process.stdout is not None
     count = 0
     for line in process.stdout:
