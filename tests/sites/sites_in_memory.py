@@ -118,7 +118,7 @@ def in_one_process(found: Party) -> tuple[torch.Tensor, list[Record], list[torch
     terms = ResolvedPlan.of(found.proposal)
     members = [site._member(terms.hash) for site in found.sites.values()]
     streams = tuple(member._randomness for member in members)
-    randomness = Everyones(terms.seed, 0, 0, terms.hash, streams)
+    randomness = Everyones(terms.seed, 0, 0, terms.hash, sites=streams)
     config = found.config.model_copy(update={"seed": terms.seed})
     clients = make_population(config, load_data(config))
     population = Population(clients)
