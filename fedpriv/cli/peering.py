@@ -59,7 +59,9 @@ def site_peer(
     from fedpriv.sites.peers.neighbours import Patience
     from fedpriv.sites.site import Site
 
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", stream=sys.stderr)
+    warnings = logging.StreamHandler(sys.stderr)
+    warnings.setLevel(logging.WARNING)  # the site's log file has more
+    logging.basicConfig(format="%(asctime)s %(message)s", handlers=[warnings])
     # so that what is open is closed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     addresses = [*(listen or ()), *(connect or ())]
