@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from fedpriv.cli.options import AllowPlugins
-
 site = typer.Typer()
 federate = typer.Typer()
 
@@ -38,8 +36,11 @@ def site_status(
 
 
 @site.command("approve")
-def site_approve(folder: SiteFolder, fingerprint: Fingerprint, allow_plugins: AllowPlugins = False) -> None:
-    """Accept a plan that arrived over the wire. A running site does so with the next message that it gets."""
+def site_approve(folder: SiteFolder, fingerprint: Fingerprint) -> None:
+    """Accept a plan that arrived over the wire. A running site does so with the next message that it gets.
+
+    A plan that names code of its own never waits here: join it with `fedpriv site join --allow-plugins`.
+    """
     from fedpriv.cli.printing import print_rows
     from fedpriv.errors import counted
     from fedpriv.sites.federation_plan import FederationPlan

@@ -26,7 +26,7 @@ from fedpriv.settings.translations import nearest, suggestion
 T = TypeVar("T")
 OPT_IN = "FEDPRIV_ALLOW_PLUGINS"
 
-_allowed: ContextVar[bool] = ContextVar("allowed", default=False)
+_allowed: ContextVar[bool | None] = ContextVar("allowed", default=None)
 
 
 @checks.checked("")
@@ -40,9 +40,28 @@ def allow_plugins() -> Generator[None]:
         _allowed.reset(token)
 
 
+@contextmanager
+def refuse_plugins() -> Generator[None]:
+    """Returns a context in which no configuration may name `package.module:Name`, whatever the user has allowed.
+
+    It is for configurations of strangers, which nobody has looked at yet.
+    """
+    token = _allowed.set(False)
+    try:
+        yield
+    finally:
+        _allowed.reset(token)
+
+
 def are_allowed() -> bool:
-    """Whether `package.module:Name` may be imported: inside `allow_plugins()`, or where FEDPRIV_ALLOW_PLUGINS is 1."""
-    return _allowed.get() or os.environ.get(OPT_IN) == "1"
+    """Whether `package.module:Name` may be imported: inside `allow_plugins()`, or where FEDPRIV_ALLOW_PLUGINS is 1.
+
+    Inside `refuse_plugins()` it may not.
+    """
+    allowed_here = _allowed.get()
+    if allowed_here is None:
+        return os.environ.get(OPT_IN) == "1"
+    return allowed_here
 
 
 @dataclass(frozen=True)

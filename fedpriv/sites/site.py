@@ -13,6 +13,7 @@ from fedpriv.errors import BudgetExhausted, ConfigError, FedprivError
 from fedpriv.privacy.accounting.plan_filter import UnplannedRelease
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.settings.checks import checked
+from fedpriv.settings.plugins import refuse_plugins
 from fedpriv.sites import absence_notice
 from fedpriv.sites.absence_notice import AbsenceNotice, InvalidNotice
 from fedpriv.sites.activity import Activity
@@ -233,7 +234,9 @@ class Site:
             self._accept_approved()
             if proposed_hash(data) in self.plans:
                 return "accepted"
-        return self._proposals.receive(data, party, self.consider)
+        # to resolve a plan runs the code that it names: before its owner has looked at it, that is fedpriv's alone
+        with refuse_plugins():
+            return self._proposals.receive(data, party, self.consider)
 
     def _accept_approved(self) -> None:
         """Accepts the plans that the owner has approved; what is wrong with one is written beside it."""

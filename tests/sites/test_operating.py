@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sites_in_memory import InMemory, Party, like, party
 from typer.testing import CliRunner
 
+import fedpriv as fp
 from fedpriv.cli import app
 from fedpriv.errors import FedprivError
 from fedpriv.privacy.budget import Budget
@@ -196,6 +197,25 @@ def test_a_proposal_waits_for_its_owner_and_is_accepted_while_the_site_runs(foun
     assert unpack_response(found.sites[0].answer(asked), DIM).code is None
     assert offer(carrier, plan)["north"] == "accepted"
     assert {*found.sites[0].plans} == {found.proposal.hash, plan.hash}
+
+
+@pytest.mark.parametrize("section", ["loss", "strategy", "model"])
+def test_a_proposal_runs_no_code_before_its_owner_has_looked_at_it(
+    found: Party, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, section: str
+) -> None:
+    """Also where the owner has allowed code of other plans: naming it runs it."""
+    (tmp_path / f"sent_with_{section}.py").write_text(
+        f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n", encoding="utf-8"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("FEDPRIV_ALLOW_PLUGINS", "1")
+    plan, _ = proposed(found, tmp_path)
+    document = yaml.safe_load(plan.text)
+    document["settings"][section] = {"name": f"sent_with_{section}:Made"}
+    with fp.allow_plugins():
+        word = found.sites[0].answer(pack_proposal(yaml.safe_dump(document, sort_keys=False)), "coordinator")
+    assert word == b"not_allowed"
+    assert not (tmp_path / "ran").exists()
 
 
 def test_an_approved_plan_is_accepted_when_the_site_starts(found: Party, tmp_path: Path) -> None:
