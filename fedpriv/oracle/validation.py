@@ -138,10 +138,15 @@ def synthetic_points(population: Population, seed: int = 0) -> list[Point]:
     x = each(lambda like: _draw_like(like, -1.0, generator), inputs)
     y = each(lambda like: _draw_like(like, 0.0, generator), targets)
     # a length of 0 is refused by some models that take lengths
-    positive = each(
-        lambda values: values if values.is_floating_point() or values.dtype == torch.bool else values + 1, x
-    )
+    positive = each(_at_least_one, x)
     return [(moved, x, y), (moved, positive, y), (start, x, y)]
+
+
+def _at_least_one(values: Tensor) -> Tensor:
+    """Returns whole numbers one larger; others as they are."""
+    if values.is_floating_point() or values.dtype == torch.bool:
+        return values
+    return values + 1
 
 
 def _draw_like(like: Tensor, least: float, generator: torch.Generator) -> Tensor:

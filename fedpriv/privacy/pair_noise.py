@@ -158,7 +158,10 @@ class OwnPairsNoise:
             draw = multiplied(real_normal(key, self.dim, column, extra), sign * self.deviation)
             if draw is None:
                 return None
-            total = draw if total is None else sum_of_intervals(total, draw)
+            if total is None:
+                total = draw
+            else:
+                total = sum_of_intervals(total, draw)
         return total
 
 

@@ -302,7 +302,10 @@ class Site:
         """Returns the length of the longest question of any accepted plan, in bytes; longer ones are not read."""
         for plan, proposal in self.plans.items():
             if plan not in self._longest:
-                terms = self._members[plan].terms if plan in self._members else ResolvedPlan.of(proposal)
+                if plan in self._members:
+                    terms = self._members[plan].terms
+                else:
+                    terms = ResolvedPlan.of(proposal)
                 self._longest[plan] = question_limit(terms.widths[0], len(terms.cards))
         return max(self._longest.values(), default=question_limit(0, 0))
 

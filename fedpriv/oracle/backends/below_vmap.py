@@ -48,10 +48,10 @@ class _Below(Function):
     def vmap(  # pyright: ignore[reportIncompatibleMethodOverride] - torch passes what `forward` takes
         info: _Info,
         in_dims: Sequence[int | None],
-        function: Any,  # noqa: ANN401
+        function: Any,  # noqa: ANN401 - as torch types it
         count: int,
         *tensors: Tensor,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401 - as torch types it
         """Moves this vmap's dimension to the front, and goes on with the next vmap, or with the function."""
         moved: list[Tensor] = []
         for index, (tensor, dim) in enumerate(zip(tensors, in_dims[2:], strict=True)):

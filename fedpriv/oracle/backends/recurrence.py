@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -152,7 +153,7 @@ def _keep(mask: Tensor | None, after: Tensor, before: Tensor) -> None:
 class _Lstm(Function):
     @staticmethod
     def forward(
-        ctx: Any,  # noqa: ANN401
+        ctx: Any,  # noqa: ANN401 - as torch types it
         x: Tensor,
         hidden: Tensor,
         cell: Tensor,
@@ -203,7 +204,7 @@ class _Lstm(Function):
         )
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Gradients:  # noqa: ANN401
+    def backward(ctx: Any, *gradients: Tensor) -> Gradients:  # noqa: ANN401 - as torch types it
         order: Order = ctx.order
         weights: Weights = ctx.weights
         gates, cells, tanhs = ctx.saved_tensors
@@ -244,7 +245,7 @@ class _Lstm(Function):
 class _Gru(Function):
     @staticmethod
     def forward(
-        ctx: Any,  # noqa: ANN401
+        ctx: Any,  # noqa: ANN401 - as torch types it
         x: Tensor,
         hidden: Tensor,
         cell: Tensor,
@@ -284,7 +285,7 @@ class _Gru(Function):
         return hiddens[..., order.after, :, :].clone(), last, cell.clone(), before, reset
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Gradients:  # noqa: ANN401
+    def backward(ctx: Any, *gradients: Tensor) -> Gradients:  # noqa: ANN401 - as torch types it
         order: Order = ctx.order
         weights: Weights = ctx.weights
         gates, hiddens, inner = ctx.saved_tensors
@@ -323,7 +324,7 @@ class _Gru(Function):
 class _Rnn(Function):
     @staticmethod
     def forward(
-        ctx: Any,  # noqa: ANN401
+        ctx: Any,  # noqa: ANN401 - as torch types it
         x: Tensor,
         hidden: Tensor,
         cell: Tensor,
@@ -337,12 +338,13 @@ class _Rnn(Function):
             bias = bias + weights.hidden_bias
         rows = _project(x, weights.input, bias).unbind(-3)
         hiddens, hidden_rows = _states(hidden, order)
-        activate: Callable[..., Tensor] = torch.tanh if mode == "rnn_tanh" else torch.clamp_min
-        options = () if mode == "rnn_tanh" else (0,)
+        activate: Callable[..., Tensor] = torch.tanh
+        if mode == "rnn_relu":
+            activate = partial(torch.clamp_min, min=0)
         masks = order.masks()
         weight = weights.hidden.mT
         for step, before, after in order.steps():
-            activate(_add_product_(rows[step], hidden_rows[before], weight), *options, out=hidden_rows[after])
+            activate(_add_product_(rows[step], hidden_rows[before], weight), out=hidden_rows[after])
             if masks is not None:
                 _keep(masks[step], hidden_rows[after], hidden_rows[before])
         ctx.order, ctx.weights, ctx.mode = order, weights, mode
@@ -353,7 +355,7 @@ class _Rnn(Function):
         return hiddens[..., order.after, :, :].clone(), last, cell.clone(), before, x.new_empty(0)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Gradients:  # noqa: ANN401
+    def backward(ctx: Any, *gradients: Tensor) -> Gradients:  # noqa: ANN401 - as torch types it
         order: Order = ctx.order
         weights: Weights = ctx.weights
         (hiddens,) = ctx.saved_tensors

@@ -43,7 +43,17 @@ class Layers:
     @property
     def directions(self) -> int:
         """Number of directions of each layer."""
-        return 2 if self.bidirectional else 1
+        return 1 + self.bidirectional
+
+    @property
+    def weights_per_direction(self) -> int:
+        """Number of weights and biases of one layer in one direction."""
+        return 2 + 2 * self.biases
+
+    @property
+    def n_weights(self) -> int:
+        """Number of all weights and biases."""
+        return self.count * self.directions * self.weights_per_direction
 
 
 class RecurrentRecorder:
@@ -94,9 +104,13 @@ class RecurrentRecorder:
             state, weights, *options, batch_first = args
             mask = None
         settings = Layers(mode, *options)
-        hidden, cell = (state[0], state[1]) if mode == "lstm" else (state, torch.zeros_like(state))
+        if mode == "lstm":
+            hidden, cell = state
+        else:
+            hidden = state
+            cell = torch.zeros_like(state)
         shared = self._weights(weights)
-        if shared is None or len(weights) != settings.count * settings.directions * (4 if settings.biases else 2):
+        if shared is None or len(weights) != settings.n_weights:
             return None
         sequences = x if batch_first else x.transpose(0, 1)
         examples = [sequences, hidden.transpose(0, 1), cell.transpose(0, 1)]
@@ -120,7 +134,9 @@ class RecurrentRecorder:
             name = self._names.get(id(weight))
             if name is None and is_batchedtensor(weight):
                 return None
-            shared.append((weight if name is None else self._shared[name]).detach())
+            if name is not None:
+                weight = self._shared[name]
+            shared.append(weight.detach())
         return shared
 
     def _pack(self, x: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor] | None:
@@ -181,7 +197,7 @@ class _Computation:
         mask = _steps_first(masks[0].unsqueeze(-1), clients) if masks else None
         states = [_flat(state.to(x.dtype), clients, 2) for state in (hidden, cell)]
         settings = self._settings
-        per_direction = 4 if settings.biases else 2
+        per_direction = settings.weights_per_direction
         lasts: list[Tensor] = []
         last_cells: list[Tensor] = []
         index = 0
@@ -196,7 +212,10 @@ class _Computation:
                 lasts.append(steps.last)
                 last_cells.append(steps.last_cell)
                 index += 1
-            x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+            if settings.bidirectional:
+                x = torch.cat(outputs, -1)
+            else:
+                (x,) = outputs
             if settings.train and settings.dropout and layer + 1 < settings.count:
                 x = functional.dropout(x, settings.dropout)
         output = x.transpose(-3, -2).reshape(*front, *x.shape[-3:-2], x.shape[-1])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedpriv.errors import ConfigError
 from fedpriv.sites.federation_plan import FederationPlan
-from fedpriv.sites.messages import OVERHEAD
+from fedpriv.sites.messages import OVERHEAD, question_limit
 from fedpriv.sites.over_zenoh.signatures import MAX_SIGNATURE_BYTES, PrivateKey, check_signature, sign
 from fedpriv.sites.resolved_plan import ResolvedPlan
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _FRAMING = 1024  # bytes that Zenoh adds to a message: key expression, identifiers, lengths
-_NOTICE = 512  # bytes of an absence notice in a question
 
 
 def question_key(plan_hash: str, site_name: str) -> str:
@@ -28,7 +27,7 @@ def question_key(plan_hash: str, site_name: str) -> str:
 def message_limit(terms: ResolvedPlan) -> int:
     """Returns the length of the longest question or reply of a plan in bytes, with all that goes with it."""
     received, sent = terms.widths
-    question = 4 * received + OVERHEAD + _NOTICE * len(terms.cards)
+    question = question_limit(received, len(terms.cards))
     reply = 4 * sent + OVERHEAD
     return max(question, reply) + MAX_SIGNATURE_BYTES + _FRAMING
 
