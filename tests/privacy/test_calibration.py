@@ -162,6 +162,11 @@ def test_impossible_targets_are_refused(plan: list[Record], epsilon: float, delt
         calibrate(plan, 1, epsilon, delta)
 
 
+def test_an_exact_answer_is_named_as_what_no_noise_makes_up_for() -> None:
+    with pytest.raises(ConfigError, match="give each release noise"):
+        calibrate([record(), record(1, mechanism="none", non_private="exact")], 1, 1.0, DELTA)
+
+
 def test_plans_with_two_promises_are_refused() -> None:
     with pytest.raises(PrivacyError):
         calibrate([record(), record(unit="client")], 1, 1.0, DELTA)
