@@ -6,6 +6,8 @@ import base64
 import json
 import re
 import shutil
+import subprocess
+import sys
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from fedpriv.reports.pages import WRITERS, html, markdown, pdf
 from fedpriv.reports.statement import Statement, StatementSection
 
 FEDAVG = "strategy={name: fedavg, learning_rate: 0.5}"
+VERIFIER = Path(__file__).parents[2] / "tools" / "verify_epsilon.py"
 SHORT = ("data.partition.n_clients=4", "rounds=3")
 
 
@@ -68,6 +71,18 @@ def test_the_page_of_a_run_says_what_was_protected_from_whom_and_at_which_price(
         assert answer in text, f"{question}: {text}"
     assert re.search(r"20\d\d-\d\d-\d\d \d\d:\d\d to 20\d\d-\d\d-\d\d \d\d:\d\d", text)
     assert "none was set" in text
+
+
+def test_the_small_verifier_is_not_named_where_it_refuses_the_ledger(tmp_path: Path):
+    run = trained(tmp_path / "a", "privacy.sampling={allocation: {batches: 3}}", *SHORT)
+    counted = subprocess.run(
+        [sys.executable, VERIFIER, run / "ledger.jsonl"], capture_output=True, text=True, check=False
+    )
+    assert counted.stderr == "refused: unknown or missing: ['batches']\n"
+    assert counted.returncode == 1
+    text = page_of(run)
+    assert "the small verifier does not know random allocation" in text
+    assert "fedpriv_verify" not in text
 
 
 def test_several_runs_are_priced_together(runs: list[Path]):
