@@ -42,7 +42,7 @@ def read(path):
         objects.append(json.loads(text + b"}"))
     require(objects and objects[0].get("fedpriv_ledger") == 7 and {*objects[0]} <= HEADER, "an unknown header")
     for record in objects[1:]:
-        require(FIELDS <= {*record} <= FIELDS | {"pairs", "time"}, f"unknown or missing: {sorted({*record} ^ FIELDS)}")
+        require(not (odd := sorted({*record} - {"pairs", "time"} ^ FIELDS)), f"unknown or missing fields: {odd}")
     return objects[0], objects[1:]
 
 

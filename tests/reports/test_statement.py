@@ -78,7 +78,7 @@ def test_the_small_verifier_is_not_named_where_it_refuses_the_ledger(tmp_path: P
     counted = subprocess.run(
         [sys.executable, VERIFIER, run / "ledger.jsonl"], capture_output=True, text=True, check=False
     )
-    assert counted.stderr == "refused: unknown or missing: ['batches']\n"
+    assert counted.stderr == "refused: unknown or missing fields: ['batches']\n"
     assert counted.returncode == 1
     text = page_of(run)
     assert "the small verifier does not know random allocation" in text
