@@ -163,7 +163,8 @@ def test_a_second_certificate_in_a_sites_name_does_not_answer_for_it(
         askers={"coordinator": [made.key(NORTH)]},
     )
     with made.server(wait=5) as transport, forger:
-        until(lambda: linked(transport._session) == ["north"], "nobody connects")
+        until(lambda: transport._is_connected(NORTH), "nobody offers to answer")  # a link alone is not yet an offer
+        assert linked(transport._session) == ["north"]
         assert not transport.ask({NORTH: question})
         assert "under the name of north was ignored" in caplog.text
         with made.serve(NORTH):  # the real one is heard beside it
@@ -213,7 +214,7 @@ def test_messages_that_are_too_long_are_dropped_while_they_arrive(made: Star) ->
     )
     with made.server(wait=1) as transport:
         with long_reply:
-            until(lambda: linked(transport._session) == ["north"], "nobody connects")
+            until(lambda: transport._is_connected(NORTH), "nobody offers to answer")
             assert not transport.ask({NORTH: question})
         with made.serve(NORTH):
             until(lambda: transport.ask({NORTH: question}), "north is not heard")
