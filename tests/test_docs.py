@@ -11,6 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import fedpriv
 from fedpriv.cli import shipped
 
 ROOT = Path(__file__).parents[1]
@@ -119,3 +120,15 @@ def test_the_recipe_for_a_trained_model_holds_with_dropout(tmp_path: Path, monke
     plain = "models.SoftmaxRegression(64, 10)"
     assert recipe.count(plain) == 2
     exec(recipe.replace(plain, "torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(64, 10))"), {})
+
+
+def test_the_reference_has_every_public_name() -> None:
+    pages = [path.read_text() for path in sorted((ROOT / "docs" / "reference").glob("*.md"))]
+    modules = {module for page in pages for module in re.findall(r"^::: (\S+)$", page, flags=re.MULTILINE)}
+    assert "fedpriv.runs.options" in modules  # the arguments of train
+    missing = {}
+    for name in dir(fedpriv):
+        module = getattr(getattr(fedpriv, name), "__module__", None)
+        if not name.startswith("_") and module is not None and module not in modules:
+            missing[name] = module
+    assert not missing

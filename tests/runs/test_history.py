@@ -49,4 +49,4 @@ def test_nothing_to_draw_is_said(table: History) -> None:
 
 
 def test_the_reference_has_it() -> None:
-    assert "::: fedpriv.runs.history\n" in (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    assert "::: fedpriv.runs.history\n" in (Path(__file__).parents[2] / "docs" / "reference" / "train.md").read_text()
