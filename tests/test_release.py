@@ -1,0 +1,60 @@
+"""What a release carries besides code: its number everywhere, how to cite it, whom to tell, what a forge runs."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import fedpriv
+
+ROOT = Path(__file__).parents[1]
+
+
+def workflow() -> dict[str, Any]:
+    return yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+
+
+def commands(job: str) -> str:
+    return "\n".join(step["run"] for step in workflow()["jobs"][job]["steps"] if "run" in step)
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert fedpriv.__version__ == project["version"] == citation["version"]
+    assert citation["license"] == project["license"]
+
+
+def test_a_citation_has_what_its_format_requires() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    assert citation["authors"]
+
+
+def test_a_forge_runs_what_continuous_integration_runs() -> None:
+    assert ".ci/run" in commands("check").splitlines()
+    supported = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    lowest, beyond = (int(minor) for minor in re.findall(r"3\.(\d+)", supported))
+    versions = workflow()["jobs"]["check"]["strategy"]["matrix"]["python"]
+    assert versions == [f"3.{minor}" for minor in range(lowest, beyond)]
+    oldest = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"][0]
+    wheels = workflow()["jobs"]["wheel"]["strategy"]["matrix"]["include"]
+    assert wheels[0]["torch"] == oldest.replace(">=", "==") + ".*"
+
+
+def test_targets_of_make_that_a_forge_runs_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    for job in workflow()["jobs"]:
+        assert set(re.findall(r"\bmake ([a-z-]+)", commands(job))) <= targets
+
+
+def test_links_of_the_security_page_lead_somewhere() -> None:
+    text = (ROOT / "SECURITY.md").read_text()
+    links = re.findall(r"\]\(([^)#:]+)\)", text)
+    assert links
+    for link in links:
+        assert (ROOT / link).exists(), link
