@@ -1,4 +1,4 @@
-"""Where a run writes its rounds: metrics files and TensorBoard.
+"""Where a run writes its rounds: metrics files, TensorBoard, and trackers.
 
 A resumed run repeats the rounds past its checkpoint. With the same noise they give the same numbers, so files keep
 their lines (`keep=math.inf`). With fresh noise the lines past the checkpoint are removed first (`keep` is its round).
@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv.errors import FedprivError
+from fedpriv.reports.tags import scalars
+from fedpriv.reports.trackers import MLflow, WandB
 from fedpriv.runs.progress_display import ProgressDisplay
 from fedpriv.runs.results import read_metrics
 from fedpriv.settings.checks import checked
@@ -23,7 +25,7 @@ from fedpriv.storage import files, strict_json
 if TYPE_CHECKING:
     from fedpriv.runs.results import RoundReport
 
-__all__ = ["Csv", "Jsonl", "ProgressDisplay", "TensorBoard"]
+__all__ = ["Csv", "Jsonl", "MLflow", "ProgressDisplay", "TensorBoard", "WandB"]
 
 
 @checked("sinks")
@@ -114,38 +116,14 @@ class TensorBoard:
 
     def write(self, report: RoundReport) -> None:
         """Adds one round."""
-        for name, value in report.metrics.items():
-            self._add(_tag(name), value, report.round)
+        for tag, value in scalars(report.metrics, report.epsilon, report.target).items():
+            self._writer.add_scalar(tag, value, report.round, self._opened)
         if report.warning:
             self.text("warning", report.warning, report.round)
-        if report.epsilon < float("inf"):
-            self._add("privacy/epsilon", report.epsilon, report.round)
-            if report.target is not None:
-                self._add("privacy/epsilon_of_target", report.epsilon / report.target, report.round)
 
     def close(self) -> None:
         """Writes all events to the disk."""
         self._writer.close()
-
-    def _add(self, tag: str, value: float, step: int) -> None:
-        self._writer.add_scalar(tag, value, step, self._opened)
-
-
-_CONSTRAINTS = {
-    "violation": "largest_violation",
-    "max_violation_estimate": "largest_violation",
-    "max_multiplier": "largest_multiplier",
-}
-
-
-def _tag(name: str) -> str:
-    """Returns the tag of a metric; TensorBoard shows a group for each prefix."""
-    if name in _CONSTRAINTS:
-        return f"constraints/{_CONSTRAINTS[name]}"
-    group, _, metric = name.partition("_")
-    if group in ("test", "node", "client"):
-        return f"{group}/{metric}"
-    return f"run/{name}"
 
 
 class _Lines:

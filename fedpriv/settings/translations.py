@@ -523,11 +523,27 @@ TERMS: tuple[Term, ...] = (
     # what is measured and written
     Term(
         "sinks",
-        "tensorboard tb log logger loggers logging callback callbacks writer summary_writer wandb mlflow sink",
+        "tensorboard tb log logger loggers logging callback callbacks writer summary_writer sink",
         'sinks=[fedpriv.sinks.TensorBoard("runs/a")]',
         _TRAIN,
         "log.tensorboard: true",
         note="a sink is any object with write(report) and close()",
+    ),
+    Term(
+        "sinks",
+        "wandb wandb_project weights_and_biases",
+        'sinks=[fedpriv.sinks.WandB("project")]',
+        _TRAIN,
+        "log.tensorboard: true",
+        note="after the run: fedpriv track RUN --wandb PROJECT",
+    ),
+    Term(
+        "sinks",
+        "mlflow mlflow_tracking_uri experiment_name",
+        'sinks=[fedpriv.sinks.MLflow("experiment")]',
+        _TRAIN,
+        "log.tensorboard: true",
+        note="after the run: fedpriv track RUN --mlflow EXPERIMENT",
     ),
     Term(
         "sinks",

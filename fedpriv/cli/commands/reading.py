@@ -1,4 +1,4 @@
-"""The commands that read the files of runs: show, account, statement, key."""
+"""The commands that read the files of runs: show, account, statement, track, key."""
 
 from __future__ import annotations
 
@@ -85,6 +85,22 @@ def statement(
     from fedpriv.cli import stating
 
     stating.state(folders, outputs or [], colluders=colluders, group=group, as_json=as_json)
+
+
+@commands.command()
+def track(
+    run: RunFolder,
+    wandb: Annotated[
+        str | None, typer.Option("--wandb", metavar="PROJECT", help="A project of Weights & Biases (fedpriv[wandb]).")
+    ] = None,
+    mlflow: Annotated[
+        str | None, typer.Option("--mlflow", metavar="EXPERIMENT", help="An experiment of MLflow (fedpriv[mlflow]).")
+    ] = None,
+) -> None:
+    """Send a run's settings and rounds to Weights & Biases or MLflow: what its files have, and nothing else."""
+    from fedpriv.cli import tracking
+
+    tracking.send(run, wandb, mlflow)
 
 
 @commands.command()
