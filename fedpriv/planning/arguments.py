@@ -19,6 +19,7 @@ from fedpriv.strategies.base import Strategy
 _EPOCHS = next(term for term in TERMS if term.name == "rounds" and term.is_called("epochs"))
 _BATCH_SIZE = next(term for term in TERMS if term.is_called("batch_size"))
 _POISSON = "each example joins a batch with this probability, in secret, which makes epsilon small"
+_ALLOCATION = "each example is in one batch of an epoch, drawn in secret, and one round is one batch"
 
 
 def explain(word: str, value: object, arguments: Mapping[str, object]) -> str | None:
@@ -35,10 +36,27 @@ def explain(word: str, value: object, arguments: Mapping[str, object]) -> str | 
     if _EPOCHS.is_called(word) and word != "rounds":
         return _rounds_for_epochs(value, size, arguments)
     if _BATCH_SIZE.is_called(word) and size is not None:
-        rate = min(value / size, 1.0)
-        fix = f"write privacy=fedpriv.Privacy(..., sampling=fedpriv.Poisson(rate={rate:.4g}))"
-        return f"{fix}, for the {size:g} examples of a client; {_POISSON}"
+        return _sampling_for_batch_size(value, size, arguments.get("privacy"))
     return None
+
+
+def _sampling_for_batch_size(batch_size: float, size: float, privacy: object) -> str:
+    """Returns the sampling for batches of about this size, of the kind that the privacy settings have already."""
+    batches = max(round(size / batch_size), 1)
+    sampling = f"Poisson(rate={min(batch_size / size, 1.0):.4g})"
+    note = _POISSON
+    if isinstance(privacy, Privacy):
+        if isinstance(privacy.sampling, Allocation):
+            sampling = f"Allocation(batches={max(batches, 2)})"
+            note = _ALLOCATION
+        elif isinstance(privacy.sampling, Cyclic):
+            sampling = f"Cyclic(blocks={batches})"
+            note = "each example is in one block, which anybody may know, and one round is one block"
+        elif isinstance(privacy.sampling, FixedSize):
+            sampling = f"FixedSize({max(round(batch_size), 1)})"
+            note = "every batch has so many examples, drawn in secret"
+    fix = f"write privacy=fedpriv.Privacy(..., sampling=fedpriv.{sampling})"
+    return f"{fix}, for the {size:g} examples of a client; {note}"
 
 
 def _rounds_for_epochs(epochs: float, size: float | None, arguments: Mapping[str, object]) -> str | None:

@@ -26,6 +26,33 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True)
+class Conversion:
+    """A parameter of some option objects whose value follows from the one that was given.
+
+    In the texts `{value}` stands for the value that was given.
+
+    Attributes:
+        name: The parameter's name.
+        argument: How Python passes it.
+        yaml: How a configuration writes it.
+        note: What else to know, as a sentence fragment.
+    """
+
+    name: str
+    argument: str
+    yaml: str
+    note: str
+
+    def text(self, value: str, language: Language) -> str:
+        """Returns what to write for a value."""
+        if language == "python":
+            text = self.argument
+        else:
+            text = self.yaml
+        return f"{text.replace('{value}', value)} ({self.note})"
+
+
+@dataclass(frozen=True)
 class Term:
     """One setting of fedpriv, under the names that others give it.
 
@@ -39,6 +66,7 @@ class Term:
         yaml: How a configuration or the command line writes it.
         also: Parameters that mean it in some option objects, where they take the value as it is.
         note: What else to know, as a sentence fragment.
+        conversions: Parameters that follow from it in some option objects.
     """
 
     name: str
@@ -48,6 +76,7 @@ class Term:
     yaml: str
     also: tuple[str, ...] = ()
     note: str = ""
+    conversions: tuple[Conversion, ...] = ()
 
     def is_called(self, word: str) -> bool:
         """Whether somebody calls it by this word."""
@@ -71,7 +100,23 @@ def _option(owner: str, section: str, name: str, words: str = "", *also: str) ->
 
 _BATCHES = "each example joins a batch with this probability, in secret, which makes epsilon small"
 _EPOCHS = "each example is in one batch of an epoch, drawn in secret, and one round is one batch"
-_BATCH_SIZE = f"n is the number of examples of a client: {_BATCHES}"
+_EXAMPLES = "n is the number of examples of a client"
+_BATCH_SIZE = f"{_EXAMPLES}: {_BATCHES}"
+_BATCH_SIZE_AS = (
+    Conversion(
+        "batches",
+        "batches=round(n / {value})",
+        "batches: K, K being the number n over {value}",
+        f"{_EXAMPLES}: {_EPOCHS}",
+    ),
+    Conversion(
+        "blocks",
+        "blocks=round(n / {value})",
+        "blocks: K, K being the number n over {value}",
+        f"{_EXAMPLES}: each of them is in one block, which anybody may know, and one round is one block",
+    ),
+    Conversion("rate", "rate={value} / n", "rate: R, R being {value} over the number n", _BATCH_SIZE),
+)
 _OPTIMIZERS = "there are Sgd, Momentum, Adam and AdamW; fedavg, fedprox, fedopt and decentralized_sgd take one"
 _ONE_PASS = (
     "one round is one pass over the data where a batch has all examples, which is the default; of Poisson batches "
@@ -114,6 +159,7 @@ TERMS: tuple[Term, ...] = (
         "privacy.sampling: {poisson: {rate: R}}, R being {value} over the number n",
         ("size",),
         _BATCH_SIZE,
+        _BATCH_SIZE_AS,
     ),
     Term(
         "sampling",
@@ -769,6 +815,12 @@ def suggestion(word: str, value: object, known: Collection[str], language: Langu
         for name in (term.name, *term.also):
             if name in known and name != word:
                 return f"unknown; it is called {name} here: write {_text(term, name, shown, language)}"
+
+    # a setting of this very object that follows from the value
+    for term in meant:
+        for conversion in term.conversions:
+            if conversion.name in known:
+                return f"unknown; {conversion.name} stands for it here: write {conversion.text(shown, language)}"
 
     # a slip of the pen
     if difflib.get_close_matches(word, known, n=1, cutoff=0.8):

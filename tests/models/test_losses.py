@@ -120,6 +120,15 @@ def test_a_column_of_outputs_against_plain_targets_is_not_broadcast() -> None:
         assert result.test_loss == pytest.approx(float((model(X)[:, 0] - NUMBERS).square().mean()), rel=1e-4)
 
 
+def test_plain_outputs_against_a_column_of_targets_are_not_broadcast() -> None:
+    """The same mistake from the other side."""
+    model = nn.Sequential(linear(1), nn.Flatten(0))
+    result, warned = trained_here(model, nn.MSELoss(), rows(X, NUMBERS[:, None]))
+    expected = trained_by_torch(linear(1), lambda o, t: (o - t).square(), X, NUMBERS[:, None])
+    assert_same_parameters(result, expected)
+    assert any("every output with every target" in text for text in warned)
+
+
 def test_weights_of_positive_labels() -> None:
     loss = nn.BCEWithLogitsLoss(pos_weight=torch.tensor(4.0))
     targets = BINARY[:, None]

@@ -78,7 +78,7 @@ class ShardedNetwork:
         return torch.stack(self._meeting.exchange(self._place, rows.sum(0, keepdim=True))).sum(0)
 
     def largest(self, rows: Tensor) -> Tensor:
-        return torch.stack(self._meeting.exchange(self._place, rows.amax(0, keepdim=True))).amax(0)
+        return torch.cat(self._meeting.exchange(self._place, rows)).amax(0, keepdim=True)
 
     def scatter(self, row: Tensor) -> Tensor:
         return row.expand(len(self._ids), -1)

@@ -96,6 +96,30 @@ def test_a_run_in_two_places_is_the_run_in_one(name: str, cohort: fp.FixedCohort
             torch.testing.assert_close(own[:1], wanted[:1], rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", ["batches", "constraints"])
+def test_a_place_without_clients_leaves_the_run_as_it_is(name: str) -> None:
+    """More processes than clients: a place has sums, maxima and records to take part in, but no rows."""
+    problem = CONSTRAINED if name == "constraints" else None
+    strategy = fp.private_al(beta=0.5) if problem else fp.fedavg(0.5)
+    privacy = fp.Privacy(noise_multiplier=0.3, clip=fp.Clip(1.0), **SETTINGS[name])
+    models, records = run(strategy, privacy, fp.Star(len(SIZES)), clients(problem), None, {})
+    facts = ClientShard.whole(clients(problem))
+
+    def work(ids: Tensor, place: int, meeting: Meeting) -> tuple[list[Tensor], list[Record]]:
+        part = ClientShard(tuple(ids.tolist()), facts.all_sizes, facts.n_objectives, facts.widths)
+        sharded: Any = ShardedNetwork(fp.Star(len(SIZES)), ids, place, meeting)
+        return run(
+            strategy, privacy, sharded, list(part.select(clients(problem))), part, {"sum_clients": sharded.total}
+        )
+
+    everyone = tuple(range(len(SIZES)))
+    (found, own_records), (nothing, other_records) = in_shards(work, [everyone, ()])
+    assert own_records == other_records == records
+    for own, wanted in zip(found, models, strict=True):
+        torch.testing.assert_close(own, wanted, rtol=1e-9, atol=1e-9)
+    assert {len(rows) for rows in nothing} == {0}
+
+
 def test_a_part_has_numbers_of_the_run_in_order() -> None:
     for numbers in ((1, 0), (0, 0), (0, 5), (-1,)):
         with pytest.raises(fp.ConfigError, match="numbers from 0 to 4, ascending"):

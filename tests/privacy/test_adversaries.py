@@ -131,6 +131,20 @@ def test_amplification_is_in_words():
     assert drawn.amplification == "clients drawn in secret, each with probability 0.1"
 
 
+@pytest.mark.parametrize(
+    ("separation", "words"),
+    [
+        (1, "none"),  # in every round: there is nothing to say
+        (2, "none; a unit takes part in every second round"),
+        (3, "none; a unit takes part in every third round"),
+        (4, "none; a unit takes part in every 4th round"),
+    ],
+)
+def test_participation_in_turns_is_in_words(separation: int, words: str):
+    time = CorrelatedNoise(Factor((0.5,)), separation)
+    assert cells(Local(), time=time)[MESSAGES, "sample"].amplification == words
+
+
 def test_draws_within_a_slot_amplify_nothing_for_a_group_of_several_slots():
     time = CorrelatedNoise(Factor((0.5,)), 2)
     found = cells(Local(), sampling="poisson", rate=0.1, time=time)

@@ -93,6 +93,17 @@ def test_what_is_left_is_about_the_largest_epsilon_that_fits(tmp_path: Path):
         found.check(run(1 / mu_of(1.0), "third"))
 
 
+def test_the_epsilon_that_a_refusal_names_has_three_digits_and_fits(tmp_path: Path):
+    found = budget(tmp_path, 3.0)
+    found.reserve(run(1 / mu_of(2.2), "first"))
+    left = found.balance().left
+    named = math.floor(left * 100) / 100  # rounded down
+    assert left - named > 0.005  # there is something to round
+    with pytest.raises(BudgetExhausted, match=rf"up to epsilon={named:g} still fits"):
+        found.check(run(1 / mu_of(left + 0.03), "too much"))
+    found.check(run(1 / mu_of(named), "as named"))
+
+
 def test_stronger_promises_are_priced_for_the_weaker_one(tmp_path: Path):
     found = budget(tmp_path, 9.0)
     found.reserve(run(4.0, "removes", relation="add_remove"))  # to replace is to remove and to add: half the noise

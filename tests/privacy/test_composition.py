@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from itertools import product
 
+import mpmath
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as dpa
@@ -15,7 +16,7 @@ from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.accounting import bounds
 from fedpriv.privacy.accounting.events import Event
 from fedpriv.privacy.accounting.groups import of_group
-from fedpriv.privacy.accounting.mixtures import log_replaced
+from fedpriv.privacy.accounting.mixtures import log_forward, log_replaced
 from fedpriv.privacy.accounting.profiles import log_profile
 from fedpriv.privacy.composition import RunCost, compose
 from fedpriv.privacy.record import Record
@@ -139,6 +140,31 @@ def test_a_group_under_add_remove_is_a_mixture_of_gaussians(k):
     found = bounds.tight({of_group(Event("gaussian", 1.0, "poisson", 0.01), k): 1000}, DELTA)
     assert found["pld"] == pytest.approx(one.self_compose(1000).get_epsilon_for_delta(DELTA), rel=1e-3)
     assert found["rdp"] > found["pld"]
+
+
+@pytest.mark.parametrize("noise", [0.5, 2.0])
+def test_a_large_group_under_small_noise_against_many_digits(noise: float):
+    """40 members: the densities of the mixture lie too many powers of e apart for one float, and nothing overflows."""
+    k, rate, t = 40, 0.1, np.array([0.0, 1.0, 30.0, 200.0])
+    event = of_group(Event("gaussian", noise, "poisson", rate), k)
+    with mpmath.workdps(60):
+        s = mpmath.mpf(event.noise)
+        drawn = [
+            mpmath.binomial(k, j) * mpmath.mpf(rate) ** j * (1 - mpmath.mpf(rate)) ** (k - j) for j in range(k + 1)
+        ]
+        some = 1 - drawn[0]
+
+        def loss(x: mpmath.mpf) -> mpmath.mpf:
+            terms = (drawn[j] / some * mpmath.exp((j * x - mpmath.mpf(j) ** 2 / 2) / s**2) for j in range(1, k + 1))
+            return mpmath.log(mpmath.fsum(terms))
+
+        def forward(u: float) -> float:
+            x = mpmath.findroot(lambda x: loss(x) - u, (-500, 500), solver="anderson", tol=1e-60)
+            above = mpmath.fsum(drawn[j] / some * mpmath.ncdf((j - x) / s) for j in range(1, k + 1))
+            return float(mpmath.log(above - mpmath.exp(u) * mpmath.ncdf(-x / s)))
+
+        expected = [forward(float(u)) for u in t]
+    np.testing.assert_allclose(log_forward(event, t), expected, rtol=1e-9, atol=1e-12)
 
 
 def composed(k: int, rate: float, noise: float, count: int) -> float:

@@ -15,8 +15,13 @@ from pairs_over_time import PRIVACY, RING, TRUST, N, Zeros
 import fedpriv as fp
 from fedpriv.config import build, forecast, load_config
 from fedpriv.errors import ConfigError, PrivacyError
-from fedpriv.privacy.accounting.accountant import account
+from fedpriv.oracle.backends import choose
+from fedpriv.oracle.clipped_sums import ClippedSums
+from fedpriv.oracle.data_answerer import data_oracle
+from fedpriv.privacy.accounting.accountant import Accountant, account
+from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.pairwise import Complete, Links, Pairwise, Topology
+from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Strategy
 
 RUNS: dict[str, tuple[Any, Any, Any]] = {
@@ -111,3 +116,27 @@ def test_a_plan_says_how_much_noise_of_pairs_is_kept(tmp_path: Path) -> None:
     list(training)
     assert training.result().spent.epsilon <= 2
     assert "pairwise(colluders=1, ratio=2, complete, simulated)" in str(training.result().spent)
+
+
+def test_secrets_that_pairs_agreed_on_are_refused_for_noise_over_time() -> None:
+    """Noise from agreed secrets is new in every round: a matrix over rounds would be priced and not be there."""
+    training = Zeros(TRUST, fp.BSR(4), 3).training
+    over_time = training.plan.privacy
+    secrets = Randomness(secret_seed=2)
+
+    def oracle(privacy: fp.Privacy, pair_secrets: Randomness | None) -> Any:
+        sums = ClippedSums(
+            choose("linear", training.population.model, training.population.loss), N, torch.device("cpu")
+        )
+        ledger = Ledger(Accountant(N, privacy.delta))
+        return data_oracle(
+            training.population, sums, privacy, ledger, Randomness(secret_seed=1), pair_secrets=pair_secrets
+        )
+
+    with pytest.raises(
+        ConfigError, match=r"privacy\.noise = 'over time': noise that pairs have agreed on is new in every"
+    ):
+        oracle(over_time, secrets)
+    # either of them alone is an oracle
+    assert oracle(over_time, None).answerer.excluded == frozenset()
+    assert oracle(replace(over_time, noise=fp.Independent()), secrets).answerer.excluded == frozenset()

@@ -98,6 +98,9 @@ OF_STRATEGIES = {
     "max_norm": (fedpriv.Clip, 2.0, "write bound=2.0"),
     "sample_rate": (fedpriv.Poisson, 0.1, "write rate=0.1"),
     "batch_size": (fedpriv.FixedSize, 64, "write size=64"),
+    "lot_size": (fedpriv.Allocation, 64, "write batches=round(n / 64) (n is the number of examples of a client"),
+    "bs": (fedpriv.Cyclic, 64, "write blocks=round(n / 64)"),
+    "minibatch_size": (fedpriv.Poisson, 64, "write rate=64 / n (n is"),
     "log_dir": (fedpriv.sinks.TensorBoard, "a", "write folder='a'"),
 }
 
@@ -137,3 +140,26 @@ def test_epochs_of_cohorts_take_more_rounds():
 def test_a_batch_size_is_answered_with_its_rate():
     assert "fedpriv.Poisson(rate=0.32)), for the 200 examples" in answer(lambda: run(batch_size=64))
     assert "fedpriv.Poisson(rate=1))" in answer(lambda: run(batch_size=1000))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "write"),
+    [
+        (
+            fedpriv.Allocation(10),
+            "fedpriv.Allocation(batches=3)), for the 200 examples of a client; each example is in",
+        ),
+        (fedpriv.Cyclic(10), "fedpriv.Cyclic(blocks=3)), for the 200 examples of a client; each example is in"),
+        (fedpriv.FixedSize(10), "fedpriv.FixedSize(64)), for the 200 examples of a client; every batch has"),
+        (fedpriv.FullBatch(), "fedpriv.Poisson(rate=0.32)), for the 200 examples of a client; each example joins"),
+    ],
+)
+def test_a_batch_size_is_answered_in_the_sampling_that_was_chosen(
+    sampling: fedpriv.privacy.settings.Sampling, write: str
+):
+    privacy = fedpriv.Privacy(epsilon=3.0, sampling=sampling)
+    said = answer(lambda: fedpriv.train(clients(), fedpriv.fedavg(0.1), privacy, batch_size=64))
+    assert write in said
+    one_batch = answer(lambda: fedpriv.train(clients(), fedpriv.fedavg(0.1), privacy, batch_size=1000))
+    if isinstance(sampling, fedpriv.Allocation):
+        assert "Allocation(batches=2)" in one_batch, "an epoch of random allocation has two batches at least"
