@@ -32,6 +32,9 @@ def from_torch(optimizer: torch.optim.Optimizer) -> tuple[float, Optimizer[Any]]
         ConfigError: it is another kind, has made steps already, or has an option that fedpriv has not.
     """
     kind = type(optimizer)
+    if kind.__module__.startswith("opacus."):
+        fix = "is Opacus' wrapper, which adds noise of its own: give the optimizer before make_private"
+        raise ConfigError("optimizer", kind.__name__, fix)
     if kind not in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
         raise ConfigError("optimizer", kind.__name__, f"has no counterpart in fedpriv: {_OWN_RULE}")
     if optimizer.state:
