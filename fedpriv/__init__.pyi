@@ -31,6 +31,7 @@ from .privacy.budget import Budget
 from .privacy.clipping import Clip
 from .privacy.matrices import BLT, BSR, Banded
 from .privacy.mechanisms import Gaussian, Laplace
+from .privacy.opacus_history import from_opacus, to_opacus
 from .privacy.pairwise import Pairwise
 from .privacy.schedules import Custom, Geometric, Uniform
 from .privacy.settings import (
@@ -48,6 +49,7 @@ from .privacy.settings import (
     Statistics,
 )
 from .reports import sinks as sinks
+from .runs.fit import fit
 from .runs.results import Result, RoundReport
 from .runs.total import total
 from .runs.train import train
@@ -166,6 +168,8 @@ __all__ = [
     "fedavg",
     "fedopt",
     "fedprox",
+    "fit",
+    "from_opacus",
     "gradient_descent",
     "gradient_tracking",
     "gradient_tracking_pair",
@@ -178,6 +182,7 @@ __all__ = [
     "scaffold",
     "sinks",
     "svrg",
+    "to_opacus",
     "total",
     "train",
 ]

@@ -12,7 +12,9 @@ from fedpriv.settings.checks import checked
 
 
 @checked("total")
-def total(results: Sequence[Result], *, delta: float | None = None, accountant: str | None = None) -> PrivacySpent:
+def total(
+    results: Sequence[Result | RunCost], *, delta: float | None = None, accountant: str | None = None
+) -> PrivacySpent:
     """Computes what several runs on the same data cost together, which is less than the sum of what each costs.
 
     Guarantee: an upper bound for every unit that all of them protect, wherever it is in each run, against whoever sees
@@ -20,7 +22,7 @@ def total(results: Sequence[Result], *, delta: float | None = None, accountant: 
     they do, the sum of the epsilons and the sum of the deltas hold. Runs whose data have no unit in common cost less.
 
     Args:
-        results: What `train` returned, for each run.
+        results: What `train` returned, for each run; a training with Opacus is a `fedpriv.from_opacus(...)`.
         delta: Failure probability of all together; the smallest of the runs' own by default.
         accountant: The one bound to use, `"gaussian"`, `"pld"`, `"rdp"` or `"pure"`; None takes the smallest.
 
@@ -31,16 +33,25 @@ def total(results: Sequence[Result], *, delta: float | None = None, accountant: 
     """
     if not results:
         raise ConfigError("results", [], "give the results of at least one run")
-    runs = [
-        RunCost(
-            f"run {number}",
-            result.charged,
-            len(result.spent.per_client),
-            not_covered=result.spent.not_covered,
-            noise=result.noise or None,
-        )
-        for number, result in enumerate(results, start=1)
-    ]
+    runs = [_cost_of(result, number) for number, result in enumerate(results, start=1)]
     if delta is None:
-        delta = min(result.spent.delta for result in results)
+        deltas = [result.spent.delta for result in results if isinstance(result, Result)]
+        if not deltas:
+            raise ConfigError(
+                "delta", None, "name a delta, e.g. delta=1e-5: costs from elsewhere have none of their own"
+            )
+        delta = min(deltas)
     return compose(runs, delta, accountant)
+
+
+def _cost_of(result: Result | RunCost, number: int) -> RunCost:
+    """Returns the releases of a run, named by its number among the results."""
+    if isinstance(result, RunCost):
+        return result
+    return RunCost(
+        f"run {number}",
+        result.charged,
+        len(result.spent.per_client),
+        not_covered=result.spent.not_covered,
+        noise=result.noise or None,
+    )

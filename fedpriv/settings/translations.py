@@ -140,7 +140,7 @@ TERMS: tuple[Term, ...] = (
         "clip=fedpriv.Clip({value})",
         _MORE_PRIVACY,
         "privacy.clip: {bound: {value}}",
-        ("bound",),
+        ("bound", "max_grad_norm"),
     ),
     Term(
         "sampling",
@@ -195,12 +195,12 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "trust",
-        "trusted_server central central_dp cdp dp_type dp_model",
+        "trusted_server central central_dp central_privacy cdp dp_type dp_model",
         "trust=fedpriv.Central()",
         _MORE_PRIVACY,
         "privacy.trust: central",
     ),
-    Term("trust", "local_dp ldp", "trust=fedpriv.Local()", _MORE_PRIVACY, "privacy.trust: local"),
+    Term("trust", "local_dp local_privacy ldp", "trust=fedpriv.Local()", _MORE_PRIVACY, "privacy.trust: local"),
     Term(
         "unit",
         "privacy_unit privacy_level user_level client_level granularity protect",
@@ -219,7 +219,7 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "mechanism",
-        "noise_type noise_distribution noise_kind",
+        "noise_type noise_distribution noise_kind privacy_mechanism",
         "mechanism=fedpriv.Gaussian()",
         _MORE_PRIVACY,
         "privacy.mechanism: gaussian",
@@ -286,11 +286,13 @@ TERMS: tuple[Term, ...] = (
         "rounds={value}",
         _TRAIN,
         "rounds: {value}",
+        ("epochs",),
         note=_ONE_PASS,
     ),
     Term(
         "rounds",
-        "n_rounds num_rounds max_rounds num_server_rounds communication_rounds global_rounds comm_rounds t steps "
+        "n_rounds num_rounds max_rounds total_rounds num_server_rounds serverconfig central_num_iterations "
+        "communication_rounds global_rounds comm_rounds t steps "
         "n_steps max_steps num_steps total_steps iterations n_iter n_iters num_iterations max_iter max_iterations",
         "rounds={value}",
         _TRAIN,
@@ -299,7 +301,7 @@ TERMS: tuple[Term, ...] = (
     Term(
         "local_steps",
         "epochs n_epochs num_epochs local_epochs num_local_epochs e n_local_steps num_local_steps local_iterations "
-        "local_iters inner_steps local_rounds local_updates steps tau",
+        "local_iters local_num_steps local_num_epochs inner_steps local_rounds local_updates steps tau",
         "local_steps={value}",
         _OPTIMIZER,
         "strategy.local_steps: {value}",
@@ -308,7 +310,7 @@ TERMS: tuple[Term, ...] = (
     Term(
         "n_clients",
         "num_clients nr_clients n_users num_users n_nodes num_nodes n_workers num_agents n_agents n_parties "
-        "num_parties num_supernodes world_size clients k",
+        "num_parties num_supernodes world_size clients client_fn client_app population users k",
         "n_clients={value}",
         _CLIENTS,
         "data.partition.n_clients: {value}",
@@ -316,7 +318,8 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "cohort",
-        "clients_per_round num_clients_per_round n_clients_per_round cohort_size n_sampled min_fit_clients "
+        "clients_per_round min_train_nodes min_available_nodes num_sampled_clients noise_cohort_size max_cohort_size "
+        "num_clients_per_round n_clients_per_round cohort_size n_sampled min_fit_clients "
         "min_available_clients users_per_round m",
         "cohort=fedpriv.FixedCohort({value})",
         "network=fedpriv.Star(n_clients, {argument})",
@@ -325,7 +328,7 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "cohort",
-        "fraction_fit client_fraction participation participation_rate client_rate client_sampling_rate "
+        "fraction_fit fraction_train client_fraction participation participation_rate client_rate client_sampling_rate "
         "client_sample_rate fraction_clients frac active_fraction join_ratio",
         "cohort=fedpriv.PoissonCohort({value})",
         "network=fedpriv.Star(n_clients, {argument})",
@@ -343,7 +346,7 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "model",
-        "net network_module module nn backbone model_fn",
+        "net network_module module nn backbone model_fn initial_parameters initial_arrays hidden_layer_sizes",
         "model={value}",
         _CLIENTS,
         "model: {name: mnist_cnn}",
@@ -359,7 +362,8 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "datasets",
-        "data dataset data_sets train_data train_dataset train_datasets train_set trainset training_data train "
+        "data dataset data_sets training_dataset train_data train_dataset train_datasets train_set trainset "
+        "training_data train "
         "client_data x y data_loaders loaders dataloaders train_loaders loader train_loader dataloader data_loader "
         "trainloader train_dataloader",
         "datasets=[dataset, ...]",
@@ -396,7 +400,7 @@ TERMS: tuple[Term, ...] = (
         "strategy",
         "learning_rate",
         "lr step_size stepsize eta alpha client_lr local_lr base_lr max_lr init_lr initial_lr client_learning_rate "
-        "gamma lr_init",
+        "gamma lr_init local_learning_rate eta_l learning_rate_init",
         "step_size",
         "eta",
         "peak",
@@ -407,7 +411,8 @@ TERMS: tuple[Term, ...] = (
         _OPTIMIZER,
         "strategy",
         "server_learning_rate",
-        "server_lr global_lr eta_g server_step_size global_learning_rate slr",
+        "server_lr lr_server central_lr central_learning_rate global_lr eta_g server_step_size "
+        "global_learning_rate slr",
     ),
     Term(
         "learning_rate",
@@ -502,6 +507,22 @@ TERMS: tuple[Term, ...] = (
         note=_OPTIMIZERS,
     ),
     Term(
+        "weighting",
+        "weighted_by weight_by client_weights",
+        'weighting="clients"',
+        _OPTIMIZER,
+        "strategy.weighting: clients",
+        note='or "examples", the default',
+    ),
+    Term(
+        "class_weight",
+        "class_weights pos_weight sample_weight",
+        "loss=torch.nn.CrossEntropyLoss(weight={value})",
+        _CLIENTS,
+        "leave it out",
+        note="weights of classes belong to the loss, and must not be counted from private data",
+    ),
+    Term(
         "proximal",
         "mu proximal_mu prox_mu mu_prox prox proximal_term",
         "proximal={value}",
@@ -518,6 +539,14 @@ TERMS: tuple[Term, ...] = (
     ),
     # where it computes
     Term(
+        "client_resources",
+        "ray_init_args backend_config server_app server_address",
+        "leave it out",
+        "leave it out",
+        "leave it out",
+        note="one process simulates all clients; organisations that really train together have fedpriv.sites",
+    ),
+    Term(
         "device",
         "gpu cuda use_cuda use_gpu accelerator gpus devices map_location",
         'device="cuda"',
@@ -530,6 +559,7 @@ TERMS: tuple[Term, ...] = (
         "compute",
         "chunk",
         "max_physical_batch_size physical_batch_size microbatch_size micro_batch_size microbatches chunk_size "
+        "num_microbatches "
         "virtual_batch_size max_batch_size batch_memory_manager",
     ),
     _option(_COMPUTE, "compute", "threads", "num_threads n_threads n_jobs cpus num_cpus"),
@@ -627,7 +657,8 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "stop",
-        "early_stopping early_stop patience early_stopping_patience early_stopping_rounds min_delta",
+        "early_stopping early_stop patience n_iter_no_change tol early_stopping_patience early_stopping_rounds "
+        "min_delta",
         'stop=fedpriv.Stop("accuracy", patience=5)',
         _TRAIN,
         "log.stop: {metric: accuracy, patience: 5}",
@@ -638,7 +669,8 @@ TERMS: tuple[Term, ...] = (
         _TRAIN,
         "log",
         "evaluate_every",
-        "eval_every eval_interval eval_freq eval_frequency eval_steps validate_every test_every log_every "
+        "eval_every evaluation_frequency eval_interval eval_freq eval_frequency eval_steps validate_every "
+        "test_every log_every "
         "log_interval logging_steps val_check_interval",
     ),
     _option(
@@ -690,6 +722,12 @@ EXAMPLES = {
     "epsilon_bar": "1.0",
     "eta": "1.0",
     "every": "10",
+    "accountant": "[(1.1, 0.01, 1000)]",
+    "poisson_sampling": "True",
+    "records": "result.charged",
+    "fit.epochs": "3",
+    "optimizer": "torch.optim.SGD(model.parameters(), lr=0.1)",
+    "from_opacus.name": '"earlier"',
     "feasible": "fedpriv.EuclideanBall(radius=1.0)",
     "feature": "0",
     "folder": '"runs/a"',
@@ -822,8 +860,8 @@ def suggestion(word: str, value: object, known: Collection[str], language: Langu
             if conversion.name in known:
                 return f"unknown; {conversion.name} stands for it here: write {conversion.text(shown, language)}"
 
-    # a slip of the pen
-    if difflib.get_close_matches(word, known, n=1, cutoff=0.8):
+    # a slip of the pen, unless other libraries have this very word
+    if not meant and difflib.get_close_matches(word, known, n=1, cutoff=0.8):
         return f"unknown{nearest(word, known)}{names}"
 
     # a setting of another object

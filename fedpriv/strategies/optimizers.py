@@ -6,6 +6,7 @@ They post-process answers with public hyper-parameters, so they cost no epsilon.
     Adam      m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;   x -= a m^ / (sqrt(v^) + eps)
               m^ = m / (1 - b1^s),  v^ = v / (1 - b2^s) after s steps (Kingma and Ba, 2015)
     AdamW     x *= 1 - a weight_decay, then Adam (Loshchilov and Hutter, 2019)
+    WeightDecay   g += weight_decay x, then another one of these, as torch's SGD and Adam do
 
 The noise of g adds its variance to v^, so that DP-Adam divides all coordinates by about the same number. DP-AdamBC
 (Tang, Shpilevskiy and Lécuyer, 2024) subtracts it: `x -= a m^ / sqrt(max(v^ - variance, noise_floor))`.
@@ -200,6 +201,40 @@ class AdamW:
     ) -> tuple[Tensor, Moments]:
         """Makes one step."""
         return self.adam.step(x * (1 - size * self.weight_decay), gradient, size, state, variance)
+
+
+@checked("strategy.optimizer")
+@dataclass(frozen=True)
+class WeightDecay:
+    """Adds `weight_decay x` to the gradient, after clipping and noise, as torch's `SGD(weight_decay=...)` and `Adam`.
+
+    Args:
+        weight_decay: The gradient of `weight_decay / 2 ||x||^2` is added.
+        optimizer: Makes the step.
+    """
+
+    weight_decay: NonNegative
+    optimizer: Optimizer[Any] = Sgd()
+
+    @property
+    def corrects(self) -> bool:
+        """Whether the other optimiser does."""
+        return self.optimizer.corrects
+
+    def init(self, x: Tensor) -> Any:  # noqa: ANN401 - the state of any optimiser
+        """Returns the other optimiser's state."""
+        return self.optimizer.init(x)
+
+    def step(
+        self,
+        x: Tensor,
+        gradient: Tensor,
+        size: float,
+        state: Any,  # noqa: ANN401 - the state of any optimiser
+        variance: Tensor | None,
+    ) -> tuple[Tensor, Any]:
+        """Makes one step."""
+        return self.optimizer.step(x, gradient + self.weight_decay * x, size, state, variance)
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,26 @@ OF_A_RUN = {
     "topology": ("ring", "network=fedpriv.Graph("),
     "fairness": (True, "fedpriv.Problem(constraints="),
     "rouns": (5, "did you mean 'rounds'"),
+    # of Flower
+    "num_server_rounds": (5, "write rounds=5"),
+    "client_app": (None, "clients=fedpriv.make_clients(model, loss, datasets"),
+    "num_supernodes": (10, "there are as many clients as data sets"),
+    "fraction_train": (0.5, "network=fedpriv.Star(n_clients, cohort=fedpriv.PoissonCohort(0.5))"),
+    "min_train_nodes": (2, "cohort=fedpriv.FixedCohort(2)"),
+    "initial_parameters": (None, "each client has a model of its own, made from yours"),
+    "client_resources": (None, "one process simulates all clients"),
+    # of pfl-research
+    "central_num_iterations": (100, "write rounds=100"),
+    "cohort_size": (20, "cohort=fedpriv.FixedCohort(20)"),
+    "local_learning_rate": (0.1, "strategy=fedpriv.fedavg(learning_rate=0.1)"),
+    "central_privacy": (None, "trust=fedpriv.Central()"),
+    "evaluation_frequency": (5, "evaluate_every=5"),
+    # of scikit-learn and TensorFlow Privacy
+    "n_clients": (10, "there are as many clients as data sets"),
+    "max_iter": (10, "write rounds=10"),
+    "class_weight": (None, "weights of classes belong to the loss"),
+    "l2_norm_clip": (1.0, "clip=fedpriv.Clip(1.0)"),
+    "num_microbatches": (4, "compute=fedpriv.Compute(chunk=4)"),
 }
 
 

@@ -1,0 +1,140 @@
+"""Opacus' accountants' history, read as the cost of a run and written from a ledger. Opacus itself is not imported.
+
+The history is a list of (noise multiplier, sample rate, steps). Each step is a Gaussian answer on a Poisson batch, and
+neighbours differ in one example more or less; the noise is its deviation over the clip norm, which is the sensitivity
+under `add_remove`. So a step and a fedpriv record with these fields are the same event (Abadi et al. 2016).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from fedpriv.errors import ConfigError, PrivacyError
+from fedpriv.privacy.accounting.epochs import costs_of
+from fedpriv.privacy.accounting.events import histories
+from fedpriv.privacy.composition import RunCost
+from fedpriv.privacy.record import Record
+from fedpriv.settings.checks import checked
+
+Steps = tuple[float, float, int]
+"""Noise multiplier, sample rate and number of steps."""
+AccountantName = Literal["prv", "rdp", "gdp"]
+_MOST_STEPS = 1_000_000
+
+
+@checked("from_opacus")
+def from_opacus(accountant: object, name: str, *, poisson_sampling: bool) -> RunCost:
+    """Returns what training with Opacus cost, for `fedpriv.total` and lifetime budgets.
+
+    Guarantee: the cost is an upper bound for data sets that differ in one example, with the number of examples public,
+    if the history is complete and the batches were Poisson draws.
+
+    Args:
+        accountant: A `PrivacyEngine`, its accountant, the accountant's `state_dict()`, or the history itself.
+        name: Name of the training for tables and messages; two trainings of equal history need two names.
+        poisson_sampling: Whether batches were Poisson draws, as `make_private` makes them by default; the history does
+            not say so. Opacus counts shuffled batches as if they were, which is too little, so they are refused.
+
+    Raises:
+        ConfigError: it is no history of Opacus, or a number in it is out of range.
+        PrivacyError: the batches were not Poisson draws.
+    """
+    if not poisson_sampling:
+        raise PrivacyError(
+            f"{name} shuffled its data instead of drawing Poisson batches: an accountant of Opacus counts it as if it "
+            "had drawn, which is less than it cost, and no tight price is known. Train again with Poisson batches"
+        )
+    history = _history(accountant)
+    records = [
+        Record(
+            round=0,
+            query="gradient",
+            index=0,
+            mechanism="gaussian",
+            noise_multiplier=noise,
+            unit="sample",
+            relation="add_remove",
+            sampling="poisson",
+            rate=rate,
+            shared="sizes public",
+        )
+        for noise, rate, steps in history
+        for _ in range(steps)
+    ]
+    # the same history under the same name is the same training: a budget takes it once
+    noise_name = hashlib.blake2b(repr(("opacus", name, history)).encode(), digest_size=16).hexdigest()
+    return RunCost(name, records, n_clients=1, noise=f"opacus:{noise_name}")
+
+
+@checked("to_opacus")
+def to_opacus(records: Sequence[Record], mechanism: AccountantName = "prv", *, client: int = 0) -> dict[str, Any]:
+    """Returns a client's releases as the `state_dict` of an accountant of Opacus.
+
+    Load it with `opacus.accountants.create_accountant(mechanism).load_state_dict(...)`. Of its mechanisms `"gdp"` is an
+    approximation below the truth.
+
+    Args:
+        records: A run's releases: `result.charged`, or `training.ledger.records`.
+        mechanism: The accountant: `"prv"`, `"rdp"` or `"gdp"`.
+        client: The client whose history it is.
+
+    Raises:
+        PrivacyError: Opacus' accountants have no price for a release: only for independent Gaussian noise under
+            `add_remove`, of all examples or of Poisson batches.
+        ConfigError: no record concerns this client.
+    """
+    fix = "Opacus' accountants price single examples, added or removed: keep this run in fedpriv's own accounting"
+    for record in records:
+        if (record.unit, record.relation) != ("sample", "add_remove"):
+            raise PrivacyError(f"a release protects unit={record.unit}, relation={record.relation}; {fix}")
+        if record.mechanism != "gaussian" or record.non_private or record.time is not None:
+            raise PrivacyError(f"a release ({record.query} of round {record.round}) has other noise; {fix}")
+    if not records:
+        raise ConfigError("records", [], "give at least one release, e.g. result.charged")
+    steps = list[Steps]()
+    for event, count in _history_of(records, client).items():
+        if event.selection not in ("full", "poisson"):
+            raise PrivacyError(f"batches are drawn by {event.selection}, which Opacus does not price; {fix}")
+        steps.append((event.noise, event.rate, count))
+    return {"history": steps, "mechanism": mechanism}
+
+
+def _history_of(records: Sequence[Record], client: int) -> Mapping[Any, int]:
+    """Returns the events of a client, each with its count."""
+    widest = max(max(record.clients or (0,)) for record in records)
+    lists = [record.noise_multiplier for record in records if record.clients is None]
+    declared = max((len(noises) for noises in lists if isinstance(noises, tuple)), default=1)
+    n_clients = max(widest + 1, declared, client + 1)
+    for members, history in histories(Counter(costs_of(records, n_clients)), n_clients):
+        if client in members and history:
+            return history
+    raise ConfigError("client", client, f"no release concerns this client; there are {n_clients}")
+
+
+def _history(accountant: object) -> list[Steps]:
+    """Returns the history that an object of Opacus holds, with its numbers checked."""
+    value: Any = getattr(accountant, "accountant", accountant)
+    value = getattr(value, "history", value)
+    if isinstance(value, Mapping):
+        value = value.get("history")
+    fix = "give Opacus' PrivacyEngine, its accountant, or the accountant's history [(noise, sample rate, steps), ...]"
+    if not isinstance(value, list | tuple) or not value:
+        raise ConfigError("accountant", type(accountant).__name__, f"holds no steps: {fix}")
+    history = list[Steps]()
+    for number, entry in enumerate(value):
+        try:
+            noise, rate, steps = float(entry[0]), float(entry[1]), int(entry[2])
+            is_entry = len(entry) == 3 and steps == entry[2]
+        except (TypeError, ValueError, IndexError):
+            raise ConfigError(f"accountant.history[{number}]", entry, fix) from None
+        if not (is_entry and noise >= 0 and math.isfinite(noise) and 0 < rate <= 1 and steps >= 1):
+            needs = "a noise multiplier of at least 0, a sample rate in (0, 1] and a whole number of steps"
+            raise ConfigError(f"accountant.history[{number}]", entry, f"must be {needs}")
+        history.append((noise, rate, steps))
+    if sum(steps for _, _, steps in history) > _MOST_STEPS:
+        raise ConfigError("accountant.history", len(history), f"has more than {_MOST_STEPS} steps: split it")
+    return history

@@ -1,0 +1,217 @@
+"""Private training of one data owner's model, called like the training loop that it replaces.
+
+It translates what a torch or Opacus script has into a run of `fedpriv.train`:
+
+    epochs over a loader of B batches      B epochs rounds; each example joins a batch with probability 1 / B (Poisson)
+    optimiser                              `fedavg` with one local step and fedpriv's optimiser of the same name
+    max_grad_norm                          `Clip(max_grad_norm)`
+    neighbouring data sets                 `add_remove`: one example more or less, as Opacus counts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from fedpriv.clients.arguments import check_loader
+from fedpriv.clients.client import Client, Loss
+from fedpriv.errors import ConfigError, shown
+from fedpriv.planning.compute import Compute
+from fedpriv.privacy.clipping import Clip
+from fedpriv.privacy.record import Relation
+from fedpriv.privacy.settings import FullBatch, Poisson, Privacy, Sampling
+from fedpriv.runs.options import takes_options
+from fedpriv.runs.results import Result, Sink
+from fedpriv.runs.train import train
+from fedpriv.settings.checks import Count, Fraction, Positive, Whole, checked
+from fedpriv.strategies.base import Strategy
+from fedpriv.strategies.fedavg import fedavg
+from fedpriv.strategies.optimizers import Sgd
+from fedpriv.strategies.torch_optimizers import from_torch
+
+
+@dataclass(frozen=True, eq=False)
+class FitOptions:
+    """Arguments of `fit`.
+
+    Args:
+        model: The module to train; it is trained in place.
+        loader: Its data. Batches are drawn anew: each example joins one with probability `1 / len(loader)`.
+        loss: Maps (outputs, targets) of a batch to a scalar, e.g. `torch.nn.CrossEntropyLoss()`.
+        optimizer: A new `torch.optim.SGD`, `Adam` or `AdamW` of the model's parameters.
+        epochs: Passes over the data; one is `len(loader)` steps.
+        epsilon: Target epsilon of the whole fit, from which the noise is computed.
+        delta: Its delta, well below one over the number of examples.
+        noise_multiplier: The noise instead: its standard deviation over `max_grad_norm`, as in Opacus. (Under
+            `replace_one` over twice that.)
+        max_grad_norm: Bound on the l2 norm of an example's gradient.
+        relation: Which data sets are neighbours. `"add_remove"` is what Opacus counts; `"replace_one"`, the default
+            elsewhere in fedpriv, is a stronger promise and needs more noise.
+        budget: Path of the lifetime budget of these data.
+        test: Public test data for metrics, as (input, target) pairs.
+        evaluate_every: Steps between evaluations on the test data; None evaluates once an epoch.
+        folder: Where ledger and checkpoint are written; None keeps the run in memory.
+        seed: Public seed; drawn by default.
+        secret_seed: Seed of noise and batches: who knows it can subtract the noise. Drawn by default.
+        compute: Settings of speed.
+        sinks: Receive a report every step.
+        progress: Show a progress bar on standard error.
+    """
+
+    model: nn.Module
+    loader: DataLoader[Any]
+    loss: Loss
+    optimizer: torch.optim.Optimizer
+    _: KW_ONLY
+    epochs: Count
+    epsilon: Positive | None = None
+    delta: Fraction = 1e-5
+    noise_multiplier: Positive | None = None
+    max_grad_norm: Positive = 1.0
+    relation: Relation = "add_remove"
+    budget: str | Path | None = None
+    test: Dataset[Any] | None = None
+    evaluate_every: Count | None = None
+    folder: str | Path | None = None
+    seed: int | None = None
+    secret_seed: Whole | None = None
+    compute: Compute = Compute()
+    sinks: Sequence[Sink] = ()
+    progress: bool = False
+
+
+_ELSEWHERE = {
+    "batch_size": "is that of the loader: DataLoader(dataset, batch_size={value})",
+    "lr": "is that of the optimizer: torch.optim.SGD(model.parameters(), lr={value})",
+    "learning_rate": "is that of the optimizer: torch.optim.SGD(model.parameters(), lr={value})",
+    "momentum": "is that of the optimizer: torch.optim.SGD(model.parameters(), lr=0.1, momentum={value})",
+    "weight_decay": "is that of the optimizer: torch.optim.SGD(model.parameters(), lr=0.1, weight_decay={value})",
+    "rounds": "are len(loader) for each epoch: write epochs",
+    "dataset": "is that of the loader: loader=DataLoader(dataset, batch_size=64)",
+    "poisson_sampling": "is always true: batches are Poisson draws; leave it out",
+    "clients": "are several data owners: fit is for one; write fedpriv.train",
+    "strategy": "is made from the optimizer; for another algorithm write fedpriv.train",
+}
+
+
+def _explain(word: str, value: object, arguments: Mapping[str, object]) -> str | None:
+    """Returns what to write for a word that is not an argument of `fit`; None for the usual answer."""
+    text = _ELSEWHERE.get(word.lower())
+    if text is None:
+        return None
+    return text.replace("{value}", shown(value))
+
+
+@checked("", _explain)
+@takes_options(FitOptions)
+def fit(options: FitOptions) -> Result:
+    """Trains one data owner's model privately (DP-SGD or DP-Adam), and returns the result.
+
+    Returns:
+        The result, with an upper bound on the epsilon as `spent`.
+
+    Guarantee: the model after every step is (epsilon, delta)-differentially private for data sets that differ in one
+    example, against whoever sees all steps. The number of examples is public.
+
+    Raises:
+        ConfigError: settings cannot work, such as an optimiser without a counterpart, or a model that mixes examples.
+        FedprivError: data or a folder cannot be used.
+
+    Source: Abadi et al. 2016 (DP-SGD).
+
+    Example:
+        >>> data = torch.utils.data.TensorDataset(torch.randn(200, 4), torch.arange(200) % 2)
+        >>> loader = DataLoader(data, batch_size=20)
+        >>> model = nn.Linear(4, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> result = fit(model, loader, nn.CrossEntropyLoss(), optimizer, epochs=2, epsilon=3.0)
+        >>> result.rounds, result.spent.epsilon <= 3
+        (20, True)
+    """
+    check_loader("loader", options.loader)
+    _check_parameters(options.model, options.optimizer)
+    batches = _batches(options.loader)
+    privacy = Privacy(
+        epsilon=options.epsilon,
+        delta=options.delta,
+        noise_multiplier=options.noise_multiplier,
+        clip=Clip(options.max_grad_norm),
+        relation=options.relation,
+        sampling=_sampling(batches),
+        budget=options.budget,
+    )
+    # the loader's batch size and order have been read: what is left of it is how examples are made
+    loader = DataLoader(
+        options.loader.dataset, collate_fn=options.loader.collate_fn, num_workers=options.loader.num_workers
+    )
+    return train(
+        [Client(options.model, options.loss, loader)],
+        _strategy(options.optimizer),
+        privacy,
+        rounds=options.epochs * batches,
+        seed=options.seed,
+        secret_seed=options.secret_seed,
+        test=options.test,
+        compute=options.compute,
+        evaluate_every=options.evaluate_every or batches,
+        folder=options.folder,
+        sinks=options.sinks,
+        progress=options.progress,
+    )
+
+
+def _check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Refuses an optimiser that holds other parameters than the trainable ones of the model.
+
+    Raises:
+        ConfigError: says which parameters differ.
+    """
+    if not isinstance(optimizer, torch.optim.Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
+        fix = "give an optimiser of torch, torch.optim.SGD(model.parameters(), lr=0.1)"
+        raise ConfigError("optimizer", optimizer, fix)
+    held_by_optimizer = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    for name, parameter in named.items():
+        if id(parameter) not in held_by_optimizer:
+            fix = f"does not train model.{name}: give it model.parameters(), and set requires_grad=False of frozen ones"
+            raise ConfigError("optimizer", type(optimizer).__name__, fix)
+    if held_by_optimizer - {id(parameter) for parameter in model.parameters()}:
+        fix = "has parameters that the model has not: make it with model.parameters()"
+        raise ConfigError("optimizer", type(optimizer).__name__, fix)
+
+
+def _batches(loader: DataLoader[Any]) -> int:
+    """Returns the number of batches of an epoch.
+
+    Raises:
+        ConfigError: the loader streams, or makes no batch.
+    """
+    try:
+        batches = len(loader)
+    except TypeError:
+        fix = "streams examples, so that an epoch has no length: give it a data set with a length"
+        raise ConfigError("loader", type(loader.dataset).__name__, fix) from None
+    if batches < 1:
+        fix = "makes no batch of the data: take a smaller batch_size, or drop_last=False"
+        raise ConfigError("loader.batch_size", loader.batch_size, fix)
+    return batches
+
+
+def _sampling(batches: int) -> Sampling:
+    if batches == 1:
+        return FullBatch()
+    return Poisson(1 / batches)
+
+
+def _strategy(optimizer: torch.optim.Optimizer) -> Strategy:
+    """Returns the strategy that makes the steps of this optimiser on one client's gradients."""
+    learning_rate, steps = from_torch(optimizer)
+    if isinstance(steps, Sgd):
+        return fedavg(learning_rate)
+    return fedavg(learning_rate, optimizer=steps, optimizer_state="keep")

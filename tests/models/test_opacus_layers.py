@@ -1,0 +1,102 @@
+"""Opacus' own layers and wrappers: its layers train as they are, with Opacus' gradients; its wrappers are refused."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import Tensor, nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+import fedpriv
+from fedpriv.clients.batch import Batch
+from fedpriv.oracle.backends import choose
+from fedpriv.privacy.clipping import Clip
+
+opacus = pytest.importorskip("opacus")
+from opacus.layers import DPGRU, DPLSTM, DPMultiheadAttention  # noqa: E402 - after the check that it is there
+
+EXAMPLES, STEPS, FEATURES, CLASSES = 12, 5, 4, 3
+
+
+class Recurrent(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.head = layer, nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(x)[0][:, -1])
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.layer = nn.Linear(FEATURES, 6), DPMultiheadAttention(6, 2, batch_first=True)
+        self.head = nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        return self.head(self.layer(h, h, h)[0].mean(1))
+
+
+MODELS = {
+    "DPLSTM": lambda: Recurrent(DPLSTM(FEATURES, 6, batch_first=True)),
+    "DPGRU": lambda: Recurrent(DPGRU(FEATURES, 6, batch_first=True)),
+    "DPMultiheadAttention": Attention,
+}
+
+
+def model_and_data(name: str) -> tuple[nn.Module, Tensor, Tensor]:
+    torch.manual_seed(0)
+    return MODELS[name]().double(), torch.randn(EXAMPLES, STEPS, FEATURES).double(), torch.arange(EXAMPLES) % CLASSES
+
+
+@pytest.mark.parametrize("backend", ["ghost", "loop"])
+@pytest.mark.parametrize("name", MODELS)
+def test_clipped_sums_are_those_of_opacus(name: str, backend: Literal["ghost", "loop"]):
+    model, x, y = model_and_data(name)
+    bound = 0.3
+    params = nn.utils.parameters_to_vector(model.parameters()).detach().unsqueeze(0)
+    batch = Batch(torch.tensor([0]), x.unsqueeze(0), y.unsqueeze(0), torch.ones(1, EXAMPLES, dtype=torch.bool))
+    chosen = choose(backend, model, nn.CrossEntropyLoss())
+    sums, broken = chosen.clipped_sum(params, batch, Clip(bound))
+    assert int(broken.sum()) == 0
+
+    wrapped = opacus.GradSampleModule(model, batch_first=True)
+    nn.functional.cross_entropy(wrapped(x), y, reduction="sum").backward()
+    gradients = torch.cat([p.grad_sample.flatten(1) for p in wrapped.parameters()], 1) * 1.0
+    # GradSampleModule's loss reduction is the mean: it multiplies by the number of examples
+    gradients = gradients / EXAMPLES
+    norms = gradients.norm(dim=1, keepdim=True)
+    assert bool((norms > bound).any()), "nothing would be clipped"
+    expected = (gradients * (bound / norms).clamp(max=1)).sum(0)
+    torch.testing.assert_close(sums[0], expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_layers_of_opacus_train_as_they_are(name: str):
+    model, x, y = model_and_data(name)
+    model = model.float()
+    loader = DataLoader(TensorDataset(x.float(), y), batch_size=4)
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    result = fedpriv.fit(model, loader, nn.CrossEntropyLoss(), optimizer, epochs=1, epsilon=3.0)
+    assert result.measures["backend"]["name"] == "ghost"
+    assert result.spent.epsilon <= 3.0
+
+
+def test_wrappers_of_opacus_are_refused_with_what_to_give():
+    data = TensorDataset(torch.randn(20, 4), torch.arange(20) % 2)
+    model = nn.Linear(4, 2)
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(data, batch_size=5)
+    wrapped, noisy, _ = opacus.PrivacyEngine().make_private(
+        module=model, optimizer=optimizer, data_loader=loader, noise_multiplier=1.0, max_grad_norm=1.0
+    )
+    usual: dict[str, Any] = {"epochs": 1, "epsilon": 1.0}
+    with pytest.raises(fedpriv.ConfigError, match=r"GradSampleModule.*to_standard_module"):
+        fedpriv.fit(wrapped, loader, nn.CrossEntropyLoss(), optimizer, **usual)
+    with pytest.raises(fedpriv.ConfigError, match=r"DPOptimizer.*before make_private"):
+        fedpriv.fit(model, loader, nn.CrossEntropyLoss(), noisy, **usual)
+    with pytest.raises(fedpriv.ConfigError, match="GradSampleModule"):
+        fedpriv.models.validate_model(wrapped)

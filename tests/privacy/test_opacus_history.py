@@ -1,0 +1,135 @@
+"""Opacus' histories as costs and budgets of fedpriv, and fedpriv's ledgers as histories."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedpriv
+from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
+from fedpriv.privacy.record import Record
+
+DELTA = 1e-5
+HISTORY = [(1.1, 0.02, 400), (2.0, 0.1, 30)]
+RECORD = Record(0, "gradient", 0, "gaussian", 1.1, "sample", "add_remove", sampling="poisson", rate=0.02)
+
+
+def epsilon_of_opacus(history: list[tuple[float, float, int]]) -> float:
+    accountants = pytest.importorskip("opacus.accountants")
+    accountant = accountants.create_accountant("prv")
+    accountant.history = history
+    return accountant.get_epsilon(DELTA, eps_error=1e-3)
+
+
+def test_a_history_costs_what_opacus_says():
+    cost = fedpriv.from_opacus(HISTORY, "earlier", poisson_sampling=True)
+    spent = fedpriv.total([cost], delta=DELTA)
+    assert spent.epsilon == pytest.approx(epsilon_of_opacus(HISTORY), rel=0.01)
+    assert (spent.unit, spent.relation) == ("sample", "add_remove(sizes public)")
+
+
+def test_engine_accountant_and_state_are_read_alike():
+    opacus = pytest.importorskip("opacus")
+    engine = opacus.PrivacyEngine(accountant="rdp")
+    for _ in range(7):
+        engine.accountant.step(noise_multiplier=1.5, sample_rate=0.25)
+    forms: list[Any] = [engine, engine.accountant, engine.accountant.state_dict(), engine.accountant.history]
+    costs = [fedpriv.from_opacus(form, "earlier", poisson_sampling=True) for form in forms]
+    assert len({cost.noise for cost in costs}) == 1
+    assert all(cost.records == costs[0].records and len(cost.records) == 7 for cost in costs)
+
+
+def test_there_and_back():
+    cost = fedpriv.from_opacus(HISTORY, "earlier", poisson_sampling=True)
+    state = fedpriv.to_opacus(cost.records, "rdp")
+    assert sorted(state["history"]) == sorted(HISTORY)
+    accountants = pytest.importorskip("opacus.accountants")
+    accountant = accountants.create_accountant("rdp")
+    accountant.load_state_dict(state)
+    assert accountant.get_epsilon(DELTA) > fedpriv.total([cost], delta=DELTA).epsilon
+
+
+def test_earlier_training_counts_in_a_budget_once(tmp_path: Path):
+    path = tmp_path / "b.jsonl"
+    terms: dict[str, Any] = {"delta": DELTA, "relation": "add_remove", "shared": "sizes public"}
+    budget = fedpriv.Budget.create(path, epsilon=epsilon_of_opacus(HISTORY) + 0.5, **terms)
+    cost = fedpriv.from_opacus(HISTORY, "earlier", poisson_sampling=True)
+    budget.reserve(cost)
+    balance = budget.balance()
+    assert balance.spent.epsilon == pytest.approx(epsilon_of_opacus(HISTORY), rel=0.01)
+    assert [entry.run for entry in balance.entries] == ["earlier"]
+    with pytest.raises(PrivacyError, match="would draw the noise of earlier"):
+        budget.reserve(cost)
+    with pytest.raises(BudgetExhausted):
+        budget.reserve(fedpriv.from_opacus(HISTORY, "another", poisson_sampling=True))
+
+
+def test_a_budget_of_replace_one_charges_more(tmp_path: Path):
+    budget = fedpriv.Budget.create(tmp_path / "b.jsonl", epsilon=50.0, delta=DELTA)
+    budget.reserve(fedpriv.from_opacus(HISTORY, "earlier", poisson_sampling=True))
+    assert budget.balance().spent.epsilon > 1.5 * epsilon_of_opacus(HISTORY)
+
+
+def test_shuffled_batches_are_refused():
+    with pytest.raises(PrivacyError, match="shuffled"):
+        fedpriv.from_opacus(HISTORY, "earlier", poisson_sampling=False)
+
+
+def test_training_without_noise_has_no_price():
+    cost = fedpriv.from_opacus([(0.0, 0.1, 5)], "earlier", poisson_sampling=True)
+    assert fedpriv.total([cost], delta=DELTA).epsilon == float("inf")
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        [],
+        {},
+        {"history": []},
+        "prv",
+        [(1.0, 0.1)],
+        [(1.0, 0.0, 5)],
+        [(1.0, 1.5, 5)],
+        [(-1.0, 0.1, 5)],
+        [(1.0, 0.1, 2.5)],
+        [("a", 0.1, 5)],
+        [(float("nan"), 0.1, 5)],
+        [(1.0, 0.1, 0)],
+        [(1.0, 0.1, 10**8)],
+        3,
+    ],
+)
+def test_what_is_no_history_is_refused(history: Any):
+    with pytest.raises(ConfigError, match="accountant"):
+        fedpriv.from_opacus(history, "earlier", poisson_sampling=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"relation": "replace_one"}, "relation=replace_one"),
+        ({"unit": "client"}, "unit=client"),
+        ({"mechanism": "laplace", "norm": "l1"}, "other noise"),
+        ({"sampling": "allocation", "rate": 0.5, "batches": 2}, "allocation"),
+        ({"non_private": "exact"}, "other noise"),
+    ],
+)
+def test_releases_without_a_price_in_opacus_are_refused(changes: dict[str, Any], reason: str):
+    with pytest.raises(PrivacyError, match=reason):
+        fedpriv.to_opacus([RECORD, replace(RECORD, **changes)])
+
+
+def test_each_client_has_its_own_history():
+    records = [replace(RECORD, noise_multiplier=(1.0, 2.0), rate=(0.1, 0.2)), replace(RECORD, round=1, clients=(1,))]
+    assert fedpriv.to_opacus(records)["history"] == [(1.0, 0.1, 1)]
+    assert sorted(fedpriv.to_opacus(records, client=1)["history"]) == [(1.1, 0.02, 1), (2.0, 0.2, 1)]
+    with pytest.raises(ConfigError, match="client = 7"):
+        fedpriv.to_opacus([replace(RECORD, clients=(1,))], client=7)
+
+
+def test_a_total_of_costs_alone_needs_a_delta():
+    with pytest.raises(ConfigError, match="name a delta"):
+        fedpriv.total([fedpriv.from_opacus(HISTORY, "earlier", poisson_sampling=True)])

@@ -1,0 +1,238 @@
+"""`fedpriv.fit`: the path of an Opacus user, beside Opacus itself and plain torch."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from answers import answer
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+import fedpriv
+
+DELTA = 1e-5
+EPOCHS = 3
+
+
+def data(n: int = 400) -> TensorDataset:
+    x = torch.randn(n, 6, generator=torch.Generator().manual_seed(0))
+    return TensorDataset(x, (x[:, 0] + x[:, 1] > 0).long())
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def fit(module: nn.Module, optimizer: optim.Optimizer, **options: Any) -> fedpriv.Result:
+    usual: dict[str, Any] = {"epochs": EPOCHS, "epsilon": 2.0, "seed": 1, "secret_seed": 2}
+    loader = DataLoader(data(), batch_size=64, shuffle=True)
+    return fedpriv.fit(module, loader, nn.CrossEntropyLoss(), optimizer, **{**usual, **options})
+
+
+def test_the_same_target_takes_the_noise_and_the_epsilon_of_opacus(capsys: pytest.CaptureFixture[str]):
+    """The same script with Opacus' engine: its noise multiplier, and what its accountant says of our noise."""
+    opacus = pytest.importorskip("opacus")
+    loader = DataLoader(data(), batch_size=64, shuffle=True)
+    theirs = model()
+    engine = opacus.PrivacyEngine(accountant="prv")
+    _, their_optimizer, their_loader = engine.make_private_with_epsilon(
+        module=theirs,
+        optimizer=optim.SGD(theirs.parameters(), lr=0.5),
+        data_loader=loader,
+        target_epsilon=2.0,
+        target_delta=DELTA,
+        epochs=EPOCHS,
+        max_grad_norm=1.0,
+    )
+    ours = model()
+    result = fit(ours, optim.SGD(ours.parameters(), lr=0.5))
+
+    assert result.rounds == EPOCHS * len(their_loader) == 21
+    assert result.noise_multiplier == pytest.approx(their_optimizer.noise_multiplier, rel=0.01)
+    state = fedpriv.to_opacus(result.charged)
+    assert state["history"] == [(result.noise_multiplier, 1 / len(their_loader), 21)]
+    accountant = opacus.accountants.create_accountant("prv")
+    accountant.load_state_dict(state)
+    lower, estimate, upper = accountant._get_dprv(1e-3, DELTA / 1000).compute_epsilon(DELTA, DELTA / 1000, 1e-3)
+    assert lower <= result.spent.epsilon  # ours is a bound of what theirs encloses
+    assert result.spent.epsilon == pytest.approx(upper, rel=0.01)
+    with capsys.disabled():
+        print(
+            f"\nnoise multiplier: fedpriv {result.noise_multiplier:.4f}, "
+            f"opacus {their_optimizer.noise_multiplier:.4f}; epsilon of fedpriv's noise: fedpriv "
+            f"{result.spent.epsilon:.4f}, opacus {estimate:.4f} (at most {upper:.4f})"
+        )
+
+
+def test_the_noise_multiplier_of_a_script_costs_what_opacus_says():
+    accountants = pytest.importorskip("opacus.accountants")
+    ours = model()
+    result = fit(ours, optim.SGD(ours.parameters(), lr=0.5), epsilon=None, noise_multiplier=1.1)
+    theirs = accountants.create_accountant("prv")
+    theirs.history = [(1.1, 1 / 7, 21)]
+    assert result.spent.epsilon == pytest.approx(theirs.get_epsilon(DELTA, eps_error=1e-3), rel=0.01)
+    rdp = accountants.create_accountant("rdp")
+    rdp.history = theirs.history
+    assert result.spent.epsilon < rdp.get_epsilon(DELTA)
+
+
+OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
+    "sgd": lambda p: optim.SGD(p, 0.1),
+    "momentum": lambda p: optim.SGD(p, 0.1, momentum=0.9),
+    "nesterov and decay": lambda p: optim.SGD(p, 0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "sgd with decay": lambda p: optim.SGD(p, 0.1, weight_decay=0.2),
+    "adam": lambda p: optim.Adam(p, 0.01, (0.8, 0.95), 1e-6),
+    "adam with decay": lambda p: optim.Adam(p, 0.01, weight_decay=0.3),
+    "adamw": lambda p: optim.AdamW(p, 0.01, weight_decay=0.3),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_steps_are_those_of_the_optimizer_of_torch(name: str):
+    """With a bound that never clips and next to no noise, full batches: plain torch makes the same model."""
+    ours, theirs = model().double(), model().double()
+    x, y = data(60).tensors
+    loader = DataLoader(TensorDataset(x.double(), y), batch_size=60)
+    fedpriv.fit(
+        ours,
+        loader,
+        nn.CrossEntropyLoss(),
+        OPTIMIZERS[name](ours.parameters()),
+        epochs=12,
+        noise_multiplier=1e-12,
+        max_grad_norm=1e3,
+        compute=fedpriv.Compute(dtype="float64"),
+    )
+    plain = OPTIMIZERS[name](theirs.parameters())
+    for _ in range(12):
+        plain.zero_grad()
+        nn.functional.cross_entropy(theirs(x.double()), y).backward()
+        plain.step()
+    before = nn.utils.parameters_to_vector(model().double().parameters())
+    after = nn.utils.parameters_to_vector(theirs.parameters())
+    torch.testing.assert_close(nn.utils.parameters_to_vector(ours.parameters()), after, rtol=1e-5, atol=1e-6)
+    assert (after - before).norm() > 0.05
+
+
+def test_the_users_model_is_trained_in_place_and_is_the_result():
+    ours = model()
+    before = copy.deepcopy(ours.state_dict())
+    result = fit(ours, optim.SGD(ours.parameters(), lr=0.5))
+    assert all(
+        torch.equal(a, b) for a, b in zip(ours.state_dict().values(), result.model.state_dict().values(), strict=True)
+    )
+    assert not torch.equal(before["0.weight"], ours.state_dict()["0.weight"])
+
+
+def test_a_loader_of_one_batch_uses_all_examples():
+    ours = model()
+    loader = DataLoader(data(), batch_size=400)
+    optimizer = optim.SGD(ours.parameters(), lr=0.5)
+    result = fedpriv.fit(ours, loader, nn.CrossEntropyLoss(), optimizer, epochs=2, epsilon=1.0)
+    assert {record.sampling for record in result.charged} == {"full"}
+
+
+def test_replace_one_needs_more_noise():
+    ours, other = model(), model()
+    weaker = fit(ours, optim.SGD(ours.parameters(), lr=0.5))
+    stronger = fit(other, optim.SGD(other.parameters(), lr=0.5), relation="replace_one")
+    assert stronger.noise_multiplier is not None and weaker.noise_multiplier is not None
+    # its multiplier is over twice the clip norm
+    assert 2 * stronger.noise_multiplier > 1.4 * weaker.noise_multiplier
+
+
+def test_it_draws_on_a_lifetime_budget(tmp_path: Any):
+    path = tmp_path / "b.jsonl"
+    budget = fedpriv.Budget.create(path, epsilon=2.5, delta=DELTA, relation="add_remove", shared="sizes public")
+    ours = model()
+    fit(ours, optim.SGD(ours.parameters(), lr=0.5), budget=path)
+    assert budget.balance().spent.epsilon == pytest.approx(2.0, rel=0.01)
+    with pytest.raises(fedpriv.BudgetExhausted):
+        fit(ours, optim.SGD(ours.parameters(), lr=0.5), budget=path, secret_seed=3)
+
+
+REFUSED: dict[str, tuple[Callable[[nn.Module], optim.Optimizer], str]] = {
+    "another rule": (lambda m: optim.RMSprop(m.parameters()), "RMSprop.*no counterpart.*SGD, Adam or AdamW"),
+    "a subclass": (lambda m: type("Mine", (optim.SGD,), {})(m.parameters(), lr=0.1), "Mine.*no counterpart"),
+    "dampening": (lambda m: optim.SGD(m.parameters(), 0.1, momentum=0.9, dampening=0.5), "dampening.*set dampening=0"),
+    "ascent": (lambda m: optim.SGD(m.parameters(), 0.1, maximize=True), "maximize.*set maximize=False"),
+    "amsgrad": (lambda m: optim.Adam(m.parameters(), amsgrad=True), "amsgrad.*set amsgrad=False"),
+    "groups": (
+        lambda m: optim.SGD([{"params": [*m[0].parameters()], "lr": 1.0}, {"params": [*m[2].parameters()]}], 0.1),
+        "optimizer.lr.*differs between parameter groups",
+    ),
+    "a part": (lambda m: optim.SGD(m[0].parameters(), 0.1), "does not train model.2.weight"),
+    "another model": (
+        lambda m: optim.SGD([*m.parameters(), *nn.Linear(2, 2).parameters()], 0.1),
+        "parameters that the model has not",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_optimizer_has_and_fedpriv_has_not_is_refused_with_the_reason(name: str):
+    make, reason = REFUSED[name]
+    ours = model()
+    with pytest.raises(fedpriv.ConfigError, match=reason):
+        fit(ours, make(ours))
+
+
+def test_an_optimizer_that_has_made_steps_is_refused():
+    ours = model()
+    optimizer = optim.Adam(ours.parameters())
+    ours(data().tensors[0]).sum().backward()
+    optimizer.step()
+    with pytest.raises(fedpriv.ConfigError, match="make a new one"):
+        fit(ours, optimizer)
+
+
+def test_words_of_opacus_are_answered_with_those_of_fit():
+    ours = model()
+    loader = DataLoader(data(), batch_size=64)
+    words = {
+        "target_epsilon": "write epsilon=3",
+        "target_delta": "write delta=3",
+        "clip": "write max_grad_norm=3",
+        "max_norm": "write max_grad_norm=3",
+        "sigma": "write noise_multiplier=3",
+        "batch_size": "DataLoader(dataset, batch_size=3)",
+        "lr": "torch.optim.SGD(model.parameters(), lr=3)",
+        "num_epochs": "write epochs=3",
+        "rounds": "write epochs",
+    }
+    for word, write in words.items():
+        arguments: dict[str, Any] = {word: 3}
+        said = answer(
+            lambda arguments=arguments: fedpriv.fit(
+                ours, loader, nn.CrossEntropyLoss(), optim.SGD(ours.parameters(), lr=0.1), **arguments
+            )
+        )
+        assert write in said, said
+
+
+def test_a_batch_norm_is_refused_with_the_fix():
+    ours = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    with pytest.raises(fedpriv.ConfigError, match="fix_model"):
+        fit(ours, optim.SGD(ours.parameters(), lr=0.1))
+
+
+def test_loaders_without_length_or_batch_are_refused():
+    ours = model()
+    optimizer = optim.SGD(ours.parameters(), lr=0.1)
+    with pytest.raises(fedpriv.ConfigError, match="makes no batch"):
+        loader = DataLoader(data(10), batch_size=64, drop_last=True)
+        fedpriv.fit(ours, loader, nn.CrossEntropyLoss(), optimizer, epochs=1, epsilon=1.0)
+
+    class Stream(torch.utils.data.IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            return iter(data(10))
+
+    with pytest.raises(fedpriv.ConfigError, match="streams"):
+        fedpriv.fit(ours, DataLoader(Stream()), nn.CrossEntropyLoss(), optimizer, epochs=1, epsilon=1.0)
+    assert not math.isnan(sum(p.sum().item() for p in ours.parameters()))
