@@ -12,7 +12,7 @@ OUT ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-federation demo-flower test test-distributed test-slow test-faults fuzz mutants check format format-check lint types layers docs coverage bench bench-scaling bench-runs bench-audit bench-more clean
+.PHONY: help venv demo demo-federation demo-peers demo-flower test test-distributed test-slow test-faults fuzz mutants check format format-check lint types layers docs coverage bench bench-scaling bench-runs bench-audit bench-more clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ demo-federation: venv ## five hospitals over Zenoh on this machine, with mutual 
 
 demo-flower: venv $(FLOWER)/.stamp ## the same over Flower, with TLS and node keys, in some minutes
 	$(FLOWER)/bin/python -m pytest -s -p no:cacheprovider -m slow tests/sites/test_over_flower.py
+
+demo-peers: venv ## five hospitals on a graph without a server, over mutual TLS on this machine: one is killed and returns
+	$(BIN)/python -m pytest -s -p no:cacheprovider -m slow tests/sites/test_peers_over_zenoh.py
 
 test: venv ## run the tests, but for those that take minutes
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not slow and not distributed'

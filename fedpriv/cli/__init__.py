@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from fedpriv import __version__
-from fedpriv.cli import certifying, federating, federation_runs, operating
+from fedpriv.cli import certifying, federating, federation_runs, operating, peering
 from fedpriv.cli.commands import naming, promises, reading, training
 
 
@@ -87,6 +87,7 @@ for module in (training, reading, promises, naming):
 for module in (federation_runs, certifying, operating):
     federating.site.add_typer(module.site)
     federating.federate.add_typer(module.federate)
+federating.site.add_typer(peering.site)
 app.add_typer(federating.site, name="site")
 app.add_typer(federating.federate, name="federate")
 

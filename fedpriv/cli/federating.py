@@ -53,14 +53,21 @@ def site_join(
     """Show what a plan asks of this site, and with --accept answer its questions from now on."""
     from fedpriv.cli.printing import print_rows
     from fedpriv.errors import counted
+    from fedpriv.sites.peers.picture import neighbour_names
     from fedpriv.sites.site import Site
 
     member = Site(folder)
     text = plan.read_text(encoding="utf-8")
     proposal, terms = member.consider(text)
+    names = neighbour_names(terms, [card.name for card in terms.cards].index(member.card.name))
+    if terms.is_graph:
+        server = f"nobody: this site sends its rows to {', '.join(names)}, and to nobody else"
+    else:
+        server = "a server, which sees what all sites send"
     print_rows(
         {
             "plan": proposal.fingerprint,
+            "in the middle": server,
             "asks": f"{terms.strategy.name}, {counted(terms.rounds, 'round')}, "
             f"{counted(len(terms.plan.records), 'answer')}",
             "costs": str(terms.plan.spent()),
@@ -76,7 +83,10 @@ def site_join(
         )
         return
     member.join(text, accept)
-    print_rows({"accepted": proposal.fingerprint, "next": f"fedpriv site run {folder} --connect tls/HOST:PORT"})
+    command = f"fedpriv site run {folder} --connect tls/HOST:PORT"
+    if terms.is_graph:
+        command = f"fedpriv site peer {folder} --listen tls/0.0.0.0:7447 --connect tls/NEIGHBOUR:7447"
+    print_rows({"accepted": proposal.fingerprint, "next": command})
 
 
 @site.command("absent")
@@ -133,11 +143,13 @@ def federate_plan(
     from fedpriv.clients.public_info import PublicDataInfo
     from fedpriv.config import load_config, to_yaml
     from fedpriv.config.building import load_data
+    from fedpriv.errors import counted
     from fedpriv.planning.pairs import forecast_of_pairs
     from fedpriv.privacy.pairwise import Complete, Pairwise
     from fedpriv.sites.descriptor import SiteDescriptor
     from fedpriv.sites.federation_plan import propose
     from fedpriv.sites.over_zenoh.certificates import planned_pin
+    from fedpriv.sites.peers.picture import draw_graph
     from fedpriv.sites.recording import CONFIG, PLAN
     from fedpriv.sites.resolved_plan import ResolvedPlan
     from fedpriv.storage.folder import RunFolder
@@ -156,8 +168,14 @@ def federate_plan(
         run_folder.write(PLAN, proposal.text.encode())
     rows = {"plan": f"{folder / PLAN}, for each site to accept", "fingerprint": proposal.fingerprint}
 
-    # what it costs the others if a site drops out, at the plan's own settings of pair noise
     terms = ResolvedPlan.of(proposal)
+    command = f"fedpriv federate run {folder}"
+    if terms.is_graph:
+        n_links = draw_graph(terms, folder / "graph.png")
+        rows["graph"] = f"{folder / 'graph.png'}: {counted(n_links, 'link')}, no server"
+        command = f"each site: fedpriv site join SITE {folder / PLAN}"
+
+    # what it costs the others if a site drops out, at the plan's own settings of pair noise
     trust = terms.plan.privacy.trust
     pairs = forecast_of_pairs(terms.plan, terms.network, terms.public)
     if pairs is not None:
@@ -169,7 +187,7 @@ def federate_plan(
                 )
     if isinstance(trust, Pairwise) and isinstance(trust.secrets, Complete):
         rows["at random"] = _absences_row(len(descriptors), trust)
-    print_rows({**rows, "next": f"fedpriv federate run {folder}"})
+    print_rows({**rows, "next": command})
 
 
 def _absences_row(n_sites: int, trust: Pairwise) -> str:

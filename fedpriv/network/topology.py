@@ -15,6 +15,7 @@ from fedpriv.settings.checks import Count, Probability
 from fedpriv.settings.plugins import Registry, RegistryEntry
 
 T = TypeVar("T")
+Pairs = tuple[tuple[int, int], ...]
 MOST_NODES, MOST_LINKS = 10_000, 1_000_000  # a larger graph would take one process minutes to check
 
 
@@ -144,6 +145,19 @@ def barabasi_albert(n_clients: int, links: Count, seed: int = 0) -> Undirected:
     return nx.barabasi_albert_graph(n_clients, links, seed)
 
 
+@checks.checked("network.topology")
+def links(n_clients: int, pairs: Pairs) -> Undirected:
+    """Exactly these links: pairs of nodes 0 .. n-1, e.g. `[[0, 1], [1, 2]]`."""
+    _check_size(n_clients, 2 * len(pairs) / n_clients)
+    graph = nx.empty_graph(n_clients)
+    for a, b in pairs:
+        if a == b or not (0 <= a < n_clients and 0 <= b < n_clients):
+            fix = f"links two different nodes of 0 .. {n_clients - 1}"
+            raise ConfigError("network.topology.pairs", [a, b], fix)
+    graph.add_edges_from(pairs)
+    return graph
+
+
 def edge_list(file: str) -> Undirected:
     """Reads a graph with one link a line, `a b`, and comments after #. Nodes are 0 .. n-1, or 1 .. n, or have names."""
     links: list[tuple[Any, Any]] = []  # text, until they are numbered
@@ -217,6 +231,7 @@ _GRAPHS = {
     "random_regular": GraphEntry(random_regular, "everyone has the same number of random neighbours"),
     "watts_strogatz": GraphEntry(watts_strogatz, "small world: a ring with rewired links"),
     "barabasi_albert": GraphEntry(barabasi_albert, "preferential attachment: few hubs, many leaves"),
+    "links": GraphEntry(links, "exactly the pairs of nodes that are listed"),
     "edge_list": GraphEntry(edge_list, "from a file, one link a line"),
     "graphml": GraphEntry(graphml, "from a GraphML file"),
 }

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedpriv.errors import FedprivError
+from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.evaluation.evaluator import Evaluator
 from fedpriv.network.local import Star, sum_of
 from fedpriv.network.rounds import TrainState, server_update
@@ -105,6 +105,9 @@ class Federation:
         self, proposal: FederationPlan, transport: Transport, folder: str | Path, test: Dataset[Any] | None = None
     ) -> None:
         self.terms = terms = ResolvedPlan.of(proposal)
+        if not isinstance(terms.network, Star):
+            fix = "a graph has no server: each site runs its own node, see docs/howto/peers.md"
+            raise ConfigError("plan.network.topology", "a graph", fix)
         self._transport, self._folder = transport, RunFolder(Path(folder))
         self._network = RespondingStar(len(terms.cards), terms.network.cohort)
         if test is None:

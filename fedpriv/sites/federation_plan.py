@@ -22,7 +22,7 @@ from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.streams import Randomness
 from fedpriv.settings.checks import Count, checked
 from fedpriv.sites.descriptor import CertificatePin, SiteDescriptor
-from fedpriv.sites.unsupported import check_settings
+from fedpriv.sites.unsupported import check_settings, with_listed_links
 from fedpriv.storage import strict_yaml
 
 PLAN_SECTIONS = ("model", "loss", "problem", "strategy", "privacy", "network", "rounds", "seed")
@@ -98,11 +98,15 @@ class FederationPlan:
         Raises:
             ConfigError: some have one and others have none, or two have the same name or key.
         """
-        pins = [card.certificate for card in self.cards] + [self.document.coordinator]
+        pins = [card.certificate for card in self.cards]
+        if not self.is_graph:
+            pins.append(self.document.coordinator)
+        elif self.document.coordinator is not None:
+            raise ConfigError("plan.coordinator", "(some)", "a graph has no server: make the plan without --keys")
         certificates = [pin for pin in pins if pin is not None]
         if certificates and len(certificates) < len(pins):
             missing = [card.name for card in self.cards if card.certificate is None]
-            fix = "all sites and the coordinator need one, or none: run `fedpriv site keys` and `fedpriv federate keys`"
+            fix = "all need one, or none: run `fedpriv site keys` and, for a server, `fedpriv federate keys`"
             raise ConfigError("plan.certificates", f"none of {(missing or ['the coordinator'])[0]}", fix)
         for field in ("common_name", "public_key"):
             if len({getattr(pin, field) for pin in certificates}) < len(certificates):
@@ -112,6 +116,17 @@ class FederationPlan:
     def cards(self) -> Sequence[SiteDescriptor]:
         """The cards of all sites."""
         return self.document.sites
+
+    @property
+    def is_graph(self) -> bool:
+        """Whether sites talk to their neighbours on a graph, without a server."""
+        network = self.document.settings["network"]
+        return isinstance(network, dict) and network.get("topology") not in (None, "star", {"name": "star"})
+
+    @property
+    def has_certificates(self) -> bool:
+        """Whether the plan names the certificates of all parties, so that it runs over TLS alone."""
+        return any(card.certificate is not None for card in self.cards)
 
     @cached_property
     def hash(self) -> str:
@@ -163,6 +178,7 @@ def propose(
     Raises:
         ConfigError: settings do not fit the sites, or no noise reaches the target.
     """
+    config = with_listed_links(config, len(cards))
     check_settings(config, len(cards))
     if config.seed is None:
         seed = secrets.randbits(62)

@@ -14,6 +14,7 @@ from fedpriv.clients.layout import Layout
 from fedpriv.config import Config
 from fedpriv.config.building import make_model
 from fedpriv.errors import ConfigError
+from fedpriv.network.graph import Graph
 from fedpriv.network.local import Star
 from fedpriv.network.rounds import ClientInput, TrainState, client_update, initial_state, run_rounds
 from fedpriv.oracle.dry_run import recording_oracle
@@ -38,7 +39,7 @@ class ResolvedPlan:
         hash: Hash of the plan.
         cards: The cards of all sites, by number.
         strategy: The algorithm.
-        network: A star of all sites.
+        network: A star of all sites, or the graph on which they talk to their neighbours only.
         plan: All announced releases, and the privacy settings.
         rounds: Number of rounds.
         seed: The public seed.
@@ -50,7 +51,7 @@ class ResolvedPlan:
     hash: str
     cards: Sequence[SiteDescriptor]
     strategy: Strategy
-    network: Star
+    network: Star | Graph
     plan: Plan
     rounds: int
     seed: int
@@ -68,7 +69,6 @@ class ResolvedPlan:
         config = proposal.config()
         cards = proposal.cards
         network = config.network.build(len(cards))
-        assert isinstance(network, Star)
         privacy = with_key_agreement(promise(config, cards))
         seed = config.seed
         if privacy.noise_multiplier is None or seed is None:
@@ -102,6 +102,11 @@ class ResolvedPlan:
         return [card.size for card in self.cards]
 
     @property
+    def is_graph(self) -> bool:
+        """Whether sites talk to their neighbours only, without a server."""
+        return isinstance(self.network, Graph)
+
+    @property
     def needs_everyone(self) -> bool:
         """Whether a round needs the messages of all sites."""
         return not {_SUMS, "exact"}.isdisjoint(self.plan.queries)
@@ -111,9 +116,11 @@ class ResolvedPlan:
         """Whether sites leave out the pair noise that they share with a site that has signed an absence notice.
 
         True only where every two sites share a secret: there each site's price holds whatever notices the others are
-        shown (docs/protocol.md). Where only some pairs share one, it would not.
+        shown (docs/protocol.md). Where only some pairs share one, it would not. On a graph nobody shows notices to all.
         """
         trust = self.plan.privacy.trust
+        if self.is_graph:
+            return False
         return isinstance(trust, KeyAgreedPairwise) and isinstance(trust.secrets, Complete) and not self.needs_everyone
 
     @property
@@ -132,14 +139,20 @@ class ResolvedPlan:
 
     def cohort(self, index: int) -> Tensor:
         """Returns the numbers of the sites that take part in a round, sorted."""
+        if isinstance(self.network, Graph):
+            return torch.tensor(self.network.active(index, self.public), dtype=torch.long)
         return Star(len(self.cards), self.network.cohort).participants(index, self.public)
+
+    def new_network(self) -> Star | Graph:
+        """Returns a network of its own for one user, since a network remembers the round that it drew last."""
+        return self.config.network.build(len(self.cards))
 
     @cached_property
     def common(self) -> Sequence[Mapping[str, Leaf]]:
         """The public leaves of sites' state before each round; they follow from the plan, so nobody sends them."""
         first = initial_state(self.strategy, torch.zeros(1, 1).expand(len(self.cards), 1))
         oracle = recording_oracle(self.plan.privacy, self.sizes)
-        network = Star(len(self.cards), self.network.cohort)
+        network = self.new_network()
         rounds = run_rounds(self.strategy, oracle, network, first, self.public, rounds=self.rounds)
         return [shared_leaves(first.local), *(shared_leaves(done.progress.local) for done in rounds)]
 

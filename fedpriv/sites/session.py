@@ -134,7 +134,7 @@ class SiteSession:
             RolledBack: the question shows that the site's folder is an older copy.
         """
         round_index = question.round
-        self._check_counter(question.counter)
+        self.check_counter(question.counter)
         state = self._folder.session_state(self._proposal)
         if len(question.received) != self.terms.widths[0]:
             return self._refusal(question, "malformed")
@@ -249,7 +249,7 @@ class SiteSession:
         if changed_constants(self._population.model, self._constants):
             raise PrivacyError("a forward pass changed a frozen parameter or a buffer")
         # the ledger is on disk before the state, and both before the reply leaves
-        counter = self._sign_counter()
+        counter = self.sign_counter()
         response = TrainResponse(terms.hash, index, message[0].float(), None, self._open_notices(index), counter)
         reply = pack(response)
         state = SessionState(
@@ -265,9 +265,9 @@ class SiteSession:
 
     def _refusal(self, question: TrainRequest, code: Code) -> TrainResponse:
         notices = self._open_notices(question.round)
-        return TrainResponse(self.terms.hash, question.round, None, code, notices, self._sign_counter())
+        return TrainResponse(self.terms.hash, question.round, None, code, notices, self.sign_counter())
 
-    def _check_counter(self, counter: ReplyCounter | None) -> None:
+    def check_counter(self, counter: ReplyCounter | None) -> None:
         """Compares what this site once signed to have on record with what it has.
 
         Raises:
@@ -282,7 +282,7 @@ class SiteSession:
             check_rollback(self._folder.path)
             raise RolledBack("the site's files were changed while it ran: start it again")
 
-    def _sign_counter(self) -> ReplyCounter:
+    def sign_counter(self) -> ReplyCounter:
         """Returns what the site has on record, signed: only of what is on the disk."""
         self._ledger.sync()
         return ReplyCounter.signed(
@@ -334,6 +334,10 @@ class SiteSession:
         """Returns the secrets that the site shares with the others; None where the plan has no pairwise noise."""
         if not isinstance(self.terms.plan.privacy.trust, KeyAgreedPairwise):
             return None
+        return self.agreed_secrets()
+
+    def agreed_secrets(self) -> AgreedSecrets:
+        """Returns the secrets that the site shares with each other one, by their X25519 keys in the plan."""
         public = {number: card.key for number, card in enumerate(self.terms.cards)}
         return AgreedSecrets(self.number, self._folder.private_key, public, bytes.fromhex(self.terms.hash))
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from torch.utils.data import Dataset
 
 from fedpriv.data.base import size
 from fedpriv.errors import BudgetExhausted, ConfigError, FedprivError
 from fedpriv.privacy.accounting.plan_filter import UnplannedRelease
 from fedpriv.privacy.accounting.spent import PrivacySpent
+from fedpriv.randomness.agreement import AgreedSecrets
 from fedpriv.settings.checks import checked
 from fedpriv.settings.plugins import refuse_plugins
 from fedpriv.sites import absence_notice
@@ -32,7 +37,7 @@ from fedpriv.sites.on_record import RolledBack, check_rollback
 from fedpriv.sites.plan_filter import planned_records
 from fedpriv.sites.prometheus import PlanProgress
 from fedpriv.sites.proposals import ProposalBox, Word, is_proposal, proposed_hash
-from fedpriv.sites.reply_counter import InvalidCounter
+from fedpriv.sites.reply_counter import InvalidCounter, ReplyCounter
 from fedpriv.sites.reserving import Reservation
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.session import SiteSession, load_site_data, make_accountant, site_number
@@ -42,6 +47,33 @@ _LOG = logging.getLogger(__name__)
 _ROUNDED = 1 + 1e-6  # a price that is computed again differs by rounding
 _registry_lock = threading.Lock()  # guards `_locks`
 _locks: dict[Path, threading.RLock] = {}
+
+
+@dataclass(frozen=True)
+class NodeSession:
+    """What the node of a site needs to take part in a plan on a graph.
+
+    Attributes:
+        terms: The plan.
+        number: The site's number in it.
+        folder: The folder of the plan, inside the site's.
+        signing_key: The site's Ed25519 key, with which its messages are signed.
+        secrets: The secrets that the site shares with the others.
+        last_answered: The last round whose reply is on the disk, from where it is repeated at no price; -1 for none.
+        check: Raises FedprivError once another process has taken the site's folder over.
+        sign_counter: Returns what the site has on record in the plan, signed.
+        check_counter: Raises RolledBack if the site once signed to have more on record than it has.
+    """
+
+    terms: ResolvedPlan
+    number: int
+    folder: Path
+    signing_key: bytes
+    secrets: AgreedSecrets
+    last_answered: int
+    check: Callable[[], None]
+    sign_counter: Callable[[], ReplyCounter]
+    check_counter: Callable[[ReplyCounter | None], None]
 
 
 @checked("site")
@@ -145,6 +177,12 @@ class Site:
             members = dict(self._members)
         return [PlanProgress(plan, member.last_round + 1, member.terms.rounds) for plan, member in members.items()]
 
+    @property
+    def test_data(self) -> Dataset[Any]:
+        """The test examples beside the site's data, which count as public."""
+        settings = self._folder.settings
+        return load_site_data(settings.data, settings.client)[1].test
+
     def prepare(self) -> None:
         """Reads the data and checks the plans now, not at the first question; accepts what the owner has approved."""
         with self._lock:
@@ -213,7 +251,8 @@ class Site:
         """Returns the reply to a question; a refusal if this site does not answer it. It raises nothing.
 
         The same question again gets the same reply, and is charged once. A plan that is proposed gets one of the words
-        of `fedpriv.sites.proposals`, and waits for the owner.
+        of `fedpriv.sites.proposals`, and waits for the owner. Under a plan on a graph nobody but the site's own node
+        (`answer_node`) may ask: others only get what the node sends to its neighbours.
 
         Args:
             question: The bytes that arrived.
@@ -223,7 +262,7 @@ class Site:
             if is_proposal(question):
                 return self._receive_proposal(question, party).encode()
             with self._lock:
-                return self._answer(question, party)
+                return self._answer(question, party, from_node=False)
         except Exception:  # whatever it is: its text may hold data, so it stays here
             _LOG.exception("a question was not answered")
             return pack(_refusal("", 0, "failed"))
@@ -249,7 +288,41 @@ class Site:
                 _LOG.error("an approved plan was not accepted: %s", error)
                 self._proposals.decide(proposal.hash, "refused", str(error))
 
-    def _answer(self, question: bytes, party: str) -> bytes:
+    def answer_node(self, question: bytes) -> bytes:
+        """Returns the reply to a question of this site's own node, under a plan on a graph; see `answer`."""
+        try:
+            with self._lock:
+                return self._answer(question, "its own node", from_node=True)
+        except Exception:  # whatever it is: its text may hold data, so it stays here
+            _LOG.exception("the site's own node was not answered")
+            return pack(_refusal("", 0, "failed"))
+
+    def node_session(self, plan: str) -> NodeSession:
+        """Returns what the node of this site needs to take part in a plan on a graph.
+
+        Raises:
+            ConfigError: there is no such plan, or it has a server.
+            LedgerError: the site's budget file has no reservation of the plan.
+        """
+        if plan not in self.plans:
+            raise ConfigError("plan", plan, "the site has accepted no plan of this hash")
+        with self._lock:
+            member = self._member(plan)
+            if not member.terms.is_graph:
+                raise ConfigError("plan.network.topology", "star", "has a server: the site answers it, and is no node")
+            return NodeSession(
+                terms=member.terms,
+                number=member.number,
+                folder=self._folder.run(self.plans[plan]),
+                signing_key=self._folder.signing_key,
+                secrets=member.agreed_secrets(),
+                last_answered=self._folder.session_state(self.plans[plan]).round,
+                check=self._folder.check,
+                sign_counter=member.sign_counter,
+                check_counter=member.check_counter,
+            )
+
+    def _answer(self, question: bytes, party: str, *, from_node: bool) -> bytes:
         try:
             if len(question) > self._longest_question():
                 raise MalformedMessage("longer than any question of the site's plans")
@@ -260,7 +333,7 @@ class Site:
         except RolledBack as error:
             _LOG.error("%s", error)
             return pack(_refusal("", 0, "rolled_back"))
-        reply = self._reply_to(request)
+        reply = self._reply_to(request, from_node=from_node)
         if isinstance(reply, bytes):
             self.activity.count_answer(party, request.plan, request.round)
             return reply
@@ -268,7 +341,7 @@ class Site:
         self.activity.count_refusal(party, request.plan, request.round, reply.code)
         return pack(reply)
 
-    def _reply_to(self, request: TrainRequest) -> TrainResponse | bytes:
+    def _reply_to(self, request: TrainRequest, *, from_node: bool) -> TrainResponse | bytes:
         """Returns the reply to a question, as bytes if it is an answer; a refusal otherwise."""
         plan = request.plan
         round_index = request.round
@@ -280,7 +353,10 @@ class Site:
                 return _refusal("", round_index, "other_plan")
             if not self.settings.policy.is_open():
                 return _refusal(plan, round_index, "closed")
-            return self._member(plan).answer(request)
+            member = self._member(plan)
+            if member.terms.is_graph is not from_node:
+                return _refusal("", round_index, "other_plan")
+            return member.answer(request)
         except BudgetExhausted:
             return _refusal(plan, round_index, "over_budget")
         except UnplannedRelease:

@@ -58,8 +58,8 @@ class _Federation:
 
 _ROLLBACK = (
     "The site's folder was never brought back from an older copy. With each reply the site signs how much it has on "
-    "record; the server shows this count with the next question, and a site that is shown more than its ledger has "
-    "stops, and has no statement. This shows nothing if the server hides the count, or was set back as well."
+    "record; whoever asks shows it this count with the next question, and a site that is shown more than its ledger "
+    "has stops, and has no statement. This shows nothing if those who ask hide the count, or were set back as well."
 )
 
 
@@ -179,6 +179,8 @@ def _cells(
     costs = [replace(federation.done, sizes=sizes, data=card.name) for federation in federations]
     all_cells = matrix(costs, delta, colluders=colluders, group=group)
     cells = [cell for cell in all_cells if not cell.unit.endswith("clients")]
+    if all(federation.proposal.is_graph for federation in federations):
+        cells = [cell for cell in cells if cell.adversary != SERVER]  # nobody is in the middle
     allowed = _min_colluders(federations)
     if allowed is None:
         return cells
@@ -222,6 +224,8 @@ def _protected(
 
 def _used_for(federation: _Federation) -> str:
     settings = federation.proposal.document.settings
+    if federation.proposal.is_graph:
+        return f"{purpose_of(settings)}, {settings['rounds']} rounds, with neighbours on a graph, without a server"
     return f"{purpose_of(settings)}, {settings['rounds']} rounds, with other sites"
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from fedpriv.config import Config
+from fedpriv.config.network import NetworkSection, TopologySection
 from fedpriv.errors import ConfigError
+from fedpriv.network.graph import Graph
 from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.settings import Cyclic, Independent, Local
 
@@ -36,8 +38,40 @@ def check_settings(config: Config, n_sites: int) -> None:
     if not privacy.durable:
         raise ConfigError("privacy.durable", False, "a site's ledger is on its disk before it answers: leave it out")
     if config.network.topology.name != "star":
-        raise ConfigError("network.topology", config.network.topology.name, "a server and its sites are a star")
+        _check_graph(config.network)
     _check_files(config)
+
+
+def with_listed_links(config: Config, n_sites: int) -> Config:
+    """Returns the configuration with its graph as a list of links, which owners can read and nobody draws again.
+
+    A star stays as it is. Graphs from files and from the user's own functions become lists, too.
+
+    Raises:
+        ConfigError: settings of the network do not fit each other or the number of sites.
+    """
+    network = config.network.build(n_sites)
+    if not isinstance(network, Graph):
+        return config
+    pairs = sorted([min(a, b), max(a, b)] for a, b in network.graph.edges)
+    topology = TopologySection.model_validate({"name": "links", "pairs": pairs})
+    return config.model_copy(update={"network": config.network.model_copy(update={"topology": topology})})
+
+
+def _check_graph(network: NetworkSection) -> None:
+    """Refuses settings of a graph of which two sites could understand different things, or that need more exchanges."""
+    if network.topology.name != "links":
+        fix = "a plan lists its links, so that every owner reads the same: {name: links, pairs: [[0, 1], ...]}"
+        raise ConfigError("network.topology", network.topology.name, fix)
+    if network.mixing.name == "file" or ":" in network.mixing.name:
+        fix = "a plan names no file and no code: use metropolis, lazy_metropolis or max_degree"
+        raise ConfigError("network.mixing", network.mixing.name, fix)
+    if network.activity.name == "one_peer_exponential":
+        fix = "its links go one way, so that one lost message changes the mean of all sites: use another activity"
+        raise ConfigError("network.activity", network.activity.name, fix)
+    if network.mixing_steps != 1:
+        fix = "a second step would carry rows to neighbours of neighbours, which the graph does not link: leave it out"
+        raise ConfigError("network.mixing_steps", network.mixing_steps, fix)
 
 
 def _check_files(config: Config) -> None:

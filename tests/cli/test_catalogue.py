@@ -31,6 +31,7 @@ EXAMPLES = {
     "a whole number, at least 1": 2,
     "a whole number, at least 0": 1,
     "a whole number": 1,
+    "[[a whole number, a whole number], ...]": [[0, 1]],
     "text": "some",
 }
 

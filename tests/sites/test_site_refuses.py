@@ -21,6 +21,7 @@ from fedpriv.sites.session import load_site_data
 
 DIM = 640
 FEDAVG = "strategy={name: fedavg, learning_rate: .5}"
+GRAPH = {"topology": {"name": "links", "pairs": [[0, 1], [1, 2], [2, 3]]}}
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +209,13 @@ def test_a_plan_that_is_not_what_it_says_is_not_accepted(found: Party, tmp_path:
         ({"settings__privacy__budget": "/etc/passwd"}, "names no files"),
         ({"settings__privacy__sampling": {"cyclic": {"blocks": 2}}}, "without a price"),
         ({"settings__privacy__sampling": {"allocation": {"batches": 4}}}, "no price between organisations"),
-        ({"settings__network__topology": {"name": "ring"}}, "are a star"),
+        ({"settings__network__topology": {"name": "ring"}}, "a plan lists its links"),
+        ({"settings__network__topology": {"name": "edge_list", "file": "/etc/passwd"}}, "a plan lists its links"),
+        ({"settings__network__topology": {"name": "links", "pairs": [[0, 1]]}}, "cannot be reached"),
+        ({"settings__network": {**GRAPH, "mixing": {"name": "file", "file": "/etc/passwd"}}}, "no file and no code"),
+        ({"settings__network": {**GRAPH, "activity": "one_peer_exponential"}}, "go one way"),
+        ({"settings__network": {**GRAPH, "mixing_steps": 2}}, "neighbours of neighbours"),
+        ({"settings__network": GRAPH}, "needs a server"),
         ({"settings__model__weights": {"file": "/etc/passwd", "without": []}}, "a plan has no files"),
         ({"settings__strategy": {"name": "os:system"}}, "plugins"),
         ({"settings__privacy__schedule": {"function": "os:abs"}}, "plugins"),

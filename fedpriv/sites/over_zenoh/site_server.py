@@ -143,11 +143,12 @@ def _plans_for(site: Site, *, has_tls: bool, takes_proposals: bool) -> Sequence[
     Raises:
         ConfigError: there is none; if there is exactly one, the error says what does not fit.
     """
-    proposals = [*site.plans.values()]
+    proposals = [proposal for proposal in site.plans.values() if not proposal.is_graph]
     if not proposals and takes_proposals:
         return []
     if not proposals:
-        raise ConfigError("site", site.card.name, "has accepted no plan: fedpriv site join")
+        fix = "has accepted no plan with a server: fedpriv site join, or fedpriv site peer for a plan on a graph"
+        raise ConfigError("site", site.card.name, fix)
     fitting = [proposal for proposal in proposals if (proposal.document.coordinator is not None) == has_tls]
     if not fitting:
         check_transport(proposals[-1], has_tls=has_tls)

@@ -1,0 +1,169 @@
+"""`fedpriv site peer`: a site's own node in a plan on a graph, without a server."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedpriv.cli.federating import TLS, SiteFolder
+from fedpriv.cli.options import AllowPlugins
+from fedpriv.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedpriv.sites.federation_plan import FederationPlan
+    from fedpriv.sites.over_zenoh.peers import PeersOverZenoh
+    from fedpriv.sites.peers.neighbours import Patience
+    from fedpriv.sites.peers.node_report import NeighbourReport, NodeRound
+    from fedpriv.sites.site import Site
+
+site = typer.Typer()
+
+_ANSWER = 5.0  # seconds at most for a neighbour's reply, which it makes from what it has
+
+
+@site.command("peer")
+def site_peer(
+    folder: SiteFolder,
+    listen: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--listen", metavar="ADDRESS", help="For neighbours: tls/0.0.0.0:7447. May be given several times."
+        ),
+    ] = None,
+    connect: Annotated[
+        list[str] | None,
+        typer.Option("--connect", metavar="ADDRESS", help="Of a neighbour: tls/HOST:PORT. May be given several times."),
+    ] = None,
+    plan: Annotated[
+        str | None, typer.Option("--plan", metavar="FINGERPRINT", help="Which plan, where the site has several.")
+    ] = None,
+    wait: Annotated[
+        float, typer.Option("--wait", help="Seconds without a neighbour's progress after which rounds go on.", min=0.1)
+    ] = 30.0,
+    first_wait: Annotated[
+        float, typer.Option("--first-wait", help="The same, for a neighbour that has not been there yet.", min=0.1)
+    ] = 600.0,
+    interval: Annotated[
+        float, typer.Option("--interval", help="Seconds from one round to the next, at least.", min=0)
+    ] = 0.0,
+    allow_plugins: AllowPlugins = False,
+) -> None:
+    """Train with the neighbours on a graph, without a server, or go on. Of two neighbours, one connects."""
+    from fedpriv.cli.printing import print_rows
+    from fedpriv.sites.operating import operating
+    from fedpriv.sites.over_zenoh.peers import PeersOverZenoh
+    from fedpriv.sites.peers.neighbours import Patience
+    from fedpriv.sites.site import Site
+
+    warnings = logging.StreamHandler(sys.stderr)
+    warnings.setLevel(logging.WARNING)  # the site's log file has more
+    logging.basicConfig(format="%(asctime)s %(message)s", handlers=[warnings])
+    # so that what is open is closed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    addresses = [*(listen or ()), *(connect or ())]
+    if not addresses:
+        fix = "give --listen tls/0.0.0.0:7447, --connect tls/HOST:PORT, or both; tcp/127.0.0.1:PORT for trials"
+        raise ConfigError("addresses", None, fix)
+    running = Site(folder)
+    running.prepare()
+    proposal = _chosen_plan(running, plan)
+    session = running.node_session(proposal.hash)
+    keys = None
+    if any(address.startswith("tls/") for address in addresses):
+        keys = folder / TLS
+    transport = PeersOverZenoh(
+        proposal,
+        session.terms,
+        session.number,
+        listen=listen or (),
+        connect=connect or (),
+        keys=keys,
+        wait=min(_ANSWER, wait),
+    )
+    with transport, operating(running) as places:
+        print_rows(places)
+        _run(running, proposal, transport, Patience(first=first_wait, later=wait), interval)
+
+
+def _run(
+    running: Site, proposal: FederationPlan, transport: PeersOverZenoh, patience: Patience, interval: float
+) -> None:
+    """Runs the node of a site, and prints its rounds and its end."""
+    from fedpriv.cli.printing import print_rows
+    from fedpriv.sites.peers.node import Node
+    from fedpriv.sites.peers.running import run_node
+    from fedpriv.sites.recording import MODEL, RESULT
+
+    node = Node(running, proposal.hash, transport, patience=patience, test=running.test_data)
+    print_rows(
+        {
+            "node": f"{running.card.name}, round {node.round + 1} of {node.terms.rounds}",
+            "neighbours": ", ".join(node.neighbours),
+            "plan": proposal.fingerprint,
+            "spent so far": f"{running.spent()}, over all plans",
+        }
+    )
+    transport.serve(node.answer, node.is_signed)
+
+    def print_end() -> None:
+        rows = {"ended": f"{node.ended}, after {node.round} rounds"}
+        for name, neighbour in node.neighbours.items():
+            rows[name] = _fate(neighbour)
+        rows |= {
+            "spent": f"{running.spent()}, over all plans",
+            "model": str(node.folder / MODEL),
+            "result": str(node.folder / RESULT),
+        }
+        print_rows(rows)
+
+    run_node(node, running.spent, interval, _print_round, print_end)
+
+
+def _chosen_plan(running: Site, plan: str | None) -> FederationPlan:
+    """Returns the site's plan on a graph with this fingerprint, or its only one.
+
+    Raises:
+        ConfigError: there is none, or no name and several.
+    """
+    graphs = [proposal for proposal in running.plans.values() if proposal.is_graph]
+    if plan is not None:
+        digits = "".join(plan.split())
+        graphs = [proposal for proposal in graphs if digits in (proposal.hash, proposal.hash[:32])]
+    if len(graphs) != 1:
+        raise ConfigError(
+            "--plan", plan, f"name one of the plans on a graph that this site has accepted, of {len(graphs)}"
+        )
+    return graphs[0]
+
+
+def _print_round(report: NodeRound) -> None:
+    """Prints a line for a round: with whom the node mixed, and whose link was down, and why."""
+    from fedpriv.cli.printing import out
+
+    words = [f"round {report.round}/{report.rounds}"]
+    if report.status == "released":
+        words.append(f"mixed with {', '.join(report.up) or 'nobody'}")
+    else:
+        words.append(report.status)
+    words += [f"without {name} ({why})" for name, why in report.down.items()]
+    words += [f"made good a round of {name}" for name in report.corrected]
+    words += [f"{name} {value:.4f}" for name, value in report.metrics.items()]
+    out.print("; ".join(words), markup=False, highlight=False)
+
+
+def _fate(neighbour: NeighbourReport) -> str:
+    """Returns what became of a neighbour, in words."""
+    words = [f"last mixed with in round {neighbour.last_up}"]
+    if not neighbour.last_up:
+        words = ["never mixed with"]
+    if neighbour.away and neighbour.away != "finished":
+        words.append(f"takes part no more ({neighbour.away})")
+    if neighbour.is_missing:
+        words.append("is missing: ask its owner")
+    if neighbour.is_unsettled:
+        words.append("a round is unsettled, in which only one end has counted the other")
+    return "; ".join(words)

@@ -1,0 +1,183 @@
+"""A node's end of its links over Zenoh: each neighbour has one key on which it may ask, and one on which it answers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from fedpriv.errors import ConfigError
+from fedpriv.sites.federation_plan import FederationPlan
+from fedpriv.sites.over_zenoh.certificates import credentials_in
+from fedpriv.sites.over_zenoh.link import Link, open_link
+from fedpriv.sites.over_zenoh.star import log_connections
+from fedpriv.sites.peers.messages import longest_message
+from fedpriv.sites.peers.round_links import PlannedLinks
+from fedpriv.sites.resolved_plan import ResolvedPlan
+
+if TYPE_CHECKING:
+    import zenoh
+
+_LOG = logging.getLogger(__name__)
+_WAITING = 4  # questions of a neighbour that may wait; a newer one takes the place of the oldest
+_FRAMING = 1024  # bytes that Zenoh adds to a message: key expression, identifiers, lengths
+_MAX_THREADS = 64
+
+
+def peer_key(plan_hash: str, answers: str, asks: str) -> str:
+    """Returns the key expression on which a site answers the questions of one of its neighbours."""
+    return f"fedpriv/{plan_hash}/peer/{answers}/{asks}"
+
+
+class PeersOverZenoh:
+    """The transport of a node: asks its neighbours, and lets them ask, over one session.
+
+    What goes over it is signed and sealed by the nodes themselves (`fedpriv.sites.peers.messages`), by the keys that
+    the plan names. Certificates keep strangers from the session.
+
+    Args:
+        proposal: The plan, on a graph.
+        terms: The same, resolved.
+        number: The site's number in it.
+        listen: Addresses to listen on, such as `tls/0.0.0.0:7447`.
+        connect: Addresses of neighbours, such as `tls/south.example.org:7447`. Of two neighbours one connects.
+        keys: Folder with the site's certificate; None for plain TCP on this machine alone.
+        wait: Seconds for a reply.
+
+    Raises:
+        ConfigError: an address is of another machine and there is no certificate, or the plan is of the other kind.
+        FedprivError: the certificate is not the plan's, or an address is in use.
+    """
+
+    def __init__(
+        self,
+        proposal: FederationPlan,
+        terms: ResolvedPlan,
+        number: int,
+        *,
+        listen: Sequence[str],
+        connect: Sequence[str],
+        keys: Path | None,
+        wait: float,
+    ) -> None:
+        _check_kind(proposal, has_tls=keys is not None)
+        names = [card.name for card in terms.cards]
+        neighbours = PlannedLinks(terms, number).neighbours
+        self._ask_keys = {other: peer_key(proposal.hash, names[other], names[number]) for other in neighbours}
+        self._answer_keys = {other: peer_key(proposal.hash, names[number], names[other]) for other in neighbours}
+        self._names = {other: names[other] for other in neighbours}
+        self._wait = wait
+        self._is_signed: Callable[[bytes], bool] = lambda data: False
+        askers: dict[str, Sequence[str]] = {}
+        answerers: dict[str, Sequence[str]] = {}
+        for other in neighbours:
+            pin = proposal.cards[other].certificate
+            if pin is not None:
+                askers[pin.common_name] = [self._answer_keys[other]]
+                answerers[pin.common_name] = [self._ask_keys[other]]
+        credentials = None
+        own_pin = proposal.cards[number].certificate
+        if keys is not None and own_pin is not None:
+            credentials = credentials_in(keys, own_pin)
+        limit = longest_message(terms.widths[1]) + _FRAMING
+        link = Link(credentials, limit, connect=connect, listen=listen, askers=askers, answerers=answerers)
+        self._session = open_link(link)
+        log_connections(self._session, askers)
+        self._pool = ThreadPoolExecutor(min(max(len(neighbours), 1), _MAX_THREADS), thread_name_prefix="ask")
+
+    def serve(self, answer: Callable[[bytes], bytes], is_signed: Callable[[bytes], bool]) -> None:
+        """Answers neighbours' questions from now on, in a thread for each of them.
+
+        Args:
+            answer: Returns the reply to a question, nothing for one that is not answered; raises nothing.
+            is_signed: Returns whether a neighbour has signed these bytes for this site.
+        """
+        self._is_signed = is_signed
+        for other, key in self._answer_keys.items():
+            threading.Thread(target=self._serve, args=[other, key, answer], daemon=True).start()
+
+    def ask(self, questions: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        """See `Transport`: a neighbour that is not connected is absent at once, a silent one after the time to wait."""
+        replies = self._pool.map(lambda other: self._ask(other, questions[other]), questions)
+        return {other: reply for other, reply in zip(questions, replies, strict=True) if reply}
+
+    def close(self) -> None:
+        """Ends all connections."""
+        self._session.close()
+        self._pool.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _ask(self, other: int, question: bytes) -> bytes:
+        """Returns the reply of a neighbour; nothing if none comes in time."""
+        import zenoh
+
+        try:
+            replies = self._session.get(
+                self._ask_keys[other],
+                payload=question,
+                timeout=self._wait,
+                target=zenoh.QueryTarget.ALL,
+                consolidation=zenoh.ConsolidationMode.NONE,
+            )
+        except zenoh.ZError as error:
+            _LOG.warning("%s could not be asked: %s", self._names[other], error)
+            return b""
+        # whoever else answers under this name keeps nobody from hearing the neighbour
+        for reply in replies:
+            if reply.ok is not None:
+                data = reply.ok.payload.to_bytes()
+                if self._is_signed(data):
+                    return data
+        return b""
+
+    def _serve(self, other: int, key: str, answer: Callable[[bytes], bytes]) -> None:
+        """Answers the questions of one neighbour, one after another, until the session is closed."""
+        import zenoh
+
+        waiting: Any = zenoh.handlers.RingChannel(_WAITING)
+        queryable = self._session.declare_queryable(key, waiting)
+        while not self._session.is_closed():
+            try:
+                query = queryable.recv()
+            except zenoh.ZError:  # the session is closed
+                return
+            with query:
+                self._answer(query, other, key, answer)
+
+    def _answer(self, query: zenoh.Query, other: int, key: str, answer: Callable[[bytes], bytes]) -> None:
+        import zenoh
+
+        if str(query.key_expr) != key or query.payload is None:
+            return
+        reply = answer(query.payload.to_bytes())
+        if not reply:
+            return
+        try:
+            query.reply(key, reply)
+        except zenoh.ZError as error:  # it is gone; it asks again, and gets the same bytes
+            _LOG.info("a reply to %s could not be sent: %s", self._names[other], error)
+
+
+def _check_kind(proposal: FederationPlan, *, has_tls: bool) -> None:
+    """Refuses plain TCP for a plan that names certificates, and TLS for one that names none.
+
+    Raises:
+        ConfigError: the plan is of the other kind.
+    """
+    if not proposal.is_graph:
+        raise ConfigError("plan", proposal.fingerprint, "has a server: fedpriv site run")
+    if has_tls and not proposal.has_certificates:
+        fix = "names no certificates to check: every site makes keys (`fedpriv site keys`), then make a new plan"
+        raise ConfigError("plan", proposal.fingerprint, fix)
+    if not has_tls and proposal.has_certificates:
+        raise ConfigError(
+            "plan", proposal.fingerprint, "names certificates, so it runs over TLS alone: use tls/HOST:PORT"
+        )

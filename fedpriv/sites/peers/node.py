@@ -1,0 +1,414 @@
+"""A node on a graph of sites: it releases a row once a round, and mixes it with the rows of its neighbours.
+
+No party is in the middle. The protocol, and the argument why both ends of a link count it in the same rounds, are in
+docs/design/0009-peers.md. Privacy does not depend on it: a row is released once, on record before it exists, and
+repeated byte for byte.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from fedpriv.errors import FedprivError
+from fedpriv.evaluation.evaluator import Evaluator
+from fedpriv.network.rounds import initial_state, server_update
+from fedpriv.sites.federation import Transport
+from fedpriv.sites.messages import MalformedMessage, TrainRequest, unpack_response
+from fedpriv.sites.messages import pack as pack_request
+from fedpriv.sites.peers.link_table import LinkTable, Question
+from fedpriv.sites.peers.messages import Away, Kind, MessageCodec, PeerMessage
+from fedpriv.sites.peers.neighbours import DEFAULT_PATIENCE, Neighbour, Patience
+from fedpriv.sites.peers.node_folder import NodeFolder, NodeState
+from fedpriv.sites.peers.node_report import NeighbourReport, NodeRound, RoundStatus
+from fedpriv.sites.peers.round_links import NodeNetwork, PlannedLinks
+from fedpriv.sites.reply_counter import InvalidCounter
+from fedpriv.sites.site import Site
+
+_LOG = logging.getLogger(__name__)
+
+
+class Node:
+    """The node of a site in one plan on a graph.
+
+    One thread calls `advance`, another one (or the same) `greet`, and any thread `answer`. No lock is held while
+    neighbours are asked, so that two nodes may ask each other at the same time.
+
+    Args:
+        site: The site, which has accepted the plan.
+        plan: Hash of the plan.
+        transport: Carries questions to neighbours, by their number, and brings their replies back.
+        patience: How long to wait for neighbours.
+        test: Public test data; None for no metrics.
+        clock: Returns the time in seconds.
+        on_round: Is called with the report of each finished round.
+
+    Attributes:
+        ended: Why there are no more rounds; empty while there are.
+        on_round: Is called with the report of each finished round.
+
+    Raises:
+        ConfigError: the site has no such plan, or the plan has a server.
+        FedprivError: the node's files cannot be read.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        plan: str,
+        transport: Transport,
+        *,
+        patience: Patience = DEFAULT_PATIENCE,
+        test: Dataset[Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        on_round: Callable[[NodeRound], object] = lambda report: None,
+    ) -> None:
+        session = site.node_session(plan)
+        self.terms = terms = session.terms
+        self.number = session.number
+        self.ended: Away = ""
+        self._site = site
+        self._transport = transport
+        self._patience = patience
+        self._clock = clock
+        self.on_round = on_round
+        self._lock = threading.RLock()
+        self._wake = threading.Event()
+        self._failure: Exception | None = None
+        if test is None:
+            self._evaluate = None
+        else:
+            self._evaluate = Evaluator(terms.model, terms.loss, test)
+
+        # what the disk has
+        self._folder = NodeFolder(session.folder, terms.hash, session.check)
+        state = self._folder.read(initial_state(terms.strategy, terms.start[None]))
+        self._progress = state.progress
+        self._last_up = dict(state.last_up)
+        self._counters = dict(state.counters)
+        self._counter = session.sign_counter()
+        self._check_counter = session.check_counter
+        self._planned = PlannedLinks(terms, self.number)
+        self._network = NodeNetwork(len(terms.cards))
+        verifying_keys = {other: terms.cards[other].verifying_key for other in self._planned.neighbours}
+        self._codec = MessageCodec(terms.hash, session.secrets, session.signing_key, verifying_keys, terms.widths[1])
+        self._neighbours = {other: self._new_neighbour(other) for other in self._planned.neighbours}
+        self._table = LinkTable(self._neighbours, self._folder, state.doubts, state.corrections, patience)
+        self._is_repeated = session.last_answered == self.round
+        self._begin_round()
+
+    def _new_neighbour(self, other: int) -> Neighbour:
+        return Neighbour(
+            number=other,
+            name=self.terms.cards[other].name,
+            is_decider=other < self.number,
+            was_seen=other in self._last_up,
+        )
+
+    @property
+    def round(self) -> int:
+        """Number of finished rounds; also the index of the current one."""
+        return self._progress.round
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the plan, inside the site's."""
+        return self._folder.path
+
+    @property
+    def model(self) -> Tensor:
+        """The node's newest model, `[dim]`: computed from releases only."""
+        return self._progress.models[0]
+
+    @property
+    def neighbours(self) -> Mapping[str, NeighbourReport]:
+        """What became of each neighbour, by name."""
+        with self._lock:
+            return {
+                each.name: NeighbourReport(
+                    last_up=self._last_up.get(number, -1) + 1,
+                    is_missing=not each.is_present,
+                    away=each.away,
+                    is_unsettled=number in self._table.doubts,
+                )
+                for number, each in self._neighbours.items()
+            }
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the node has no more rounds, and no neighbour needs it any more, as far as is known."""
+        with self._lock:
+            return bool(self.ended) and all(each.is_lost or each.away for each in self._neighbours.values())
+
+    def answer(self, question: bytes) -> bytes:
+        """Returns the reply to a neighbour's question; nothing to anybody else. It raises nothing."""
+        try:
+            message = self._codec.unpack(question)
+            with self._lock:
+                self._take_note(message)
+                reply = self._reply(message)
+            self._wake.set()
+            return reply
+        except MalformedMessage as error:
+            _LOG.warning("a question was refused: %s", error)
+        except Exception as error:  # whatever it is: its text may hold data, so it stays here
+            _LOG.exception("a neighbour's question was not answered")
+            self.stop(error)
+        return b""
+
+    def is_signed(self, data: bytes) -> bool:
+        """Returns whether a neighbour has signed these bytes for this node."""
+        try:
+            self._codec.unpack(data)
+        except MalformedMessage:
+            return False
+        return True
+
+    def greet(self) -> None:
+        """Asks absent neighbours whether they are back; at the end, all neighbours that may still need this node."""
+        with self._lock:
+            questions: dict[int, Question] = {}
+            now = self._clock()
+            for other, each in self._neighbours.items():
+                if not each.is_present or (self.ended and not each.away):
+                    questions[other] = Question("hello", self.round)
+                if self.ended and not each.is_lost and each.is_silent(self._began_at, now, self._patience):
+                    self._table.lose(each)
+        self._ask(questions)
+
+    def stop(self, error: Exception) -> None:
+        """Lets the next `advance` raise FedprivError because of this error of another thread."""
+        self._failure = error
+        self._wake.set()
+
+    def wait(self, seconds: float) -> None:
+        """Waits until a neighbour says something, at most this long."""
+        self._wake.wait(seconds)
+        self._wake.clear()
+
+    def advance(self) -> bool:
+        """Does what can be done now; returns whether anything came of it.
+
+        Raises:
+            FedprivError: the site could not answer its own node, or a file could not be written; a restart goes on.
+        """
+        if self._failure is not None:
+            raise FedprivError(f"the node stops: {self._failure}") from self._failure
+        with self._lock:
+            step = self._next_step()
+            if step in ("inactive", "passed"):
+                self._close(step)
+                return True
+        if step == "release":
+            return self._release()
+        if step == "wait":
+            return False
+
+        with self._lock:
+            questions = self._table.questions(self._clock())
+        has_moved = self._ask(questions)
+        with self._lock:
+            has_moved |= self._table.give_up(self._clock())
+            if not self._table.is_open:
+                self._close("released")
+                has_moved = True
+        return has_moved
+
+    # ---- the round ----
+
+    def _begin_round(self) -> None:
+        """Sets up the round after the last finished one."""
+        self._row: Tensor | None = None
+        self._began_at = self._clock()
+        self._table.begin(self.round)
+        if self.round >= self.terms.rounds:
+            self.ended = "finished"
+        else:
+            self._links = self._planned.of_round(self.round)
+
+    def _next_step(self) -> str:
+        """Returns what to do in the current round: `inactive`, `passed`, `release`, `wait` or `exchange`."""
+        if self.ended:
+            return "wait"
+        if not self._links.is_active:
+            return "inactive"
+        if self._row is not None:
+            return "exchange"
+        linked = [self._neighbours[other] for other in self._links.weights]
+        if self._is_repeated or not linked or any(each.may_use(self.round) for each in linked):
+            return "release"
+        everyone = self._neighbours.values()
+        if all(each.away for each in everyone):
+            self.ended = "alone"
+            return "wait"
+
+        # nobody could use a row now, so it is not released, and costs nothing
+        now = self._clock()
+        for each in linked:
+            if not each.is_present and not each.is_lost and each.is_overdue(self._began_at, now, self._patience):
+                self._table.lose(each)
+        is_unknown = any(not each.is_present and not each.is_lost for each in linked)
+        if not is_unknown and any(each.is_present and not each.away for each in everyone):
+            return "passed"
+        return "wait"
+
+    def _release(self) -> bool:
+        """Releases the row of the round, or ends the node's part in it; returns False outside the site's hours."""
+        request = TrainRequest(self.terms.hash, self.round, self._progress.received[0].float())
+        reply = unpack_response(self._site.answer_node(pack_request(request)), self.terms.widths[1])
+        with self._lock:
+            is_repeated = self._is_repeated
+            self._is_repeated = False
+            if reply.counter is not None:
+                self._counter = reply.counter
+            if reply.message is not None:
+                self._row = reply.message
+                self._table.open(self._links, reply.message, self._clock(), is_repeated=is_repeated)
+            elif reply.code == "over_budget":
+                self.ended = "over_budget"
+                _LOG.warning("the budget allows no more rounds: the node keeps its model of round %d", self.round)
+            elif reply.code == "other_round":
+                self._close("interrupted")
+            elif reply.code == "closed":
+                self._is_repeated = is_repeated
+                return False
+            else:
+                raise FedprivError(f"round {self.round + 1}: the site refuses its own node ({reply.code}); see its log")
+        return True
+
+    def _close(self, status: RoundStatus) -> None:
+        """Mixes the rows whose links are up, writes the new state to the disk, and goes on to the next round."""
+        up = {other: link.row for other, link in self._table.links.items() if link.row is not None}
+        before = self._progress
+        corrected: list[str] = []
+        if self._row is None:
+            message = torch.empty(0, self.terms.widths[1], dtype=before.received.dtype)
+        else:
+            message = self._row[None].to(before.received.dtype)
+            corrected = [self._neighbours[each.neighbour].name for each in self._table.corrections]
+        self._network.begin(self._links, up, self._table.corrections)
+        after = server_update(self.terms.strategy, self._network, message, before.reply)
+        if not bool(torch.isfinite(after.models).all() and torch.isfinite(after.received).all()):
+            self.ended = "nonfinite"
+            return
+        self._progress = replace(
+            before,
+            round=before.round + 1,
+            received=after.received,
+            server=after.server,
+            output=after.output,
+            models=after.models,
+        )
+        links = self._table.links
+        if self._row is not None:
+            self._table.close()
+        self._last_up |= dict.fromkeys(up, before.round)
+        self._save()
+        report = NodeRound(
+            round=self.round,
+            rounds=self.terms.rounds,
+            status=status,
+            up=tuple(self._neighbours[other].name for other in sorted(up)),
+            down={link.neighbour.name: link.reason for other, link in sorted(links.items()) if other not in up},
+            corrected=tuple(corrected),
+            metrics={} if self._evaluate is None else self._evaluate(self.model),
+        )
+        self._begin_round()
+        self.on_round(report)
+
+    def _save(self) -> None:
+        """Writes the state to the disk."""
+        table = self._table
+        state = NodeState(self._progress, table.doubts, tuple(table.corrections), self._last_up, self._counters)
+        self._folder.write(state)
+
+    # ---- messages ----
+
+    def _message(self, kind: Kind, other: int, index: int, row: Tensor | None = None) -> bytes:
+        """Returns a message to a neighbour about a round."""
+        message = PeerMessage(
+            kind=kind,
+            plan=self.terms.hash,
+            sender=self.number,
+            receiver=other,
+            round=index,
+            at=self.round,
+            is_ready=self._row is not None,
+            away=self.ended,
+            counter=self._counter,
+            shown=self._counters.get(other),
+            row=row,
+        )
+        return self._codec.pack(message)
+
+    def _take_note(self, message: PeerMessage) -> None:
+        """Notes what a message says of its sender, and what it shows of this site.
+
+        Raises:
+            MalformedMessage: a count is not signed by its site.
+            RolledBack: the site's folder is an older copy.
+        """
+        sender = message.sender
+        try:
+            self._check_counter(message.shown)
+            if message.counter is not None:
+                message.counter.check(self.terms.hash, sender, self.terms.cards[sender].verifying_key)
+        except InvalidCounter as error:
+            raise MalformedMessage(str(error)) from None
+        if message.counter is not None:
+            largest = self._counters.setdefault(sender, message.counter)
+            if not largest.exceeds(message.counter.records, message.counter.notices):
+                self._counters[sender] = message.counter
+        self._table.take_note(message, self._clock())
+
+    def _reply(self, question: PeerMessage) -> bytes:
+        """Returns the reply to a neighbour's question."""
+        other = question.sender
+        if question.kind == "hello":
+            return self._message("here", other, question.round)
+        if question.kind == "exchange" and not self._neighbours[other].is_decider:
+            kind, row = self._table.decide(question, has_ended=bool(self.ended))
+            return self._message(kind, other, question.round, row)
+        raise MalformedMessage(f"{self._neighbours[other].name} asks what is not its part to ask")
+
+    def _ask(self, questions: Mapping[int, Question]) -> bool:
+        """Asks neighbours and takes their replies; returns whether a link was decided."""
+        if not questions:
+            return False
+        with self._lock:
+            packed = {
+                other: self._message(question.kind, other, question.round, question.row)
+                for other, question in questions.items()
+            }
+        replies = self._transport.ask(packed)
+        has_decided = False
+        with self._lock:
+            for other, question in questions.items():
+                try:
+                    reply = self._codec.unpack(replies.get(other, b""))
+                    if (reply.sender, reply.round) != (other, question.round):
+                        raise MalformedMessage("a reply of another site, or about another round")
+                    self._take_note(reply)
+                except MalformedMessage:
+                    self._table.miss_reply(other, question)
+                    continue
+                if question.kind == "exchange":
+                    has_decided |= self._take_decision(reply)
+        return has_decided
+
+    def _take_decision(self, reply: PeerMessage) -> bool:
+        """Takes a decider's reply; returns whether it has decided. A settled doubt is on the disk afterwards."""
+        n_doubts = len(self._table.doubts)
+        has_decided = self._table.take_decision(reply)
+        if len(self._table.doubts) < n_doubts:
+            self._save()
+        return has_decided

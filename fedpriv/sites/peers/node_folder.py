@@ -1,0 +1,166 @@
+"""What a node keeps on its disk between rounds: its state, and the last round in which each follower's link was up.
+
+All values are the site's own releases, what neighbours sent, and public facts.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpriv.errors import FedprivError
+from fedpriv.network.rounds import TrainState
+from fedpriv.sites.peers.round_links import Correction
+from fedpriv.sites.reply_counter import ReplyCounter
+from fedpriv.storage import files
+
+_STATE = "node.pt"
+_UNREADABLE = (RuntimeError, KeyError, TypeError, ValueError, EOFError, UnpicklingError)
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A round that a follower closed without knowing whether its decider had counted the link as up.
+
+    Attributes:
+        round: The round, from 0.
+        weight: The link's weight in it.
+        row: The follower's released row of it, `[m]`.
+    """
+
+    round: int
+    weight: float
+    row: Tensor
+
+
+@dataclass(frozen=True)
+class UpLink:
+    """The last round in which a decider has counted a link as up.
+
+    Attributes:
+        round: The round, from 0.
+        theirs: The follower's released row, `[m]`.
+        ours: The decider's released row, `[m]`.
+    """
+
+    round: int
+    theirs: Tensor
+    ours: Tensor
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """The state of a node between two rounds.
+
+    Attributes:
+        progress: The run's state, with one row: this node's.
+        doubts: The unsettled round of a link, by the decider's number.
+        corrections: Settled doubts whose correction is not in the node's row yet.
+        last_up: The last round in which each neighbour's link was up, by the neighbour's number.
+        counters: The largest count that each neighbour has signed of what it has on record, by its number.
+    """
+
+    progress: TrainState
+    doubts: Mapping[int, Doubt] = field(default_factory=dict[int, Doubt])
+    corrections: tuple[Correction, ...] = ()
+    last_up: Mapping[int, int] = field(default_factory=dict[int, int])
+    counters: Mapping[int, ReplyCounter] = field(default_factory=dict[int, ReplyCounter])
+
+
+class NodeFolder:
+    """Files of one node, inside the folder of its plan.
+
+    Args:
+        path: The folder of the plan, which the site holds.
+        plan: Hash of the plan.
+        check: Raises FedprivError once another process has taken the site's folder over.
+    """
+
+    def __init__(self, path: Path, plan: str, check: Callable[[], None]) -> None:
+        self.path = path
+        self._plan = plan
+        self._check = check
+
+    def read(self, initial: TrainState) -> NodeState:
+        """Returns the state on the disk; without a file it is the state before round 0.
+
+        Args:
+            initial: The run's state before round 0, with one row.
+
+        Raises:
+            FedprivError: the file cannot be read, or is of another plan.
+        """
+        path = self.path / _STATE
+        if not path.exists():
+            return NodeState(initial)
+        try:
+            stored = torch.load(io.BytesIO(files.read(path)), weights_only=True)
+            if stored["plan"] != self._plan:
+                raise FedprivError(f"{path} is of another plan: this node cannot go on")
+            return NodeState(
+                progress=initial.restored({**initial.stored(), **stored["progress"]}),
+                doubts={number: Doubt(**doubt) for number, doubt in stored["doubts"].items()},
+                corrections=tuple(Correction(**correction) for correction in stored["corrections"]),
+                last_up=stored["last_up"],
+                counters={each["site"]: ReplyCounter.model_validate(each) for each in stored["counters"]},
+            )
+        except _UNREADABLE as error:
+            raise FedprivError(f"{path} cannot be read: this node cannot go on in that plan") from error
+
+    def write(self, state: NodeState) -> None:
+        """Writes the state to the disk; the local step's state is the site's, and is not in it.
+
+        Raises:
+            FedprivError: it cannot be written.
+        """
+        stored = {
+            "plan": self._plan,
+            "progress": {name: value for name, value in state.progress.stored().items() if name != "local"},
+            "doubts": {number: vars(doubt) for number, doubt in state.doubts.items()},
+            "corrections": [vars(correction) for correction in state.corrections],
+            "last_up": dict(state.last_up),
+            "counters": [counter.model_dump() for counter in state.counters.values()],
+        }
+        self._save(_STATE, stored)
+
+    def up_link(self, follower: int) -> UpLink | None:
+        """Returns the last round in which the link to a follower was counted as up; None if there is none.
+
+        Raises:
+            FedprivError: the file cannot be read.
+        """
+        path = self.path / _up_name(follower)
+        if not path.exists():
+            return None
+        try:
+            return UpLink(**torch.load(io.BytesIO(files.read(path)), weights_only=True))
+        except _UNREADABLE as error:
+            raise FedprivError(f"{path} cannot be read: this node cannot go on in that plan") from error
+
+    def write_up_link(self, follower: int, link: UpLink) -> None:
+        """Writes to the disk that a link is up; called before the follower is told.
+
+        Raises:
+            FedprivError: it cannot be written.
+        """
+        self._save(_up_name(follower), vars(link))
+
+    def _save(self, name: str, stored: Mapping[str, Any]) -> None:
+        self._check()
+        content = io.BytesIO()
+        torch.save(dict(stored), content)
+        try:
+            files.write_whole(self.path / name, content.getvalue())
+        except OSError as error:
+            raise FedprivError(f"{self.path}: {name} could not be written ({error.strerror})") from error
+
+
+def _up_name(follower: int) -> str:
+    return f"link-{follower}.pt"

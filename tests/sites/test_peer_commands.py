@@ -1,0 +1,102 @@
+"""`fedpriv federate plan`, `site join` and `site peer` of a plan on a graph, and the statement of a site."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from parties import free_port
+from PIL import Image
+from test_site_commands import fedpriv, refused
+
+from fedpriv.reports.pages import markdown
+from fedpriv.sites import FederationPlan
+from fedpriv.sites.statement import site_statement
+
+DIGITS = "{name: digits, flat: true, partition: {kind: iid, n_clients: 3}}"
+CONFIG = f"""
+data: {DIGITS}
+model: softmax
+strategy: {{name: decentralized_sgd, step_size: .5}}
+privacy: {{epsilon: 3}}
+network: {{topology: path}}
+rounds: 4
+"""
+NAMES = ("north", "middle", "south")
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FederationPlan:
+    monkeypatch.chdir(tmp_path)
+    Path("run.yaml").write_text(CONFIG)
+    for number, name in enumerate(NAMES):
+        Path(f"{name}.yaml").write_text(f"name: {name}\nclient: {number}\ndata: {DIGITS}\nbudget: {{epsilon: 9}}\n")
+        fedpriv("site", "init", name, f"{name}.yaml")
+    told = fedpriv("federate", "plan", "run.yaml", *(f"{name}/card.json" for name in NAMES), "--out", "fed")
+    assert "graph.png: 2 links, no server" in told
+    return FederationPlan.read(Path("fed/plan.yaml").read_text())
+
+
+def test_a_plan_lists_its_links_and_draws_them(plan: FederationPlan) -> None:
+    assert plan.is_graph
+    assert plan.document.settings["network"]["topology"] == {"name": "links", "pairs": [[0, 1], [1, 2]]}
+    with Image.open("fed/graph.png") as picture:
+        assert min(picture.size) > 300
+    shown = " ".join(fedpriv("site", "join", "south", "fed/plan.yaml").split())
+    assert "this site sends its rows to middle, and to nobody else" in shown
+    told = fedpriv("site", "join", "south", "fed/plan.yaml", "--accept", plan.fingerprint)
+    assert "fedpriv site peer south" in told
+
+
+def test_what_cannot_run_is_refused(plan: FederationPlan) -> None:
+    assert "give --listen" in refused("site", "peer", "south")
+    assert "that this site has accepted, of 0" in refused("site", "peer", "south", "--listen", "tcp/127.0.0.1:1")
+    fedpriv("site", "join", "south", "fed/plan.yaml", "--accept", plan.fingerprint)
+    assert "is not this machine alone" in refused("site", "peer", "south", "--connect", "tcp/example.org:1")
+    assert "names no certificates" in refused("site", "peer", "south", "--connect", "tls/example.org:1")
+    assert "fedpriv site peer" in refused("site", "run", "south")
+    assert "without --keys" in refused_plan_with_a_server()
+
+
+def refused_plan_with_a_server() -> str:
+    fedpriv("federate", "keys", "keys", "--host", "localhost")
+    cards = [f"{name}/card.json" for name in NAMES]
+    return refused("federate", "plan", "run.yaml", *cards, "--out", "other", "--keys", "keys")
+
+
+def test_three_processes_train_without_a_server(plan: FederationPlan) -> None:
+    ports = {name: free_port() for name in NAMES}
+    running = []
+    for number, name in enumerate(NAMES):
+        fedpriv("site", "join", name, "fed/plan.yaml", "--accept", plan.fingerprint)
+        words = ["site", "peer", name, "--listen", f"tcp/127.0.0.1:{ports[name]}", "--wait", "20"]
+        if number:
+            words += ["--connect", f"tcp/127.0.0.1:{ports[NAMES[number - 1]]}"]
+        running.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "fedpriv", *words],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+        )
+    try:
+        said = [process.communicate(timeout=240)[0] for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    assert [process.returncode for process in running] == [0, 0, 0], said
+    assert "round 4/4; mixed with north, south" in said[1]
+    folder = Path("middle/runs") / plan.hash
+    result = json.loads((folder / "result.json").read_text())
+    assert (result["ended"], result["rounds"]) == ("finished", 4)
+    assert result["neighbours"]["south"]["last_up"] == 4
+    assert len((folder / "rounds.jsonl").read_text().splitlines()) == 4
+    page = markdown(site_statement(Path("middle"))).decode()
+    assert "without a server" in page
+    assert "the server" not in page
