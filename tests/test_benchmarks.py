@@ -58,6 +58,8 @@ RUNS = {
 }
 PARTS = {  # of the scripts above, and run by them
     "speed": {
+        "architectures",
+        "sequence_nets",
         "bookkeeping",
         "contenders",
         "gradients",

@@ -5,21 +5,45 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 from torch.utils.data import DataLoader, TensorDataset
 
 CLIP = 1.0
 _SUM = nn.CrossEntropyLoss(reduction="sum")
 
-Step = Callable[[Tensor, Tensor], object]
+Step = Callable[[Any, Tensor], object]
 
 
 def plain(model: nn.Module) -> Step:
     """The gradient of the batch's loss, by one backward pass."""
-    parameters = list(model.parameters())
-    return lambda x, y: flat(torch.autograd.grad(_SUM(model(x), y), parameters))
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+    def step(x: Any, y: Tensor) -> Tensor:
+        outputs = model(**x) if isinstance(x, dict) else model(x)
+        return flat(torch.autograd.grad(_SUM(outputs, y), parameters))
+
+    return step
+
+
+def functorch(model: nn.Module) -> Step:
+    """Per-example gradients by torch.func's vmap, clipped and added, as its tutorial has it."""
+    trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    mean = nn.CrossEntropyLoss()
+
+    def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return mean(functional_call(model, parameters, (x.unsqueeze(0),)), y.unsqueeze(0))
+
+    gradients = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        rows = torch.cat([g.flatten(1) for g in gradients(trained, x, y).values()], 1)
+        return (rows * (CLIP / rows.norm(dim=1, keepdim=True)).clamp_max(1)).sum(0)
+
+    return step
 
 
 def by_hand(model: nn.Module) -> Step:

@@ -16,6 +16,7 @@ import platform
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import architectures
 import bookkeeping
 import gradients
 import pfl_environment
@@ -24,7 +25,7 @@ import steps
 import torch
 from rows import OURS, PLAIN, SMOKE, Effort, Found, Row
 
-ROWS: tuple[Row, ...] = (*gradients.ROWS, *steps.ROWS, *rounds.ROWS, *bookkeeping.ROWS)
+ROWS: tuple[Row, ...] = (*gradients.ROWS, *architectures.ROWS, *steps.ROWS, *rounds.ROWS, *bookkeeping.ROWS)
 HEADER = ("work", "over", "ratio", "peers", "aim", "fedpriv", "over is", "note")
 
 

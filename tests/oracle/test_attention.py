@@ -16,7 +16,7 @@ from torch import nn
 
 from fedpriv.clients.batch import Batch
 from fedpriv.oracle.backends import BACKENDS
-from fedpriv.oracle.backends.attention import WRITTEN_OUT
+from fedpriv.oracle.backends.attention import WRITTEN_OUT, attend_together
 from fedpriv.privacy.clipping import Clip
 
 pytestmark = pytest.mark.filterwarnings(
@@ -36,6 +36,32 @@ def test_written_out_attention_is_torchs(mask: str | None) -> None:
     found = WRITTEN_OUT[attend](q, k, v, dropout_p=1e-12, **options)
     torch.testing.assert_close(found, attend(q, k, v, **options))
     assert WRITTEN_OUT[attend](q, k, v) is None
+
+
+@pytest.mark.parametrize("mask", [None, "causal", "one for all", "one an example", "one a head", "three dimensions"])
+@pytest.mark.parametrize("levels", [1, 2])
+def test_attention_of_all_examples_together_is_that_of_each(mask: str | None, levels: int) -> None:
+    torch.manual_seed(8)
+    q, k, v = torch.randn(3, *(2, 3)[:levels], 1, 2, T, E, dtype=torch.float64, requires_grad=True)
+    front = (2, 3)[:levels]
+    shapes = {"one for all": (T, T), "one an example": (*front, 1, 1, T, T)}
+    shapes |= {"one a head": (*front, 1, 2, T, T), "three dimensions": (*front, 1, T, T)}
+    bias = torch.randn(*shapes[mask], dtype=torch.float64) if mask in shapes else None
+    dim = None if bias is None or mask == "one for all" else 0
+
+    def attend(function, q, k, v, bias):
+        return function(q, k, v, attn_mask=bias, is_causal=mask == "causal")
+
+    def every(function):
+        batched = lambda *tensors: attend(function, *tensors)  # noqa: E731
+        for _ in range(levels):
+            batched = torch.func.vmap(batched, in_dims=(0, 0, 0, dim))
+        outputs = batched(q, k, v, bias)
+        return outputs, torch.autograd.grad(outputs.sin().sum(), (q, k, v))
+
+    together, expected = every(attend_together), every(nn.functional.scaled_dot_product_attention)
+    torch.testing.assert_close(together, expected, rtol=1e-9, atol=1e-12)
+    assert attend_together(q, k, v) is None, "nothing is under vmap"
 
 
 @pytest.mark.parametrize("backend", ["ghost", "loop"])

@@ -25,8 +25,8 @@ LONGEST = 2.0**13
 norms. So much cancels in none that float64 does not hold its norm to 2**-16 of itself (up to 8192 inputs and outputs),
 and in a sum of n clipped ones, 512 at a time, rounding adds at most `n 2**-31` clip bounds: for a million examples half
 of `fedpriv.privacy.clipping.ROUNDING`, of which all else takes three eighths."""
-_CONVERTED = 2**23
-"""Numbers that are converted to float64 at once: 64 MiB."""
+_CONVERTED = 2**20
+"""Numbers that are converted to float64 at once: 8 MiB."""
 Integers = tuple[int, ...]
 
 
