@@ -7,14 +7,19 @@ from fedpriv.data.covertype import covertype
 from fedpriv.data.csv_file import csv
 from fedpriv.data.digits import digits
 from fedpriv.data.femnist import femnist
+from fedpriv.data.heart import heart
 from fedpriv.data.hugging_face import hugging_face
+from fedpriv.data.image_folder import image_folder
 from fedpriv.data.libsvm import libsvm
 from fedpriv.data.mnist import mnist
+from fedpriv.data.parquet_file import parquet
 from fedpriv.data.partition import partition
 from fedpriv.data.row_dataset import RowDataset
 from fedpriv.data.sensors import sensors
+from fedpriv.data.sql_table import sql
 from fedpriv.data.table_encoder import TableEncoder
 from fedpriv.data.tables import adult, breast_cancer, monks
+from fedpriv.data.torchvision_sets import torchvision
 from fedpriv.errors import ConfigError
 from fedpriv.settings import plugins
 from fedpriv.settings.checks import checked
@@ -34,15 +39,22 @@ __all__ = [
 
 _OWN = {
     "csv": DatasetEntry(csv, "your own table, from comma-separated files and public ranges"),
+    "parquet": DatasetEntry(parquet, "your own table, from Parquet files and public ranges"),
+    "sql": DatasetEntry(sql, "your own table or view in a database, with public ranges"),
+    "image_folder": DatasetEntry(image_folder, "your own images, a folder for each class"),
     "hf": DatasetEntry(hugging_face, "your own files of Hugging Face's datasets: save_to_disk, Parquet, CSV, JSON"),
     "libsvm": DatasetEntry(libsvm, "your own files in LIBSVM's sparse text format, such as a9a"),
     "digits": DatasetEntry(digits, "scikit-learn's 8x8 digits; needs no file", DataFacts(1437, (1, 8, 8), 10)),
     "sensors": DatasetEntry(sensors, "simulated sensors that look at one point, regression; needs no file"),
     "mnist": DatasetEntry(mnist, "MNIST, 28x28, 60000 train and 10000 test images", DataFacts(60000, (1, 28, 28), 10)),
+    "torchvision": DatasetEntry(
+        torchvision, "CIFAR-10, CIFAR-100, SVHN, Fashion-MNIST, KMNIST or EMNIST, in torchvision's folder layout"
+    ),
     "adult": DatasetEntry(adult, "UCI Adult (census income), 38 features and a constant, 2 classes"),
     "breast_cancer": DatasetEntry(breast_cancer, "UCI breast cancer, original or diagnostic, 2 classes"),
     "monks": DatasetEntry(monks, "UCI monks-1, 17 one-hot features, 2 classes"),
     "femnist": DatasetEntry(femnist, "FEMNIST of LEAF, 28x28, 62 classes, by writer"),
+    "heart": DatasetEntry(heart, "UCI heart disease, 18 features and a constant, 2 classes, by hospital"),
     "covertype": DatasetEntry(
         covertype, "UCI Covertype, 54 features and a constant, rows of norm 1, binary or 7 classes"
     ),

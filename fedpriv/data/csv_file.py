@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import csv as reader
-import glob
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import torch
-from torch.utils.data import TensorDataset
-
 from fedpriv.data.base import Split
-from fedpriv.data.owners import numbered, short
 from fedpriv.data.table_encoder import Table, TableEncoder, check_columns
-from fedpriv.errors import ConfigError, DataError
+from fedpriv.data.table_split import read_split
+from fedpriv.errors import DataError
 from fedpriv.settings.checks import checked
 
 
@@ -39,7 +35,8 @@ def csv(
         train: Comma-separated file (UTF-8) with the clients' examples; or one file a client, by a folder, of which
             those that end in `.csv` count, or a pattern such as `sites/*/data.csv`. Then clients are numbered in the
             sorted order of the paths, which are public, and `partition: {kind: by_writer}` keeps them apart.
-        test: The same with public examples; accuracies are computed on them without noise.
+        test: The same with public examples; accuracies are computed on them without noise. A folder or pattern whose
+            files have the names of the clients', or a table with the column `client`, says whose each one is.
         label: Column of the class, or of the number to predict.
         classes: The values of that column, in the order of the class numbers. None is regression: the column is a
             number with a range in `numbers`, and is mapped to [-1, 1] like the others.
@@ -64,61 +61,7 @@ def csv(
             names file and line.
     """
     encoder = TableEncoder(label, classes, numbers or {}, categories or {}, missing or {}, indicators, bias)
-    files = _files_of_clients(train)
-    if client is not None and files:
-        raise ConfigError("data.client", client, f"{train} has a file for each client: leave this out")
-    datasets: list[TensorDataset] = []
-    owners: list[str] = []
-    columns = encoder.columns
-    if client:
-        columns.append(client)
-    for path in files or [train]:
-        table = _table(path, columns)
-        datasets.append(encoder.encoded(table))
-        if client is None:
-            owners += [path] * len(datasets[-1])
-        else:
-            owners += table.columns[client]
-    train_set = _concatenate(datasets)
-    test_set = encoder.encoded(_table(test, encoder.columns))
-
-    # owners are known where there is a file for each client, or a column that names clients
-    writers = None
-    writer_names = dict[int, str]()
-    if files or client is not None:
-        (writers,), writer_names = numbered(owners)
-    if files:
-        writer_names = dict(enumerate(short(files)))
-    return Split(
-        train=train_set,
-        test=test_set,
-        n_classes=encoder.n_classes,
-        writers=writers,
-        description=(
-            f"{train}: {len(train_set)} train and {len(test_set)} test rows, {encoder.n_classes or 'no'} classes"
-        ),
-        target_scale=encoder.target_scale,
-        writer_names=writer_names,
-    )
-
-
-def _files_of_clients(train: str) -> list[str]:
-    """Returns the files that a folder or a pattern names, sorted; none if it is neither."""
-    path = Path(train)
-    if path.is_file() or not (path.is_dir() or glob.escape(train) != train):
-        return []
-    pattern = train
-    if path.is_dir():
-        pattern = str(Path(glob.escape(train)) / "*.csv")
-    paths = sorted(glob.glob(pattern))
-    if not paths:
-        raise DataError(f"data.train = {train}: there is no such file: give a folder with a file NAME.csv a client")
-    return paths
-
-
-def _concatenate(datasets: Sequence[TensorDataset]) -> TensorDataset:
-    columns = zip(*(dataset.tensors for dataset in datasets), strict=True)
-    return TensorDataset(*(torch.cat(column) for column in columns))
+    return read_split(encoder, _table, train, test, client=client, suffix=".csv")
 
 
 def _table(path: str, columns: Sequence[str]) -> Table:

@@ -1,0 +1,74 @@
+"""A table from Parquet files, encoded with public settings only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fedpriv.data.base import Split
+from fedpriv.data.table_encoder import Table, TableEncoder, check_columns, text_of
+from fedpriv.data.table_split import read_split
+from fedpriv.errors import ConfigError, DataError, in_short
+from fedpriv.settings.checks import checked
+
+
+@checked("data")
+def parquet(
+    *,
+    train: str,
+    test: str,
+    label: str,
+    classes: Sequence[str | int] | None = None,
+    numbers: Mapping[str, tuple[float, float]] | None = None,
+    categories: Mapping[str, Sequence[str | int]] | None = None,
+    missing: Mapping[str, float | int | str] | None = None,
+    indicators: Sequence[str] = (),
+    client: str | None = None,
+    bias: bool = True,
+) -> Split:
+    """Reads a table from Parquet files, one example a row; settings mean what they mean for `csv`.
+
+    Only the columns that the settings name are read. A null or NaN is a missing value.
+
+    Args:
+        train: Parquet file with the clients' examples; or one file a client, by a folder, of which those that end in
+            `.parquet` count, or a pattern such as `sites/*/data.parquet`.
+        test: The same with public examples; accuracies are computed on them without noise.
+        label: Column of the class, or of the number to predict.
+        classes: The values of that column, in the order of the class numbers; None is regression.
+        numbers: For each numeric column its range `[low, high]`, from public knowledge. It is mapped to [-1, 1];
+            values outside count as the nearest end.
+        categories: For each categorical column its values, which become one 0/1 feature each.
+        missing: For a column the public value that stands for one that is missing, see `TableEncoder`.
+        indicators: Columns that get one more 0/1 feature: 1 where the value is missing.
+        client: Column that says which client a row belongs to, for `partition: {kind: by_writer}`; it is public.
+        bias: Add a constant feature.
+
+    Raises:
+        ConfigError: the extra `parquet` is missing, a file lacks a column, a range is empty, or a value is listed
+            twice.
+        DataError: a file cannot be read, or a value is missing without a rule, no number or not listed; the message
+            names file and row.
+    """
+    encoder = TableEncoder(label, classes, numbers or {}, categories or {}, missing or {}, indicators, bias)
+    return read_split(encoder, _table, train, test, client=client, suffix=".parquet")
+
+
+def _table(path: str, columns: Sequence[str]) -> Table:
+    """Reads these columns of a Parquet file."""
+    try:
+        from pyarrow import parquet as reader
+    except ImportError as error:
+        raise ConfigError("data.name", "parquet", "needs pyarrow: pip install fedpriv[parquet]") from error
+    try:
+        with reader.ParquetFile(path) as file:
+            check_columns(path, columns, file.schema_arrow.names)
+            table = file.read(columns=[*columns])
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever the library raises
+        fix = "give a Parquet file, or for one file a client a folder or a pattern, sites/*.parquet"
+        raise DataError(f"{path} cannot be read ({in_short(error)}): {fix}") from error
+    if table.num_rows == 0:
+        raise DataError(f"{path} has no rows: give at least one example")
+    texts = {name: [text_of(value) for value in table.column(name).to_pylist()] for name in columns}
+    return Table(path, texts, first=0)

@@ -1,0 +1,135 @@
+"""A table from a database, encoded with public settings only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedpriv.data.base import Split
+from fedpriv.data.table_encoder import Table, TableEncoder, check_columns, text_of
+from fedpriv.data.table_split import read_split
+from fedpriv.errors import ConfigError, DataError, FedprivError, in_short
+from fedpriv.settings.checks import checked
+
+if TYPE_CHECKING:  # an extra
+    from sqlalchemy import Engine
+
+_NO_PASSWORD = (
+    "settings are printed, stored and compared: set an environment variable to the URL, and write url: $ITS_NAME"
+)
+
+
+@checked("data")
+def sql(
+    *,
+    url: str,
+    train: str,
+    test: str,
+    label: str,
+    classes: Sequence[str | int] | None = None,
+    numbers: Mapping[str, tuple[float, float]] | None = None,
+    categories: Mapping[str, Sequence[str | int]] | None = None,
+    missing: Mapping[str, float | int | str] | None = None,
+    indicators: Sequence[str] = (),
+    client: str | None = None,
+    key: str | None = None,
+    bias: bool = True,
+) -> Split:
+    """Reads tables or views of a database through SQLAlchemy, one example a row; settings as for `csv`.
+
+    Only the columns that the settings name are read. There is no setting for a query: make a view.
+
+    Args:
+        url: SQLAlchemy's URL of the database, such as `sqlite:///patients.db`; or `$NAME`, an environment variable
+            that has it, which a URL with a password must be in.
+        train: The table or view with the clients' examples, `NAME` or `SCHEMA.NAME`.
+        test: The same with public examples; accuracies are computed on them without noise.
+        label: Column of the class, or of the number to predict.
+        classes: The values of that column, in the order of the class numbers; None is regression.
+        numbers: For each numeric column its range `[low, high]`, from public knowledge. It is mapped to [-1, 1];
+            values outside count as the nearest end.
+        categories: For each categorical column its values, which become one 0/1 feature each.
+        missing: For a column the public value that stands for one that is missing (NULL), see `TableEncoder`.
+        indicators: Columns that get one more 0/1 feature: 1 where the value is missing.
+        client: Column that says which client a row belongs to, for `partition: {kind: by_writer}`; it is public.
+        key: Column by which rows are sorted, since databases promise no order, and who is whose client in a simulation
+            may depend on it. Take one that does not move when another row changes, such as the patient's number. None
+            is the primary key; a view has none.
+        bias: Add a constant feature.
+
+    Raises:
+        ConfigError: the extra `sql` or a driver is missing, the URL holds a password, or a table lacks a column.
+        DataError: the database or table cannot be read, or a value is missing without a rule, no number or not listed;
+            the message names table and row.
+    """
+    encoder = TableEncoder(label, classes, numbers or {}, categories or {}, missing or {}, indicators, bias)
+    engine = _engine(url)
+
+    def read(name: str, columns: Sequence[str]) -> Table:
+        return _table(engine, name, columns, key)
+
+    try:
+        return read_split(encoder, read, train, test, client=client, suffix=None)
+    finally:
+        engine.dispose()
+
+
+def _engine(url: str) -> Engine:
+    try:
+        import sqlalchemy
+    except ImportError as error:
+        raise ConfigError("data.name", "sql", "needs SQLAlchemy: pip install fedpriv[sql]") from error
+    address = url
+    if url.startswith("$"):
+        address = os.environ.get(url[1:], "")
+        if not address:
+            raise ConfigError("data.url", url, f"the environment variable {url[1:]} is not set: set it to the URL")
+    try:
+        parsed = sqlalchemy.make_url(address)
+        if not url.startswith("$") and parsed.password is not None:
+            raise ConfigError("data.url", parsed.render_as_string(hide_password=True), _NO_PASSWORD)
+        # SQLite would make a new, empty one
+        if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").is_file():
+            raise DataError(f"data.url: there is no database file {parsed.database}: correct the path")
+        return sqlalchemy.create_engine(parsed)
+    except FedprivError:
+        raise
+    except ImportError as error:
+        fix = f"its driver is not installed ({error.name}): pip install it"
+        raise ConfigError("data.url", "a URL of this database", fix) from None
+    except Exception:  # its message may hold the URL, and the URL a password
+        fix = "is no URL of SQLAlchemy: write it like sqlite:///patients.db or postgresql+psycopg://host/database"
+        raise ConfigError("data.url", url if url.startswith("$") else "what is given", fix) from None
+
+
+def _table(engine: Engine, name: str, columns: Sequence[str], key: str | None) -> Table:
+    """Reads these columns of a table or view, in the order of its key."""
+    import sqlalchemy
+
+    schema, _, table_name = name.rpartition(".")
+    try:
+        inspector = sqlalchemy.inspect(engine)
+        existing = [str(column["name"]) for column in inspector.get_columns(table_name, schema=schema or None)]
+        keys = [key]
+        if key is None:
+            keys = inspector.get_pk_constraint(table_name, schema=schema or None)["constrained_columns"]
+        if not keys:
+            raise ConfigError("data.key", None, f"{name} has no primary key: name a column to sort its rows by")
+        check_columns(name, [*columns, *keys], existing)
+        table = sqlalchemy.table(table_name, *map(sqlalchemy.column, existing), schema=schema or None)
+        query = sqlalchemy.select(*(table.c[column] for column in columns)).order_by(*(table.c[key] for key in keys))
+        with engine.connect() as connection:
+            rows = connection.execute(query).all()
+    except ConfigError:
+        raise
+    except sqlalchemy.exc.NoSuchTableError as error:
+        raise DataError(f"there is no table or view {name}: correct data.train or data.test") from error
+    except sqlalchemy.exc.SQLAlchemyError as error:
+        reason = in_short(getattr(error, "orig", None) or error)
+        raise DataError(f"table {name} cannot be read ({reason}): check data.url and the rights of its user") from None
+    if not rows:
+        raise DataError(f"table {name} has no rows: give at least one example")
+    texts = {column: [text_of(row[index]) for row in rows] for index, column in enumerate(columns)}
+    return Table(f"table {name}", texts, first=0)

@@ -1,0 +1,120 @@
+"""Heart disease in four hospitals: FLamby's patients and division, and public rules for what is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedpriv.data import load
+from fedpriv.errors import ConfigError, DataError
+
+HEADING = "age,sex,cp,trestbps,chol,fbs,restecg,thalach,exang,oldpeak,slope,ca,thal,num\n"
+HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
+
+
+def patients(n: int, ill: int) -> list[str]:
+    """Rows of n patients, the first of them ill, of ages that tell them apart."""
+    return [f"{20 + i},1,4,140,250,0,0,130,0,1,2,0,3,{int(i < ill)}" for i in range(n)]
+
+
+def write(folder: Path, **rows: list[str]) -> Path:
+    for name in HOSPITALS:
+        (folder / f"{name}.csv").write_text(HEADING + "\n".join(rows.get(name, patients(12, 6))) + "\n")
+    return folder
+
+
+@pytest.mark.data
+def test_the_real_files_give_the_counts_of_flamby(shared_data: Path):
+    split = load("heart", root=str(shared_data / "heart"), train_rows="complete")
+    assert split.writers.bincount().tolist() == [199, 172, 30, 85]
+    assert split.test_writers.bincount().tolist() == [104, 89, 16, 45]
+    every = load("heart", root=str(shared_data / "heart"))
+    assert torch.equal(every.test.tensors[0], split.test.tensors[0]), "the same test patients"
+    assert len(every.train) + len(every.test) == 920
+    assert every.train.tensors[0].abs().max() == 1
+
+
+def test_a_patient_by_hand(tmp_path: Path):
+    x, y = load("heart", root=str(write(tmp_path, va=["50,1,3,140,250,1,2,130,0,3,,,,2"] * 6))).train.tensors
+    numbers = [0, 0, 0, 0, 0.5]
+    flags = [0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 1, 1, 0]  # sex, cp, fbs, restecg, exang
+    assert x[-1].tolist() == [*numbers, *flags, 1]
+    assert y[-1] == 1
+
+
+def test_no_patient_is_left_out_and_missing_is_public(tmp_path: Path):
+    gaps = ["50,1,4,,,,,,,,,,,0"] * 3 + ["50,1,4,0,0,0,0,130,0,1,,,,0"]
+    split = load("heart", root=str(write(tmp_path, cleveland=patients(12, 6) + gaps)), indicators=["chol"])
+    names = [split.writer_names[writer] for writer in split.writers.tolist()]
+    assert names.count("cleveland") + 5 == 16, "a third of 12 complete patients and of the one with zeros is for tests"
+    x = split.train.tensors[0]
+    gap = x[x[:, -2] == 1]
+    assert len(gap) >= 3
+    pressure, cholesterol = 2 * (120 - 80) / (200 - 80) - 1, 2 * (200 - 100) / (400 - 100) - 1
+    torch.testing.assert_close(gap[:, 1:3], torch.tensor([[pressure, cholesterol]]).expand(len(gap), 2))
+    assert len(load("heart", root=str(tmp_path), train_rows="complete").train) == len(x) - 3
+
+
+def test_ucis_own_files_are_the_same(tmp_path: Path):
+    (tmp_path / "csv").mkdir()
+    (tmp_path / "uci").mkdir()
+    write(tmp_path / "csv", va=[*patients(10, 5), "60,0,2,,0,,1,99,1,0.5,,,,3"])
+    for name in HOSPITALS:
+        lines = (tmp_path / "csv" / f"{name}.csv").read_text().splitlines()[1:]
+        rows = [[f"{float(value):.1f}" if value else "?" for value in line.split(",")] for line in lines]
+        (tmp_path / "uci" / f"processed.{name}.data").write_text("\n".join(map(",".join, rows)) + "\n")
+    ours, ucis = load("heart", root=str(tmp_path / "csv")), load("heart", root=str(tmp_path / "uci"))
+    for a, b in zip(ours.train.tensors + ours.test.tensors, ucis.train.tensors + ucis.test.tensors, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_nobody_elses_values_move_a_patient(tmp_path: Path):
+    """With labels as they are, the division stays; and what a patient becomes is measured on nobody."""
+    before = load("heart", root=str(write(tmp_path))).train.tensors[0]
+    rows = patients(12, 6)
+    rows[0] = rows[0].replace("140,250", "200,600")
+    after = load("heart", root=str(write(tmp_path, cleveland=rows))).train.tensors[0]
+    assert np.count_nonzero((before != after).any(1)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("50,1,4,high,250,0,0,130,0,1,2,0,3,0", r"va\.csv, line 14: trestbps = 'high' is no number"),
+        ("50,1,4,140,250,0,0,130,0,1,2,0,3,", r"va\.csv, line 14: num is missing"),
+        ("50,1,4,140,250,0,0,130,0,1,2,0,3,7", r"va\.csv, line 14: num = 7 is not 0, 1, 2, 3 or 4"),
+        ("50,1,4,140,250", r"va\.csv, line 14: has 5 values, not 14"),
+        ("50,1,9,140,250,0,0,130,0,1,2,0,3,0", r"va, row 13: cp = '9' is none of 1, 2, 3, 4"),
+        ("50,1,4,nan,250,0,0,130,0,1,2,0,3,0", None),
+    ],
+)
+def test_a_damaged_row(row: str, message: str | None, tmp_path: Path):
+    folder = write(tmp_path, va=[*patients(12, 6), row])
+    if message is None:
+        assert load("heart", root=str(folder)).train.tensors[0].isfinite().all()
+        return
+    with pytest.raises(DataError, match=message):
+        load("heart", root=str(folder))
+
+
+def test_missing_files_say_what_belongs_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(
+        DataError, match=r"heart: no folder .*: set root to a folder with cleveland\.csv, hungarian\.csv"
+    ):
+        load("heart", root=str(tmp_path / "absent"))
+    write(tmp_path)
+    (tmp_path / "switzerland.csv").unlink()
+    with pytest.raises(DataError, match=r"has no file of switzerland"):
+        load("heart", root=str(tmp_path))
+    (tmp_path / "switzerland.csv").write_text("age;sex\n1;1\n")
+    with pytest.raises(DataError, match=r"switzerland\.csv: its heading is not age,sex"):
+        load("heart", root=str(tmp_path))
+    monkeypatch.delenv("FEDPRIV_DATA", raising=False)
+    with pytest.raises(DataError, match="FEDPRIV_DATA is unset"):
+        load("heart")
+    write(tmp_path)
+    with pytest.raises(ConfigError, match=r"data\.indicators = 'cholesterol': is in neither numbers nor categories"):
+        load("heart", root=str(tmp_path), indicators=["cholesterol"])
