@@ -9,6 +9,7 @@ from fedpriv.cli import shipped
 from fedpriv.errors import ConfigError
 
 SCHEMA = "fedpriv.schema.json"  # the first line of each shipped configuration has this name, for editors
+_OF_PROJECT = {".py", ".yaml", ".md", ".csv"}
 
 
 def config(name: str, folder: Path) -> str:
@@ -29,8 +30,8 @@ def script(name: str, folder: Path) -> str:
 def project(folder: Path) -> str:
     """Writes a small project with the user's own data, model and algorithm; returns the next command."""
     source = shipped.folder("examples") / "project"
-    paths = sorted(path for path in source.iterdir() if path.is_file())
-    _write(folder, {path.name: path.read_text(encoding="utf-8") for path in paths})
+    paths = sorted(path for path in source.rglob("*") if path.is_file() and path.suffix in _OF_PROJECT)
+    _write(folder, {path.relative_to(source).as_posix(): path.read_text(encoding="utf-8") for path in paths})
     command = "fedpriv train config.yaml --allow-plugins"
     if folder.resolve() == Path.cwd():
         return command
@@ -47,7 +48,9 @@ def _write(folder: Path, contents: Mapping[str, str]) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in {**contents, SCHEMA: dumps()}.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
 
 
 def _command_path(path: Path) -> str:

@@ -97,10 +97,18 @@ def test_init_writes_what_the_next_command_takes(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("words", [["init"], ["init", "--python"], ["init", "--project"]])
 def test_init_overwrites_nothing(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("digits_iadmm.yaml", "own.py"):
+    for name in ("digits_iadmm.yaml", "model.py"):
         (tmp_path / name).write_text("mine")
     assert "is there already" in run(*words, ok=False)
     assert sorted(path.read_text() for path in tmp_path.iterdir()) == ["mine", "mine"]
+
+
+def test_the_tests_of_a_new_project_pass(tmp_path: Path) -> None:
+    run("init", "--project", "--dir", str(tmp_path / "mine"))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    tested = subprocess.run(command, cwd=tmp_path / "mine", capture_output=True, text=True)
+    assert tested.returncode == 0, tested.stdout
+    assert "3 passed" in tested.stdout
 
 
 @pytest.mark.parametrize("path", [*shipped.configs().values(), shipped.folder("examples") / "project" / "config.yaml"])
