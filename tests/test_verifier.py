@@ -32,8 +32,8 @@ from make_golden import CASES, training  # small runs of every kind
 
 sys.path.pop(0)
 ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "tools" / "verify_epsilon.py"
-_spec = importlib.util.spec_from_file_location("verify_epsilon", SOURCE)
+SOURCE = ROOT / "tools" / "fedpriv_verify.py"
+_spec = importlib.util.spec_from_file_location("fedpriv_verify", SOURCE)
 assert _spec is not None and _spec.loader is not None
 verifier = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(verifier)

@@ -11,6 +11,7 @@ import venv
 from pathlib import Path
 
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 
 ROOT = Path(__file__).parents[1]
 
@@ -100,3 +101,13 @@ def test_the_wheel_runs_every_command_of_the_readme(elsewhere: Path):
     assert "epsilon <= 3" in done.stdout
     assert (work / "runs" / "a" / "result.json").is_file()
     assert (work / "script" / "digits_iadmm_result" / "model.pt").is_file()
+
+
+def test_an_editable_install_reads_the_verifier_of_the_checkout():
+    """Files that are forced in are copied on the day of an editable install; packages are read where they lie."""
+    builder = WheelBuilder(str(ROOT))
+    modules = {file.distribution_path: Path(file.path) for file in builder.recurse_selected_project_files()}
+    assert modules["fedpriv_verify.py"] == ROOT / "tools" / "fedpriv_verify.py"
+    assert "fedpriv/__init__.py" in modules
+    copied = builder.config.get_force_include()
+    assert {Path(source) for source in copied} == {ROOT / "configs", ROOT / "examples"}

@@ -16,7 +16,9 @@ from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
 from fedpriv.privacy.adversaries import COLLUDERS, MESSAGES, MODEL, NEIGHBOUR, SERVER
 from fedpriv.privacy.budget import Budget
 from fedpriv.privacy.composition import RunCost, compose
+from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.matrix import Cell
+from fedpriv.privacy.record import Record
 from fedpriv.reports import wording
 from fedpriv.reports.accounts import Account, unfinished
 from fedpriv.reports.report import Run
@@ -48,7 +50,8 @@ _SEES_OF_ONE = {
     SERVER: "what it receives from the data holder",
     MODEL: "the last model alone",
 }
-_VERIFIER = "200 lines over numpy and scipy (tools/verify_epsilon.py) that import nothing of fedpriv"
+_VERIFIER = "200 lines over numpy and scipy (tools/fedpriv_verify.py) that import nothing of fedpriv"
+_VERIFIED_NOISE = {("gaussian", "l2"), ("laplace", "l1")}
 _DIVIDED = {"iid": "at random", "in_order": "in its order"}
 SECRET = (
     "checkpoint.pt holds the secret from which the noise was drawn, and state that never left: who has it can subtract "
@@ -336,11 +339,31 @@ def made_by() -> tuple[str, str]:
     return "page made by", f"{software()}, on {wording.now()}; a ledger proves what was written down"
 
 
-def _count_without_fedpriv(run: Run) -> str:
-    """Returns how to count a run's epsilon with the small verifier, or that it does not know the run's batches."""
-    if any(record.sampling == "allocation" for record in run.files.ledger.records):
-        return "not yet: the small verifier does not know random allocation, and refuses this ledger"
-    return f"python -m fedpriv_verify {run.folder / 'ledger.jsonl'}: {_VERIFIER}, for one run's own answers"
+def count_without_fedpriv(ledger: LedgerFile, answers: str) -> tuple[str, str]:
+    """Returns a row with how to count a ledger's epsilon with the small verifier, or why it refuses the ledger.
+
+    Args:
+        ledger: The ledger.
+        answers: Whose answers its epsilon is about, e.g. "one run's own answers".
+    """
+    refused = _unknown_to_verifier(ledger.records)
+    if refused:
+        how = f"not yet: the small verifier does not know {refused}, and refuses this ledger"
+    else:
+        how = f"python -m fedpriv_verify {ledger.path}: {_VERIFIER}, for {answers}"
+    return "count without fedpriv", how
+
+
+def _unknown_to_verifier(records: Sequence[Record]) -> str:
+    """Returns what the small verifier refuses in these records, in words; empty if it counts them."""
+    for record in records:
+        if record.sampling == "allocation":
+            return "random allocation"
+        if (record.mechanism, record.norm) not in _VERIFIED_NOISE:
+            return f"{record.mechanism} noise under a clip of {record.norm}"
+        if record.time is not None and (record.sampling != "full" or record.clients is not None):
+            return "secret draws with noise over time"
+    return ""
 
 
 def _verify(runs: Sequence[Run]) -> StatementSection:
@@ -349,7 +372,7 @@ def _verify(runs: Sequence[Run]) -> StatementSection:
     rows += [
         ("was anything changed?", f"fedpriv show {names} must print the same head; it says so if a line was altered"),
         ("count again", f"fedpriv account {names}"),
-        ("count without fedpriv", _count_without_fedpriv(runs[0])),
+        count_without_fedpriv(runs[0].files.ledger, "one run's own answers"),
         ("check the seals", f"fedpriv show {runs[0].folder} --verify KEYFILE, with the key that fedpriv key printed"),
         ("look for faults", f"fedpriv audit {runs[0].folder}, where the data are"),
         ("runs made by", made_with(run.result for run in runs)),

@@ -16,7 +16,15 @@ from fedpriv.privacy.matrix import Cell, matrix
 from fedpriv.privacy.record import Record
 from fedpriv.reports import wording
 from fedpriv.reports.picture import draw_budget
-from fedpriv.reports.statement import Statement, StatementSection, against, made_by, purpose_of, unbounded
+from fedpriv.reports.statement import (
+    Statement,
+    StatementSection,
+    against,
+    count_without_fedpriv,
+    made_by,
+    purpose_of,
+    unbounded,
+)
 from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan
@@ -289,5 +297,8 @@ def _verification(folder: Path, federations: Sequence[_Federation]) -> Statement
         chain = f"{n_records} records in a chain, head {ledger.head(n_records)}; {ledger.path}"
         rows.append((f"{federation.proposal.document.run}: ledger", chain))
     same = f"fedpriv statement {folder} must print the same heads; it refuses a ledger that was altered"
-    rows += [("was anything changed?", same), made_by()]
+    rows.append(("was anything changed?", same))
+    # the last federation stands for the others: the page names the ledger of each
+    rows.append(count_without_fedpriv(federations[-1].ledger, "one federation's own answers"))
+    rows.append(made_by())
     return StatementSection("How can this be verified?", (), tuple(rows))

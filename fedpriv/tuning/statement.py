@@ -344,19 +344,30 @@ def _ledger_rows(folder: Path, runs: Sequence[Run]) -> list[tuple[str, str]]:
     if len(paths) != len(runs):
         ledgers += f", and {len(paths) - len(runs)} that has not ended"
     ledgers += f"; SHA-256 of all in order {digest.hexdigest()}"
-    return [
+    rows = [
         ("ledgers", ledgers),
         ("was anything changed?", f"cat {folder / SEEN}/*/ledger.jsonl | sha256sum must print the same hash"),
         ("count again", f"fedpriv statement {folder}; fedpriv account {folder / SEEN}/*/"),
-        ("look for faults", f"fedpriv audit {folder / SEEN}/0000, where the data are"),
     ]
+    if runs:
+        rows.append(statement.count_without_fedpriv(runs[0].files.ledger, "one trial's own answers"))
+    rows.append(("look for faults", f"fedpriv audit {folder / SEEN}/0000, where the data are"))
+    return rows
 
 
 def _published_file_rows(best: Path) -> list[tuple[str, str]]:
     """Returns rows with the hash of each published file."""
     rows = [(f"{best / name}: SHA-256", _hash(best / name)) for name in ("model.pt", "config.yaml", FOUND)]
     ledgers = "the ledgers would tell the number of trials, and are removed: the price is that of the plan"
-    return [*rows, ("was anything changed?", f"sha256sum {best}/* must print the same hashes"), ("ledgers", ledgers)]
+    no_count = (
+        "not possible: a count needs the ledgers (python -m fedpriv_verify counts those of a run or of open trials)"
+    )
+    return [
+        *rows,
+        ("was anything changed?", f"sha256sum {best}/* must print the same hashes"),
+        ("ledgers", ledgers),
+        ("count without fedpriv", no_count),
+    ]
 
 
 def _hash(path: Path) -> str:

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 from commands import fedpriv, refused, trained
+from officer import VERIFIER, counted_without_fedpriv
 
 from fedpriv.reports.pages import WRITERS, html, markdown, pdf
 from fedpriv.reports.statement import Statement, StatementSection
 
 FEDAVG = "strategy={name: fedavg, learning_rate: 0.5}"
-VERIFIER = Path(__file__).parents[2] / "tools" / "verify_epsilon.py"
 SHORT = ("data.partition.n_clients=4", "rounds=3")
 
 
@@ -73,15 +73,42 @@ def test_the_page_of_a_run_says_what_was_protected_from_whom_and_at_which_price(
     assert "none was set" in text
 
 
-def test_the_small_verifier_is_not_named_where_it_refuses_the_ledger(tmp_path: Path):
-    run = trained(tmp_path / "a", "privacy.sampling={allocation: {batches: 3}}", *SHORT)
+def test_the_small_verifier_counts_the_ledger_that_the_page_names(runs: list[Path]):
+    assert counted_without_fedpriv(page_of(runs[0])) == pytest.approx(1.0, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("settings", "answer", "reason"),
+    [
+        (
+            ("privacy.sampling={allocation: {batches: 3}}",),
+            "unknown or missing fields: ['batches']",
+            "random allocation",
+        ),
+        (
+            ("privacy.mechanism=laplace", "privacy.clip={norm: l2, bound: 1}"),
+            "laplace noise under a clip of l2",
+            "laplace noise under a clip of l2",
+        ),
+        (
+            ("privacy.sampling={cyclic: {blocks: 2, rate: 0.5}}", "privacy.noise={time: {banded: {band: 2}}}", FEDAVG),
+            "correlated noise with secret draws",
+            "secret draws with noise over time",
+        ),
+    ],
+    ids=["allocation", "laplace", "noise over time"],
+)
+def test_the_small_verifier_is_not_named_where_it_refuses_the_ledger(
+    settings: tuple[str, ...], answer: str, reason: str, tmp_path: Path
+):
+    run = trained(tmp_path / "a", *SHORT, *settings)
     counted = subprocess.run(
         [sys.executable, VERIFIER, run / "ledger.jsonl"], capture_output=True, text=True, check=False
     )
-    assert counted.stderr == "refused: unknown or missing fields: ['batches']\n"
+    assert counted.stderr == f"refused: {answer}\n"
     assert counted.returncode == 1
     text = page_of(run)
-    assert "the small verifier does not know random allocation" in text
+    assert f"the small verifier does not know {reason}, and refuses this ledger" in text
     assert "fedpriv_verify" not in text
 
 

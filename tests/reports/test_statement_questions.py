@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from commands import fedpriv, refused
-from officer import check_answers
+from officer import check_answers, counted_without_fedpriv
 
 from fedpriv.privacy.accounting import gaussian
 from fedpriv.privacy.accounting.spent import round_up
@@ -160,8 +160,10 @@ def test_of_a_search(search: Path):
     told = json.loads((folder / "trials" / "trials.json").read_text())["trials"]
     best = max(told, key=lambda one: one["score"])
     ten = round_up(priced(*trials)["whoever sees messages", "group of 10 samples"])
+    page = done("statement", str(folder))
+    assert counted_without_fedpriv(page) == pytest.approx(1.0, rel=0.01)  # of one trial
     check_answers(
-        done("statement", str(folder)),
+        page,
         {
             1: [
                 "| data | digits |",
@@ -286,6 +288,7 @@ def test_of_a_search_whose_trials_stay_hidden(tmp_path: Path):
             10: [
                 hashlib.sha256((folder / "best" / "model.pt").read_bytes()).hexdigest(),
                 "the price is that of the plan",
+                "| count without fedpriv | not possible: a count needs the ledgers",
                 f"| trials made by | {software()} |",
             ],
         },

@@ -1,6 +1,6 @@
 """Counts the epsilon of a fedpriv ledger without fedpriv: one file, numpy and scipy, to be read in twenty minutes.
 
-    python verify_epsilon.py runs/a/ledger.jsonl [DELTA]       (or python -m fedpriv_verify, where fedpriv is installed)
+    python fedpriv_verify.py runs/a/ledger.jsonl [DELTA]       (or python -m fedpriv_verify, where fedpriv is installed)
 
 A ledger has a line for each answer about the data: its noise, never the answer. This program checks the lines' hashes,
 makes each line an `Event` for each client, and bounds epsilon by privacy loss distributions that are rounded up. It
