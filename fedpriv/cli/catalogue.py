@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
+from fedpriv.cli.choices import CHOICES, descriptions
 from fedpriv.config.base import Choice, Plugin, Spelled, options_model
 from fedpriv.config.network import ActivitySection, MixingSection, TopologySection
 from fedpriv.config.problem import ConstraintSection, ObjectiveSection
@@ -74,6 +75,7 @@ def look_up(name: str | None, more: Mapping[str, Mapping[str, str]]) -> dict[str
     }
     for kind, (_, objects) in PLAIN.items():
         names_by_kind[kind] = {key: (item.__doc__ or "").strip().split("\n")[0] for key, item in objects.items()}
+    names_by_kind |= {kind: descriptions(choices) for kind, choices in CHOICES.items()}
     names_by_kind |= {kind: dict(rows) for kind, rows in more.items()}
     if name is None:
         return names_by_kind
@@ -99,12 +101,29 @@ def _forms(kind: str, name: str) -> Iterator[tuple[str, dict[str, str]]]:
         for values, options in SECTIONS[kind].forms(name):
             variant = "".join(f", {key}: {value}" for key, value in values.items() if key != "name")
             yield f"{SECTIONS[kind].field}: {name}{variant}", _options(options)
+    elif kind in CHOICES:
+        yield f"{CHOICES[kind].field}: {name}", _options_of_choice(kind, name)
     elif kind == "partitions":
         yield f"data.partition: {name}", _options(PARTITION_SECTIONS[name])
     elif kind in PLAIN:
         yield f"{PLAIN[kind][0]}: {name}", {}
     else:
         yield f"{kind}: {name}", {}
+
+
+def _options_of_choice(kind: str, name: str) -> dict[str, str]:
+    """Returns the options of one word of a choice; `value` is what stands behind a word that takes one."""
+    field = CHOICES[kind].model.model_fields.get(name)
+    if field is None:
+        return {}
+    annotation = _annotation(field)
+    rows: dict[str, str] = {}
+    for path, inner in _nested_models(annotation):
+        rows |= _options(inner, path)
+    if rows or any(inspect.isclass(each) and issubclass(each, BaseModel) for each in _alternatives(annotation)):
+        return rows
+    words = " or ".join(_word(each) for each in _alternatives(annotation) if each is not NoneType)
+    return {"value": f"{words}; required"}
 
 
 def _options(model: type[BaseModel], prefix: str = "") -> dict[str, str]:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.cli.catalogue import SECTIONS, look_up
+from fedpriv.cli.choices import CHOICES
 from fedpriv.config.base import check
 from fedpriv.config.schema import PARTITION_SECTIONS
 from fedpriv.data.partition import PARTITIONS
@@ -21,7 +22,7 @@ from fedpriv.settings.checks import Bound
 
 GIVEN = {"n_examples", "labels", "writers", "generator"}
 ALL = [(kind, name) for kind, rows in look_up(None, {}).items() for name in rows]
-NO_OPTIONS = ("mechanisms", "backends", "engines")
+NO_OPTIONS = ("mechanisms", "backends", "engines", *CHOICES)
 EXAMPLES = {
     "a positive, finite number": 1.0,
     "a positive, finite number or {scale, power, ratio} or {cosine, warmup, steps, function}": 1.0,
@@ -103,3 +104,29 @@ def test_a_partition_tells_what_its_section_takes():
     assert rows["alpha"] == "a positive, finite number; 0.5 by default"
     assert rows["n_clients"] == "a whole number, at least 1; required"
     assert {*rows} == {"is", "n_clients", "seed", "alpha", "min_examples"}
+
+
+def test_a_choice_lists_every_word_that_a_configuration_takes():
+    """A word that is added to a section, and not to the list, would be invisible."""
+    for kind, choices in CHOICES.items():
+        assert {*choices.classes} == {choices.model.neither, *choices.model.model_fields}, kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"), [(kind, word) for kind, choices in CHOICES.items() for word in choices.classes]
+)
+def test_options_of_a_word_are_those_of_its_class(kind: str, word: str):
+    rows = tables(word)[f"{CHOICES[kind].field}: {word}"]
+    parameters = inspect.signature(CHOICES[kind].classes[word]).parameters
+    assert word == CHOICES[kind].model.neither or not parameters or len(rows) > 1
+    if {*rows} - {"is", "value"}:
+        names = {"for" if name == "iterate" else name for name in parameters}
+        assert {row.partition(".")[0] for row in rows} - {"is"} == names
+
+
+def test_samplings_say_what_they_take():
+    assert (
+        tables("allocation")["privacy.sampling: allocation"]["batches"] == "a whole number from 2 to 1000000; required"
+    )
+    assert tables("poisson")["network.cohort: poisson"]["value"] == "a number in (0, 1]; required"
+    assert tables("poisson")["privacy.sampling: poisson"]["rate"] == "a number in (0, 1]; required"

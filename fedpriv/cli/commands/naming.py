@@ -1,4 +1,4 @@
-"""The commands about names: list, schema, topology."""
+"""The commands about names and the installation: list, schema, topology, doctor."""
 
 from __future__ import annotations
 
@@ -83,3 +83,20 @@ def schema(
         typer.echo(dumps(), nl=False)
     else:
         file.write_text(dumps(), encoding="utf-8")
+
+
+@commands.command()
+def doctor(
+    folder: Annotated[
+        Path, typer.Option("--at", metavar="DIR", help="Folder in which runs would be written; it is tried.")
+    ] = Path(),
+    as_json: AsJson = False,
+) -> None:
+    """Look at the installation and this machine: versions, device, threads, data, disk and locks, with fixes.
+
+    The exit code is 1 if there is a problem.
+    """
+    from fedpriv.cli import diagnosing
+
+    if diagnosing.print_findings(folder, as_json=as_json):
+        raise typer.Exit(1)

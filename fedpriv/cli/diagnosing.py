@@ -1,0 +1,229 @@
+"""Looks at the installation and the machine: what a run will find, and how to mend what is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from filelock import FileLock
+from rich.markup import escape
+
+from fedpriv import __version__
+from fedpriv.cli.printing import out, print_json
+from fedpriv.data.torchvision_compat import import_torchvision
+from fedpriv.errors import FedprivError
+
+State = Literal["ok", "note", "problem"]
+EXTRAS = {
+    "hf": ("transformers", "peft", "datasets"),
+    "tune": ("optuna",),
+    "zenoh": ("zenoh",),
+    "flower": ("flwr",),
+    "metrics": ("prometheus_client",),
+}
+DATA_FOLDERS = ("adult", "breast-cancer-wisconsin", "covertype", "femnist", "libsvm", "mnist", "monks")
+_COLOURS = {"ok": "green", "note": "yellow", "problem": "bold red"}
+_NEEDED = 1 << 30  # bytes: checkpoints and ledgers of a usual run, twice
+_SUPPORTED = ((3, 11), (3, 13))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fact about the installation.
+
+    Attributes:
+        name: What was looked at.
+        state: `"ok"`; `"note"` where something is slower or missing that runs can do without; `"problem"` otherwise.
+        text: What it is.
+        fix: What to do; empty if nothing.
+    """
+
+    name: str
+    state: State
+    text: str
+    fix: str = ""
+
+
+def examine(folder: Path) -> list[Finding]:
+    """Returns what was found; `folder` is where runs would be written."""
+    findings = [_versions(), _python(), _torch(), _devices(), _torchvision(), _threads()]
+    findings += [_extras(), _data(), _disk(folder), *_file_system(folder)]
+    return findings
+
+
+def print_findings(folder: Path, *, as_json: bool) -> bool:
+    """Prints what was found, and returns whether there is a problem."""
+    findings = examine(folder)
+    if as_json:
+        print_json({"findings": [asdict(finding) for finding in findings]})
+    else:
+        width = max(len(finding.name) for finding in findings)
+        for finding in findings:
+            colour = _COLOURS[finding.state]
+            out.print(f"[{colour}]{finding.state:<7}[/]  [bold]{finding.name:<{width}}[/]  {escape(finding.text)}")
+            if finding.fix:
+                out.print(f"{'':<{width + 11}}{escape(finding.fix)}")
+    return any(finding.state == "problem" for finding in findings)
+
+
+def _versions() -> Finding:
+    names = ("torch", "torchvision", "numpy", "scipy", "dp-accounting", "pydantic")
+    return Finding("fedpriv", "ok", f"{__version__}, with " + ", ".join(f"{name} {_version(name)}" for name in names))
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "missing"
+
+
+def _python() -> Finding:
+    text = f"{platform.python_version()} at {sys.executable}"
+    if _SUPPORTED[0] <= sys.version_info[:2] <= _SUPPORTED[1]:
+        return Finding("python", "ok", text)
+    return Finding("python", "problem", text, "fedpriv is tested with Python 3.11 to 3.13")
+
+
+def _torch() -> Finding:
+    """Says for which device torch's wheel was built: a wheel for CUDA on a machine without one takes gigabytes."""
+    build = "built for CPU"
+    if torch.version.cuda is not None:
+        build = f"built for CUDA {torch.version.cuda}"
+    elif getattr(torch.version, "hip", None):
+        build = f"built for ROCm {torch.version.hip}"
+    text = f"{torch.__version__}, {build}"
+    if torch.version.cuda is not None and not torch.cuda.is_available() and shutil.which("nvidia-smi") is None:
+        fix = "there is no NVIDIA driver here: a wheel for CPU is gigabytes smaller (pytorch.org/get-started/locally)"
+        return Finding("torch", "note", text, fix)
+    return Finding("torch", "ok", text)
+
+
+def _devices() -> Finding:
+    if torch.cuda.is_available():
+        names = ", ".join(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
+        return Finding("device", "ok", f"cuda: {names}; runs use it unless compute.device says cpu")
+    if torch.backends.mps.is_available():
+        return Finding("device", "ok", "mps; runs use it unless compute.device says cpu")
+    if shutil.which("nvidia-smi") is None:
+        return Finding("device", "ok", "cpu")
+    if torch.version.cuda is None:
+        fix = "install torch for CUDA: pytorch.org/get-started/locally"
+    else:
+        fix = f"the driver does not serve CUDA {torch.version.cuda}: update it, or install torch for an older CUDA"
+    return Finding("device", "problem", "cpu, though there is an NVIDIA driver that torch cannot use", fix)
+
+
+def _torchvision() -> Finding:
+    try:
+        import_torchvision("datasets")
+    except FedprivError as error:
+        return Finding("torchvision", "problem", "cannot be imported beside this torch", str(error))
+    return Finding("torchvision", "ok", f"{_version('torchvision')} loads beside this torch")
+
+
+def _threads() -> Finding:
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    threads = torch.get_num_threads()
+    text = f"{threads} of torch on {cores} cores"
+    if threads < cores:
+        fix = f"compute.threads={cores} uses all; OMP_NUM_THREADS is {os.environ.get('OMP_NUM_THREADS', 'not set')}"
+        return Finding("threads", "note", text, fix)
+    return Finding("threads", "ok", text)
+
+
+def _extras() -> Finding:
+    installed: list[str] = []
+    missing: list[str] = []
+    for extra, modules in EXTRAS.items():
+        if all(importlib.util.find_spec(module) is not None for module in modules):
+            installed.append(extra)
+        else:
+            missing.append(extra)
+    text = f"installed: {', '.join(installed) or 'none'}; not: {', '.join(missing) or 'none'}"
+    return Finding("extras", "ok", text)
+
+
+def _data() -> Finding:
+    shared = os.environ.get("FEDPRIV_DATA")
+    if shared is None:
+        fix = "set it to a folder with, e.g., mnist/ or adult/; digits, sensors and your own files need none"
+        return Finding("data", "note", "FEDPRIV_DATA is not set", fix)
+    folder = Path(shared)
+    if not folder.is_dir():
+        return Finding("data", "problem", f"FEDPRIV_DATA={shared} is no folder", "set it to one, or unset it")
+    present = [name for name in DATA_FOLDERS if (folder / name).is_dir()]
+    if not present:
+        fix = f"name a folder that has one of {', '.join(DATA_FOLDERS)}"
+        return Finding("data", "note", f"FEDPRIV_DATA={shared} holds none of fedpriv's data sets", fix)
+    absent = [name for name in DATA_FOLDERS if name not in present]
+    return Finding("data", "ok", f"FEDPRIV_DATA={shared}: {', '.join(present)}; not: {', '.join(absent) or 'none'}")
+
+
+def _disk(folder: Path) -> Finding:
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return Finding("disk", "problem", f"{folder} cannot be read ({error.strerror})", "name another folder (--at)")
+    text = f"{free / 2**30:.1f} GiB free at {folder.resolve()}"
+    if free < _NEEDED:
+        return Finding("disk", "problem", text, "free some space: a run that cannot write its ledger stops")
+    return Finding("disk", "ok", text)
+
+
+def _file_system(folder: Path) -> Iterator[Finding]:
+    """Tries what a run relies on: locks, files for their owner alone, whole files or none, writes that reach the disk.
+
+    Yields:
+        A finding for locks, and one for files.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix=".fedpriv-doctor-", dir=folder) as name:
+            scratch = Path(name)
+            yield _locks(scratch)
+            yield _files(scratch)
+    except OSError as error:
+        text = f"{folder} cannot be written ({error.strerror})"
+        yield Finding("files", "problem", text, "name a folder of your own (--at)")
+
+
+def _locks(scratch: Path) -> Finding:
+    first, second = (FileLock(scratch / "lock", thread_local=False, fallback_to_soft=False) for _ in range(2))
+    try:
+        with first:
+            try:
+                second.acquire(blocking=False)
+            except TimeoutError:
+                return Finding("locks", "ok", "one writer a folder: a second one is kept out")
+            second.release(force=True)
+    except OSError as error:
+        fix = "two runs could write one ledger: put runs and budgets on a local disk"
+        return Finding("locks", "problem", f"this file system has none ({error.strerror})", fix)
+    return Finding("locks", "problem", "a second writer is let in", "put runs and budgets on a local disk")
+
+
+def _files(scratch: Path) -> Finding:
+    path = scratch / "private"
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+        file.write(b"x")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(path, scratch / "renamed")
+    mode = stat.S_IMODE((scratch / "renamed").stat().st_mode)
+    if os.name == "posix" and mode != 0o600:
+        fix = "others can read checkpoints, which are as secret as the data: take another folder"
+        return Finding("files", "problem", f"have mode {mode:o} instead of 600", fix)
+    return Finding("files", "ok", "for their owner alone, renamed at once, synced to the disk")

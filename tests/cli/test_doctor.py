@@ -1,0 +1,93 @@
+"""`fedpriv doctor` names what is there, and each fault that is made here with its fix."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from fedpriv.cli import app, diagnosing
+
+
+def findings(*options: str, env: dict[str, str | None] | None = None) -> tuple[int, dict[str, dict[str, Any]]]:
+    done = CliRunner().invoke(app, ["doctor", "--json", *options], env=env)
+    return done.exit_code, {row["name"]: row for row in json.loads(done.stdout)["findings"]}
+
+
+def test_a_sound_machine_has_no_problem(tmp_path: Path):
+    code, rows = findings("--at", str(tmp_path), env={"FEDPRIV_DATA": None})
+    assert code == 0
+    assert torch.__version__ in rows["torch"]["text"]
+    assert ("CUDA" in rows["torch"]["text"]) == (torch.version.cuda is not None)
+    assert rows["locks"]["state"] == rows["files"]["state"] == "ok"
+    assert rows["data"]["state"] == "note" and "FEDPRIV_DATA is not set" in rows["data"]["text"]
+    assert not [*tmp_path.iterdir()], "nothing is left behind"
+
+
+def test_data_folders_are_found(tmp_path: Path):
+    (tmp_path / "mnist").mkdir()
+    _, rows = findings("--at", str(tmp_path), env={"FEDPRIV_DATA": str(tmp_path)})
+    assert ": mnist; not: adult" in rows["data"]["text"]
+    code, rows = findings("--at", str(tmp_path), env={"FEDPRIV_DATA": str(tmp_path / "none")})
+    assert (code, rows["data"]["state"]) == (1, "problem")
+
+
+def test_the_data_folders_are_those_that_data_sets_read():
+    sources = "".join(path.read_text() for path in (Path(diagnosing.__file__).parents[1] / "data").glob("*.py"))
+    for name in diagnosing.DATA_FOLDERS:
+        assert f"FEDPRIV_DATA/{name}" in sources
+
+
+def test_extras_are_those_of_the_project():
+    import tomllib
+
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert {*diagnosing.EXTRAS} == {*project["optional-dependencies"]} - {"dev", "docs"}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_folder_that_cannot_be_written_is_a_problem(tmp_path: Path):
+    tmp_path.chmod(0o500)
+    code, rows = findings("--at", str(tmp_path))
+    tmp_path.chmod(0o700)
+    assert (code, rows["files"]["state"]) == (1, "problem")
+
+
+def test_a_missing_folder_is_a_problem_with_a_fix(tmp_path: Path):
+    code, rows = findings("--at", str(tmp_path / "none"))
+    assert (code, rows["disk"]["state"], rows["files"]["state"]) == (1, "problem", "problem")
+    assert "--at" in rows["files"]["fix"]
+
+
+def test_idle_cores_are_noted(tmp_path: Path):
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "fedpriv", "doctor", "--json", "--at", str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    rows = {row["name"]: row for row in json.loads(done.stdout)["findings"]}
+    assert rows["threads"]["state"] == ("note" if cores > 1 else "ok")
+    assert cores == 1 or f"compute.threads={cores}" in rows["threads"]["fix"]
+
+
+def test_an_nvidia_driver_that_torch_cannot_use_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    if torch.cuda.is_available():
+        pytest.skip("torch can use it")
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text("#!/bin/sh\n")
+    driver.chmod(0o700)
+    code, rows = findings("--at", str(tmp_path), env={"PATH": str(tmp_path)})
+    assert (code, rows["device"]["state"]) == (1, "problem")
+
+
+def test_the_table_shows_each_fix_under_its_row(tmp_path: Path):
+    done = CliRunner().invoke(app, ["doctor", "--at", str(tmp_path)], env={"FEDPRIV_DATA": None, "COLUMNS": "300"})
+    lines = done.stdout.splitlines()
+    row = next(index for index, line in enumerate(lines) if line.startswith("note") and "data" in line)
+    assert "set it to a folder" in lines[row + 1]
