@@ -22,9 +22,10 @@ from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.settings.checks import checked
 from fedpriv.sites.absence_notice import AbsenceNotice, InvalidNotice
+from fedpriv.sites.counter_store import CounterStore
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.messages import MalformedMessage, TrainRequest, TrainResponse, pack, unpack_response
-from fedpriv.sites.reply_counter import InvalidCounter, ReplyCounter
+from fedpriv.sites.reply_counter import InvalidCounter
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.storage.folder import RunFolder
 from fedpriv.strategies.base import Strategy
@@ -117,7 +118,8 @@ class Federation:
         self._out_of_budget: dict[int, str] = {}  # sites that refuse every later round, with their code
         self._notices: list[AbsenceNotice] = []  # those that sites are shown
         self._new_notices: list[AbsenceNotice] = []  # those of the current round, shown from the next one on
-        self._counters: dict[int, ReplyCounter] = {}  # the largest that each site has signed, which it is shown
+        verifying_keys = {number: card.verifying_key for number, card in enumerate(terms.cards)}
+        self._counters = CounterStore(self._folder.path, terms.hash, verifying_keys, self._folder.write)
         self.progress = self._restore_progress(terms.begin())
         self.ended = None
 
@@ -178,7 +180,7 @@ class Federation:
         unanswered = {
             site: pack(
                 TrainRequest(
-                    terms.hash, index, received[site].float(), tuple(notices.values()), self._counters.get(site)
+                    terms.hash, index, received[site].float(), tuple(notices.values()), self._counters.largest(site)
                 )
             )
             for site in cohort
@@ -192,6 +194,7 @@ class Federation:
                 if site in unanswered:
                     del unanswered[site]
                     self._add_reply(index, site, reply, rows, absent)
+            self._counters.save()
         return rows, absent | dict.fromkeys(unanswered, "no_reply")
 
     def _add_reply(self, index: int, site: int, data: bytes, rows: dict[int, Tensor], absent: dict[int, str]) -> None:
@@ -235,16 +238,10 @@ class Federation:
         Raises:
             InvalidCounter: a message comes without a count, or the site has not signed it.
         """
-        counter = reply.counter
-        if counter is None:
-            if reply.message is not None:
-                raise InvalidCounter("a message without a count")
-            return False
-        counter.check(self.terms.hash, site, self.terms.cards[site].verifying_key)
-        largest = self._counters.setdefault(site, counter)
-        if largest.exceeds(counter.records, counter.notices):
-            return True
-        self._counters[site] = counter
+        if reply.counter is not None:
+            return self._counters.take(site, reply.counter)
+        if reply.message is not None:
+            raise InvalidCounter("a message without a count")
         return False
 
     def _notices_for(self, index: int) -> dict[int, AbsenceNotice]:
@@ -279,7 +276,6 @@ class Federation:
         public_facts = {
             "over": sorted(self._out_of_budget),
             "notices": [notice.model_dump() for notice in self._notices],
-            "counters": [counter.model_dump() for counter in self._counters.values()],
         }
         torch.save({"plan": self.terms.hash, "known": json.dumps(public_facts), **stored}, content)
         self._folder.write(_STATE, content.getvalue())
@@ -299,7 +295,6 @@ class Federation:
             public_facts = json.loads(stored.pop("known"))
             out_of_budget = public_facts["over"]
             notices = [AbsenceNotice.model_validate(notice) for notice in public_facts["notices"]]
-            counters = [ReplyCounter.model_validate(counter) for counter in public_facts["counters"]]
             progress = initial.restored({**initial.stored(), **stored})
         except (RuntimeError, LookupError, AttributeError, TypeError, ValueError, EOFError, UnpicklingError) as error:
             raise FedprivError(f"{path} cannot be read; choose another folder") from error
@@ -307,5 +302,4 @@ class Federation:
             raise FedprivError(f"{path} is of another federation; choose another folder")
         self._out_of_budget = dict.fromkeys(out_of_budget, "over_budget")
         self._notices = notices
-        self._counters = {counter.site: counter for counter in counters}
         return progress

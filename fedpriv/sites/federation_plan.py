@@ -120,8 +120,13 @@ class FederationPlan:
     @property
     def is_graph(self) -> bool:
         """Whether sites talk to their neighbours on a graph, without a server."""
-        network = self.document.settings["network"]
-        return isinstance(network, dict) and network.get("topology") not in (None, "star", {"name": "star"})
+        network = self.document.settings.get("network")
+        if not isinstance(network, dict):
+            return False
+        topology = network.get("topology", "star")
+        if isinstance(topology, dict):
+            topology = topology.get("name")
+        return topology not in (None, "star")
 
     @property
     def has_certificates(self) -> bool:

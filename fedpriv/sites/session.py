@@ -319,7 +319,8 @@ class SiteSession:
             declared_size = card.size
         else:
             declared_size = None
-        client = Client(terms.model, terms.loss, DataLoader(dataset), declared_size, problem)
+        views = settings.data.augmentation
+        client = Client(terms.model, terms.loss, DataLoader(dataset), declared_size, problem, views)
         if card.size != client.public_size:
             raise DataError("the site has not as many examples as its card says; make a new one: fedpriv site card")
         public_sizes([client], privacy)

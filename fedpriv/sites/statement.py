@@ -67,7 +67,8 @@ class _Federation:
 _ROLLBACK = (
     "The site's folder was never brought back from an older copy. With each reply the site signs how much it has on "
     "record; whoever asks shows it this count with the next question, and a site that is shown more than its ledger "
-    "has stops, and has no statement. This shows nothing if those who ask hide the count, or were set back as well."
+    "has stops, and has no statement. This shows nothing if those who ask hide the count, lost the reply, or were set "
+    "back as well."
 )
 
 

@@ -32,9 +32,6 @@ def check_settings(config: Config, n_sites: int) -> None:
             "between organisations yet; use poisson batches"
         )
         raise ConfigError("privacy.sampling", "allocation", fix)
-    if privacy.statistics.ratio:
-        fix = "values of constraints have noise of their own between organisations: leave it out"
-        raise ConfigError("privacy.statistics.ratio", privacy.statistics.ratio, fix)
     if not privacy.durable:
         raise ConfigError("privacy.durable", False, "a site's ledger is on its disk before it answers: leave it out")
     if config.network.topology.name != "star":
@@ -86,6 +83,5 @@ def _check_files(config: Config) -> None:
     if config.problem.server is not None:
         raise ConfigError("problem.server", "(some)", "the server has no data of its own here: leave it out")
     if config.data.augment:
-        raise ConfigError(
-            "data.augment", "(some)", "random views are not there yet between organisations: leave it out"
-        )
+        fix = "a plan says nothing about data: each site sets its own views in site.yaml, at the same price"
+        raise ConfigError("data.augment", "(some)", fix)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import yaml
 
@@ -111,6 +112,10 @@ class Everyones(Randomness):
     def _keys(self, purpose, round_index, index, clients):
         for client in clients:
             yield next(iter(self.sites[client]._keys(purpose, round_index, index, [client])))
+
+    def of_examples(self, purpose, round_index, index, examples, size):
+        rows = [self.sites[one[0]].of_examples(purpose, round_index, index, [one], size) for one in examples]
+        return np.concatenate(rows) if rows else np.empty((0, size))
 
 
 def in_one_process(found: Party) -> tuple[torch.Tensor, list[Record], list[torch.Tensor]]:

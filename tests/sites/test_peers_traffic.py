@@ -169,6 +169,14 @@ def test_only_neighbours_are_answered(tmp_path: Path) -> None:
     found.close()
 
 
+def test_a_flood_of_refused_questions_fills_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    found = peers(tmp_path, TRACKING)
+    for _ in range(300):
+        assert not found.nodes[0].answer(b"no message")
+    assert sum("was refused" in record.message for record in caplog.records) == 9  # 1, 2, 4 ... 256
+    found.close()
+
+
 def test_nobody_but_its_node_may_ask_a_site_under_a_plan_on_a_graph(tmp_path: Path) -> None:
     found = peers(tmp_path, TRACKING)
     question = pack_request(TrainRequest(found.proposal.hash, 0, torch.zeros(DIM)))

@@ -66,7 +66,7 @@ def test_a_folder_restored_at_any_step_answers_nothing_until_the_newest_is_back(
             restore(copy, folder)
             start(found)
             # the server asks for the next round, and shows what it has seen
-            asked = question(found, n_answered, found.federation._counters[NORTH])
+            asked = question(found, n_answered, found.federation._counters.largest(NORTH))
             assert unpack_response(found.sites[NORTH].answer(asked), DIM).code == "rolled_back"
             # also without being shown it again, in any federation, after a restart, and in its statement
             assert unpack_response(found.sites[NORTH].answer(question(found, n_answered)), DIM).code == "rolled_back"
@@ -100,10 +100,35 @@ def test_the_federation_goes_on_without_a_site_that_was_set_back(tmp_path: Path)
     found.close()
 
 
+def test_a_server_that_is_killed_in_mid_round_remembers_what_sites_have_signed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = party(tmp_path, FEDAVG)
+    rounds = iter(found.federation)
+    next(rounds)
+    shutil.copytree(stop(found), tmp_path / "copy")
+    start(found)
+
+    def killed(federation: Federation, rows: object) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Federation, "_advance", killed)
+        next(rounds)
+    found.federation.close()
+    restore(tmp_path / "copy", stop(found))
+    start(found)
+    found.federation = Federation(found.proposal, found.transport, tmp_path / "server")
+    assert found.federation.progress.round == 1
+    assert next(iter(found.federation)).absent == {"north": "rolled_back"}
+    assert records(found) == 1
+    found.close()
+
+
 def test_a_copy_from_before_the_plan_was_accepted_is_noticed(tmp_path: Path) -> None:
     found = party(tmp_path, FEDAVG)
     next(iter(found.federation))
-    counter = found.federation._counters[NORTH]
+    counter = found.federation._counters.largest(NORTH)
     folder = stop(found)
     shutil.rmtree(folder / "runs")
     (folder / "plans.json").unlink()
@@ -119,7 +144,7 @@ def test_a_forgotten_notice_is_noticed(tmp_path: Path) -> None:
     found = party(tmp_path, *GD, PAIRS)
     found.sites[NORTH].say_absent(found.proposal.hash, 2, 2)
     next(iter(found.federation))
-    counter = found.federation._counters[NORTH]
+    counter = found.federation._counters.largest(NORTH)
     assert (counter.records, counter.notices) == (1, 1)
     (stop(found) / "runs" / found.proposal.hash / "notices.json").unlink()
     start(found)
@@ -131,12 +156,12 @@ def test_nobody_else_stops_a_site_with_a_count(tmp_path: Path) -> None:
     found = party(tmp_path, FEDAVG)
     next(iter(found.federation))
     site, plan = found.sites[NORTH], found.proposal.hash
-    counter = found.federation._counters[NORTH]
+    counter = found.federation._counters.largest(NORTH)
     forged = (
         counter.model_copy(update={"records": 9}),
         counter.model_copy(update={"notices": 1}),
         counter.model_copy(update={"plan": "0" * 64}),
-        found.federation._counters[1],
+        found.federation._counters.largest(1),
         ReplyCounter.signed(new_key(), plan, NORTH, records=9, notices=0),
         ReplyCounter.signed(site._folder.signing_key, plan, 1, records=9, notices=0),
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from sites_in_memory import bare, in_one_process, party
+from sites_in_memory import bare, config_of, in_one_process, party
 
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.ledger_file import LedgerFile
@@ -56,8 +57,36 @@ CASES = {
         "privacy.trust={pairwise: {colluders: 0, ratio: 2.0, secrets: {random_regular: {degree: 2}}}}",
     ),
     "a constraint": FAIR,
+    "pairs, also for a constraint": (
+        *FAIR,
+        "privacy.trust={pairwise: {colluders: 1, ratio: 3.0}}",
+        "privacy.statistics.ratio=2",
+    ),
 }
-QUICK = {STRATEGIES[0], STRATEGIES[5], "cohorts", "whole clients", "pairs, a constraint"}
+VIEWS = ("strategy={name: fedavg, learning_rate: .5}",)
+QUICK = {
+    STRATEGIES[0],
+    STRATEGIES[5],
+    "cohorts",
+    "whole clients",
+    "pairs, a constraint",
+    "pairs, also for a constraint",
+}
+
+
+def test_random_views_are_a_sites_own_and_cost_nothing(tmp_path: Path) -> None:
+    """They are in `site.yaml`; with the seeds of all sites one process draws the same views."""
+    with_views = config_of(*VIEWS, "data.augment=[{name: crop, padding: 1}]", "data.augmentation_multiplicity=2")
+    found = party(tmp_path, *VIEWS, data=with_views.data.model_dump(mode="json"))
+    list(found.federation)
+    for site in found.sites.values():
+        assert site._member(found.proposal.hash)._population.multiplicity == 2
+    model, records, _ = in_one_process(replace(found, config=with_views))
+    torch.testing.assert_close(found.federation.model, model, rtol=1e-6, atol=1e-6)
+    without, _, _ = in_one_process(found)
+    assert float((without - model).abs().max()) > 1e-4
+    assert found.federation.spent().epsilon == pytest.approx(account(records, 4, 1e-5).epsilon, rel=1e-6)
+    found.close()
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,11 @@ lambda_2(L(S)) > q      at most `1/h + (1 - 1/h) / (1 + r^2 (lambda_2 - q))`: ta
                         lambda_2 by at most 1 (Fiedler, 1973), and 1/h is the weight of the constant vector
 otherwise               refused
 ======================  =====================================================================
+
+A participant whose row nobody sees costs the others nothing, as long as they leave in the noise that they share with
+it. What is seen is then a part of the same Gaussian vector: its covariance is the submatrix of `Sigma_H` of those that
+are seen, and the diagonal of that one's inverse is nowhere larger than that of `Sigma_H^-1` (what is left out is
+post-processing; as algebra, the Schur complement). Where noise is left out, `participants` are those that remain.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ Away = Literal["", "over_budget", "finished", "nonfinite", "alone"]
 _WITH_ROW = {"exchange", "up"}
 _OVERHEAD = 4096  # bytes of names, numbers and signature beside a row
 _DOMAIN = b"fedpriv/peer message/1/"
-_FACTS = {"plan", "kind", "round", "at", "is_ready", "away", "sender", "receiver", "counter", "shown"}
+_FACTS = {"plan", "kind", "round", "at", "is_ready", "is_waiting", "away", "sender", "receiver", "counter", "shown"}
 _COUNTERS = ("counter", "shown")
 
 
@@ -58,6 +58,7 @@ class PeerMessage:
         round: The round that it is about, from 0.
         at: The round in which the sender is.
         is_ready: Whether the sender has released its row of round `at`, so that it waits for others only.
+        is_waiting: Whether the sender releases nothing yet, since it waits for the word of a neighbour after a start.
         away: Why the sender takes part in no round any more; empty while it does.
         counter: What the sender has on record, signed.
         shown: The largest count that the sender has of the receiver, so that an old copy of its folder is noticed.
@@ -71,6 +72,7 @@ class PeerMessage:
     round: int
     at: int
     is_ready: bool
+    is_waiting: bool = False
     away: Away = ""
     counter: ReplyCounter | None = None
     shown: ReplyCounter | None = None
@@ -217,7 +219,7 @@ def _check_facts(facts: Mapping[str, Any]) -> None:
     # `type(...) is int`, since a bool is an `int` as well
     if any(type(facts[name]) is not int or facts[name] < 0 for name in ("round", "at", "sender", "receiver")):
         raise MalformedMessage("numbers of another kind")
-    if not isinstance(facts["plan"], str) or type(facts["is_ready"]) is not bool:
+    if not isinstance(facts["plan"], str) or any(type(facts[name]) is not bool for name in ("is_ready", "is_waiting")):
         raise MalformedMessage("facts of another kind")
     if facts["kind"] not in get_args(Kind) or facts["away"] not in get_args(Away):
         raise MalformedMessage("an unknown word")

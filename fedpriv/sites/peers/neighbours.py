@@ -74,7 +74,9 @@ class Neighbour:
         self.heard_at = now
         if has_returned or has_moved:
             self.moved_at = now
-        if self.is_ready and self.at < current_round:
+        waits_for_rows = self.is_ready and self.at < current_round
+        waits_for_a_word = message.is_waiting and self.at <= current_round
+        if waits_for_rows or waits_for_a_word:
             self.excused_at = now
         self.away = message.away
         self.was_seen = True

@@ -22,6 +22,7 @@ from torch.utils.data import Dataset
 from fedpriv.errors import FedprivError
 from fedpriv.evaluation.evaluator import Evaluator
 from fedpriv.network.rounds import initial_state, server_update
+from fedpriv.sites.counter_store import CounterStore
 from fedpriv.sites.federation import Transport
 from fedpriv.sites.messages import MalformedMessage, TrainRequest, unpack_response
 from fedpriv.sites.messages import pack as pack_request
@@ -94,16 +95,19 @@ class Node:
         state = self._folder.read(initial_state(terms.strategy, terms.start[None]))
         self._progress = state.progress
         self._last_up = dict(state.last_up)
-        self._counters = dict(state.counters)
         self._counter = session.sign_counter()
         self._check_counter = session.check_counter
         self._planned = PlannedLinks(terms, self.number)
         self._network = NodeNetwork(len(terms.cards))
         verifying_keys = {other: terms.cards[other].verifying_key for other in self._planned.neighbours}
+        self._counters = CounterStore(self._folder.path, terms.hash, verifying_keys, self._folder.write_file)
         self._codec = MessageCodec(terms.hash, session.secrets, session.signing_key, verifying_keys, terms.widths[1])
         self._neighbours = {other: self._new_neighbour(other) for other in self._planned.neighbours}
         self._table = LinkTable(self._neighbours, self._folder, state.doubts, state.corrections, patience)
         self._is_repeated = session.last_answered == self.round
+        self._started_at = clock()
+        self._is_waiting = True
+        self._n_refused = 0
         self._begin_round()
 
     def _new_neighbour(self, other: int) -> Neighbour:
@@ -155,15 +159,24 @@ class Node:
             message = self._codec.unpack(question)
             with self._lock:
                 self._take_note(message)
+                self._counters.save()
                 reply = self._reply(message)
             self._wake.set()
             return reply
         except MalformedMessage as error:
-            _LOG.warning("a question was refused: %s", error)
+            self._count_refusal(str(error))
         except Exception as error:  # whatever it is: its text may hold data, so it stays here
             _LOG.exception("a neighbour's question was not answered")
             self.stop(error)
         return b""
+
+    def _count_refusal(self, why: str) -> None:
+        """Logs a refused question: the first, the second, the fourth and so on, so that a flood fills no log."""
+        with self._lock:
+            self._n_refused += 1
+            count = self._n_refused
+        if count & (count - 1) == 0:
+            _LOG.warning("question number %d was refused: %s", count, why)
 
     def is_signed(self, data: bytes) -> bool:
         """Returns whether a neighbour has signed these bytes for this node."""
@@ -243,13 +256,20 @@ class Node:
             return "inactive"
         if self._row is not None:
             return "exchange"
-        linked = [self._neighbours[other] for other in self._links.weights]
-        if self._is_repeated or not linked or any(each.may_use(self.round) for each in linked):
+        if self._is_repeated:
             return "release"
+        self._check_word()
+        if self._is_waiting:
+            return "wait"
+        linked = [self._neighbours[other] for other in self._links.weights]
         everyone = self._neighbours.values()
+        if any(each.may_use(self.round) for each in linked):
+            return "release"
         if all(each.away for each in everyone):
             self.ended = "alone"
             return "wait"
+        if not linked and any(each.is_present for each in everyone):
+            return "release"  # the plan has it work alone in this round
 
         # nobody could use a row now, so it is not released, and costs nothing
         now = self._clock()
@@ -260,6 +280,20 @@ class Node:
         if not is_unknown and any(each.is_present and not each.away for each in everyone):
             return "passed"
         return "wait"
+
+    def _check_word(self) -> None:
+        """Waits no longer for the neighbours' word once each has spoken since the start, or was waited for in vain.
+
+        Each shows this site what it has signed, so that a folder which was set back releases nothing. One neighbour's
+        word is not enough: it may have been away while the site released rows to others.
+        """
+        if not self._is_waiting:
+            return
+        now = self._clock()
+        for each in self._neighbours.values():
+            if not each.is_present and not each.is_lost and each.is_overdue(self._started_at, now, self._patience):
+                self._table.lose(each)
+        self._is_waiting = any(not each.is_present and not each.is_lost for each in self._neighbours.values())
 
     def _release(self) -> bool:
         """Releases the row of the round, or ends the node's part in it; returns False outside the site's hours."""
@@ -328,7 +362,7 @@ class Node:
     def _save(self) -> None:
         """Writes the state to the disk."""
         table = self._table
-        state = NodeState(self._progress, table.doubts, tuple(table.corrections), self._last_up, self._counters)
+        state = NodeState(self._progress, table.doubts, tuple(table.corrections), self._last_up)
         self._folder.write(state)
 
     # ---- messages ----
@@ -343,9 +377,10 @@ class Node:
             round=index,
             at=self.round,
             is_ready=self._row is not None,
+            is_waiting=self._is_waiting and not self.ended,
             away=self.ended,
             counter=self._counter,
-            shown=self._counters.get(other),
+            shown=self._counters.largest(other),
             row=row,
         )
         return self._codec.pack(message)
@@ -354,20 +389,17 @@ class Node:
         """Notes what a message says of its sender, and what it shows of this site.
 
         Raises:
-            MalformedMessage: a count is not signed by its site.
+            MalformedMessage: a count is not signed by its site, or a row comes without one.
             RolledBack: the site's folder is an older copy.
         """
-        sender = message.sender
+        if message.row is not None and message.counter is None:
+            raise MalformedMessage("a row without a count")
         try:
             self._check_counter(message.shown)
             if message.counter is not None:
-                message.counter.check(self.terms.hash, sender, self.terms.cards[sender].verifying_key)
+                self._counters.take(message.sender, message.counter)
         except InvalidCounter as error:
             raise MalformedMessage(str(error)) from None
-        if message.counter is not None:
-            largest = self._counters.setdefault(sender, message.counter)
-            if not largest.exceeds(message.counter.records, message.counter.notices):
-                self._counters[sender] = message.counter
         self._table.take_note(message, self._clock())
 
     def _reply(self, question: PeerMessage) -> bytes:
@@ -390,8 +422,8 @@ class Node:
                 for other, question in questions.items()
             }
         replies = self._transport.ask(packed)
-        has_decided = False
         with self._lock:
+            decisions: list[PeerMessage] = []
             for other, question in questions.items():
                 try:
                     reply = self._codec.unpack(replies.get(other, b""))
@@ -402,8 +434,10 @@ class Node:
                     self._table.miss_reply(other, question)
                     continue
                 if question.kind == "exchange":
-                    has_decided |= self._take_decision(reply)
-        return has_decided
+                    decisions.append(reply)
+            self._counters.save()
+            has_decided = [self._take_decision(reply) for reply in decisions]
+        return any(has_decided)
 
     def _take_decision(self, reply: PeerMessage) -> bool:
         """Takes a decider's reply; returns whether it has decided. A settled doubt is on the disk afterwards."""

@@ -18,7 +18,6 @@ from torch import Tensor
 from fedpriv.errors import FedprivError
 from fedpriv.network.rounds import TrainState
 from fedpriv.sites.peers.round_links import Correction
-from fedpriv.sites.reply_counter import ReplyCounter
 from fedpriv.storage import files
 
 _STATE = "node.pt"
@@ -64,14 +63,12 @@ class NodeState:
         doubts: The unsettled round of a link, by the decider's number.
         corrections: Settled doubts whose correction is not in the node's row yet.
         last_up: The last round in which each neighbour's link was up, by the neighbour's number.
-        counters: The largest count that each neighbour has signed of what it has on record, by its number.
     """
 
     progress: TrainState
     doubts: Mapping[int, Doubt] = field(default_factory=dict[int, Doubt])
     corrections: tuple[Correction, ...] = ()
     last_up: Mapping[int, int] = field(default_factory=dict[int, int])
-    counters: Mapping[int, ReplyCounter] = field(default_factory=dict[int, ReplyCounter])
 
 
 class NodeFolder:
@@ -109,7 +106,6 @@ class NodeFolder:
                 doubts={number: Doubt(**doubt) for number, doubt in stored["doubts"].items()},
                 corrections=tuple(Correction(**correction) for correction in stored["corrections"]),
                 last_up=stored["last_up"],
-                counters={each["site"]: ReplyCounter.model_validate(each) for each in stored["counters"]},
             )
         except _UNREADABLE as error:
             raise FedprivError(f"{path} cannot be read: this node cannot go on in that plan") from error
@@ -126,7 +122,6 @@ class NodeFolder:
             "doubts": {number: vars(doubt) for number, doubt in state.doubts.items()},
             "corrections": [vars(correction) for correction in state.corrections],
             "last_up": dict(state.last_up),
-            "counters": [counter.model_dump() for counter in state.counters.values()],
         }
         self._save(_STATE, stored)
 
@@ -152,14 +147,22 @@ class NodeFolder:
         """
         self._save(_up_name(follower), vars(link))
 
-    def _save(self, name: str, stored: Mapping[str, Any]) -> None:
+    def write_file(self, name: str, content: bytes) -> None:
+        """Writes a file of the node to the disk, whole.
+
+        Raises:
+            FedprivError: it cannot be written, or another process has taken the site's folder over.
+        """
         self._check()
-        content = io.BytesIO()
-        torch.save(dict(stored), content)
         try:
-            files.write_whole(self.path / name, content.getvalue())
+            files.write_whole(self.path / name, content)
         except OSError as error:
             raise FedprivError(f"{self.path}: {name} could not be written ({error.strerror})") from error
+
+    def _save(self, name: str, stored: Mapping[str, Any]) -> None:
+        content = io.BytesIO()
+        torch.save(dict(stored), content)
+        self.write_file(name, content.getvalue())
 
 
 def _up_name(follower: int) -> str:

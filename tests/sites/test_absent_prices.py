@@ -1,0 +1,119 @@
+"""What sites are charged for pair noise, against matrices: also if some are absent whose noise stays in the others.
+
+An observer sees the rows of those that are present. With colluders it knows the noise of their pairs. What is left on
+honest rows is Gaussian: individual noise of variance 1, and r^2 for each pair of honest sites, absent ones included,
+since those that are present have added it. A site's row is then protected as by independent noise of variance
+1 / [inverse covariance]_ii, here by brute force.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sites_in_memory import Party, party
+from test_sites_same_run import FAIR
+
+from fedpriv.privacy.ledger_file import LedgerFile
+from fedpriv.privacy.record import Record
+from fedpriv.sites.absence_notice import AbsenceNotice
+from fedpriv.sites.messages import TrainRequest, pack, unpack_response
+from fedpriv.sites.plan_filter import single_site_record
+
+N = 4
+CONSTRAINTS = "statistic:constraints"
+TRUSTS = {
+    "all pairs": ("{colluders: 1, ratio: 3.0}", list(combinations(range(N), 2)), 1),
+    "a ring of pairs": ("{colluders: 0, ratio: 3.0, secrets: {random_regular: {degree: 2}}}", None, 0),
+}
+
+
+def effective_variance(
+    pairs: list[tuple[int, int]], ratio: float, site: int, absent: set[int], colluders: set[int]
+) -> float:
+    """The variance of independent noise that protects a site as well, over that of its individual noise."""
+    honest = [other for other in range(N) if other not in colluders]
+    noise = [np.eye(len(honest))]  # rows of sites, columns of independent unit normals
+    for a, b in pairs:
+        if a in honest and b in honest:
+            column = np.zeros((len(honest), 1))
+            column[honest.index(a)], column[honest.index(b)] = ratio, -ratio
+            noise.append(column)
+    seen = [row for row, other in enumerate(honest) if other not in absent]
+    mixed = np.hstack(noise)[seen]
+    return 1 / np.linalg.inv(mixed @ mixed.T)[seen.index(honest.index(site)), seen.index(honest.index(site))]
+
+
+def charged(found: Party, number: int, record: Record) -> float:
+    """The noise multiplier that a site's accountant counts for a record."""
+    value = single_site_record(record, number, N).noise_multiplier
+    assert isinstance(value, float)
+    return value
+
+
+@pytest.mark.parametrize("trust", TRUSTS)
+def test_whoever_is_absent_a_site_pays_at_least_for_the_noise_that_protects_it(trust: str, tmp_path: Path) -> None:
+    spelled, pairs, q = TRUSTS[trust]
+    found = party(tmp_path, *FAIR, f"privacy.trust={{pairwise: {spelled}}}", "privacy.statistics.ratio=2")
+    terms = found.federation.terms
+    queries = set()
+    for record in terms.plan.records:
+        assert record.pairs is not None
+        if pairs is None:
+            pairs = [*record.pairs.edges]
+        ratio = {CONSTRAINTS: 2.0}.get(record.query, 3.0)
+        assert record.pairs.ratio == ratio
+        queries.add(record.query)
+        for site in range(N):
+            individual = record.noise_multiplier
+            if isinstance(individual, tuple):
+                individual = individual[site]
+            others = set(range(N)) - {site}
+            worst = np.inf
+            for count in range(N):
+                for absent in map(set, combinations(others, count)):
+                    for size in range(q + 1):
+                        for colluders in map(set, combinations(others, size)):
+                            variance = effective_variance(pairs, ratio, site, absent - colluders, colluders)
+                            assert charged(found, site, record) <= individual * variance**0.5 * (1 + 1e-9)
+                            if not absent:
+                                worst = min(worst, variance)
+            # exact where nobody is absent, of all pairs; of a graph it is the worst site's
+            if trust == "all pairs":
+                assert charged(found, site, record) == pytest.approx(individual * worst**0.5, rel=1e-9)
+    assert CONSTRAINTS in queries
+    assert len(queries) > 1
+    found.close()
+
+
+def test_with_constraints_no_noise_is_left_out_and_an_absent_site_ends_the_run(tmp_path: Path) -> None:
+    found = party(tmp_path, *FAIR, "privacy.trust={pairwise: {colluders: 1, ratio: 3.0}}", "privacy.statistics.ratio=2")
+    terms, site = found.federation.terms, found.sites[0]
+    assert terms.needs_everyone
+    assert not terms.leaves_out
+    notice = AbsenceNotice.signed(found.sites[1]._folder.signing_key, terms.hash, 1, 0, 0, "away")
+    point = terms.begin().received[0].float()
+    asked = pack(TrainRequest(terms.hash, 0, point, (notice,)))
+    assert unpack_response(site.answer(asked), terms.widths[1]).code == "bad_notice"
+    # whoever is absent, each of the others answers with the noise of all its pairs, at the plan's price
+    del found.transport.sites[3]
+    assert not list(found.federation)
+    assert found.federation.ended == "absent: west (no_reply)"
+    planned = [record for record in terms.plan.records if record.round == 0]
+    for number in range(3):
+        path = tmp_path / found.sites[number].card.name / "runs" / terms.hash / "ledger.jsonl"
+        records = LedgerFile.read(path).records
+        assert [record.clients for record in records] == [record.clients for record in planned]
+        assert [charged(found, number, record) for record in records] == [
+            charged(found, number, record) for record in planned
+        ]
+    # and the same question again is the same bytes, so that whoever returns makes the sum whole
+    asked = pack(TrainRequest(terms.hash, 0, point))
+    assert torch.equal(
+        unpack_response(site.answer(asked), terms.widths[1]).message,
+        unpack_response(found.transport.sent[0][1], terms.widths[1]).message,
+    )
+    found.close()
