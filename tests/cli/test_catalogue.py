@@ -34,6 +34,8 @@ EXAMPLES = {
     "a whole number": 1,
     "[[a whole number, a whole number], ...]": [[0, 1]],
     "text": "some",
+    "[text, ...]": ["some", "other"],
+    "'cifar10', 'cifar100', 'svhn', 'fashion_mnist', 'kmnist' or 'emnist'": "svhn",
 }
 
 
