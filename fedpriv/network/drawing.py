@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import networkx as nx
 
 from fedpriv.errors import ConfigError
 from fedpriv.network.graph import Graph
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def draw(network: Graph, path: Path) -> None:
@@ -22,6 +26,11 @@ def draw(network: Graph, path: Path) -> None:
     """
     if path.suffix != ".png":
         raise ConfigError("--out", str(path), "pictures are PNG files; give a name that ends in .png")
+    figure_of(network).savefig(path)
+
+
+def figure_of(network: Graph) -> Figure:
+    """Returns a picture of nodes and links; up to 50 nodes are numbered."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -48,4 +57,4 @@ def draw(network: Graph, path: Path) -> None:
     gap = f"spectral gap {network.spectral_gap:.3g}"
     axes.set_title(f"{n} nodes, {graph.number_of_edges()} links, {gap}", loc="left", fontsize=10)
     axes.set_axis_off()
-    figure.savefig(path)
+    return figure

@@ -18,12 +18,17 @@ _PROMISE = ("unit", "relation", "trust", "delta")
 
 
 def table(runs: Sequence[Run]) -> list[str]:
-    """Formats a line of headings and one line for each run; epsilons are counted from the ledgers and rounded up."""
+    """Formats `cells` as lines."""
+    return aligned(cells(runs))
+
+
+def cells(runs: Sequence[Run]) -> list[list[str]]:
+    """Returns headings and one row for each run; epsilons are counted from the ledgers and rounded up."""
     rows = [_columns(run) for run in runs]
     for metric in headlines():
         if all(row[metric.title] == "-" for row in rows):
             rows = [{name: text for name, text in row.items() if name != metric.title} for row in rows]
-    return aligned([list(rows[0]), *(list(row.values()) for row in rows)])
+    return [list(rows[0]), *(list(row.values()) for row in rows)]
 
 
 def notes(runs: Sequence[Run], plans: Sequence[PlannedSpending] = ()) -> list[str]:

@@ -50,8 +50,8 @@ SEARCHED = (
     "by trying it on these data is assumed."
 )
 _THOUGHT = {
-    "replace_one": "thought two values of it equally likely can become at most {} sure of one",
-    "add_remove": "thought it as likely to be among the data as not can become at most {} sure of either",
+    "replace_one": "thought two values of it equally likely can become {} sure of one",
+    "add_remove": "thought it as likely to be among the data as not can become {} sure of either",
 }
 
 
@@ -124,8 +124,8 @@ def _rare(delta: float) -> str:
 
 
 def _sure(epsilon: float) -> str:
-    """Formats the posterior probability of one of two values, from even odds, rounded up."""
+    """Says how large the posterior probability of one of two values may be, from even odds, rounded up."""
     percent = 100 / (1 + math.exp(-epsilon))
     if percent < 99.9:
-        return f"{math.ceil(percent * 10) / 10:g} %"
+        return f"at most {math.ceil(percent * 10) / 10:g} %"
     return "more than 99.9 %"

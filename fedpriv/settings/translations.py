@@ -643,7 +643,7 @@ TERMS: tuple[Term, ...] = (
         "verbose progress_bar pbar tqdm show_progress enable_progress_bar quiet silent",
         "progress=True",
         _TRAIN,
-        "leave it out; give --quiet on the command line for no progress",
+        "leave it out; the command line shows progress",
     ),
     Term(
         "test",

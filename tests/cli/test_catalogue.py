@@ -35,6 +35,7 @@ EXAMPLES = {
     "[[a whole number, a whole number], ...]": [[0, 1]],
     "text": "some",
     "[text, ...]": ["some", "other"],
+    "[a whole number, at least 1, a whole number, at least 1]": [8, 8],
     "'cifar10', 'cifar100', 'svhn', 'fashion_mnist', 'kmnist' or 'emnist'": "svhn",
 }
 

@@ -1,4 +1,4 @@
-"""The commands that read the files of runs: show, account, statement, track, key."""
+"""The commands that read the files of runs: show, report, account, statement, track, key."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ def show(
         Path | None,
         typer.Option("--verify", metavar="KEYFILE", help="Check the ledger's seals too (see fedpriv key)."),
     ] = None,
+    open_it: Annotated[
+        bool, typer.Option("--open", help="Also write report.html to the first run's folder, and show it in a browser.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show a run, finished or not, or compare several. Epsilon is counted again from the ledger.
@@ -43,6 +46,27 @@ def show(
         print_run(runs[0], folders[0] / "report.png", as_json=as_json)
     if any(run.findings for run in runs):
         raise typer.Exit(1)
+    if open_it:
+        from fedpriv.cli.reporting import write_report
+
+        write_report(folders, folders[0] / "report.html", open_it=True, as_json=as_json)
+
+
+@commands.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folder of a run; several are compared.")],
+    output: Annotated[Path, typer.Option("--out", metavar="HTML", help="The file to write.")] = Path("report.html"),
+    open_it: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
+    allow_plugins: AllowPlugins = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a report to send: one HTML file with curves, what was spent when, who is protected, and the settings.
+
+    It loads nothing from elsewhere, and prints well. Of several runs it is a comparison.
+    """
+    from fedpriv.cli.reporting import write_report
+
+    write_report(folders, output, open_it=open_it, as_json=as_json)
 
 
 @commands.command()

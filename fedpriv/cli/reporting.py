@@ -1,0 +1,73 @@
+"""Writes the report of runs, one HTML file, and opens it."""
+
+from __future__ import annotations
+
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedpriv.cli.printing import busy_with, print_json, print_rows
+from fedpriv.config.files import load_config
+from fedpriv.config.of_run import plan_of
+from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.network.drawing import figure_of
+from fedpriv.network.graph import Graph
+from fedpriv.reports.accounts import account_for
+from fedpriv.reports.html_report import html_report
+from fedpriv.reports.report import Run
+from fedpriv.reports.spendings import spending_of
+from fedpriv.reports.statement import statement_of
+from fedpriv.storage.files import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_COLLUDERS = 1
+_GROUP = 10  # records that one person may have
+
+
+def write_report(folders: Sequence[Path], path: Path, *, open_it: bool, as_json: bool) -> None:
+    """Writes the report of runs.
+
+    Args:
+        folders: Folders of runs.
+        path: The HTML file.
+        open_it: Show it in the browser.
+        as_json: Print one JSON object.
+
+    Raises:
+        ConfigError: the file's name does not end in .html.
+        FedprivError: a folder holds no run, or its files are altered or incomplete.
+    """
+    if path.suffix != ".html":
+        raise ConfigError("--out", str(path), "a report is an HTML file: give a name that ends in .html")
+    with busy_with("counting and drawing"):
+        runs = [Run.read(folder) for folder in folders]
+        plans = [plan_of(run.files) for run in runs]
+        spendings = [spending_of(run.files, plan) for run, plan in zip(runs, plans, strict=True)]
+        deltas = [run.files.ledger.header.delta or 0.0 for run in runs]
+        account = account_for(spendings, deltas, colluders=_COLLUDERS, group=_GROUP)
+        statement = statement_of(runs, spendings, account)
+        page = html_report(runs, statement, plans, _graph_of)
+    write_whole(path, page)
+    if as_json:
+        print_json({"report": str(path), "bytes": len(page), "runs": [str(folder) for folder in folders]})
+    else:
+        print_rows({"report": str(path), "privacy": statement.summary})
+    if open_it:
+        webbrowser.open(path.resolve().as_uri())
+
+
+def _graph_of(run: Run) -> Figure | None:
+    """Draws the graph of a run's configuration; None for a star, or if the configuration cannot be used here."""
+    n_clients = run.files.ledger.header.n_clients
+    if n_clients is None:
+        return None
+    try:
+        network = load_config(run.folder / "config.yaml").network.build(n_clients)
+    except FedprivError:
+        return None
+    if isinstance(network, Graph):
+        return figure_of(network)
+    return None

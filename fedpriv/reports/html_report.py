@@ -1,0 +1,250 @@
+"""A report of runs to send: one HTML file with pictures, numbers, the privacy statement and the settings in it.
+
+The page loads nothing: no script, font or picture from elsewhere. Its numbers are those of `fedpriv show` and of the
+privacy statement, counted again from the runs' ledgers.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.evaluation import metrics
+from fedpriv.privacy.accounting.spent import round_up
+from fedpriv.reports import comparison, wording
+from fedpriv.reports.report import Run
+from fedpriv.reports.spendings import PlannedSpending
+from fedpriv.reports.statement import Statement
+from fedpriv.runs import curves
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
+_MOST_ROUNDS = 25  # rows of the table of rounds
+_MOST_CLIENTS = 100  # rows of the table of clients
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture inside the page.
+
+    Attributes:
+        source: The picture itself, as a `data:` URI.
+        text: What it shows, for who cannot see it.
+    """
+
+    source: str
+    text: str
+
+
+@dataclass(frozen=True)
+class RunPart:
+    """What the page has of one run.
+
+    Attributes:
+        name: Its folder.
+        title: Strategy, model and data.
+        cards: The few numbers that a reader looks for first: name, value and a remark.
+        curves: Test metric and epsilon against rounds.
+        rows: What `fedpriv show` prints.
+        rounds: Headings and rows: metrics and what was spent after some of the rounds.
+        clients: Headings and rows, one for each client; empty if there is one client.
+        clients_left_out: Number of clients that the table leaves out.
+        graph: The communication graph; None for a server and its clients.
+        settings: `config.yaml`.
+    """
+
+    name: str
+    title: str
+    cards: tuple[tuple[str, str, str], ...]
+    curves: Picture
+    rows: dict[str, str]
+    rounds: tuple[tuple[str, ...], ...]
+    clients: tuple[tuple[str, ...], ...]
+    clients_left_out: int
+    graph: Picture | None
+    settings: str
+
+
+def html_report(
+    runs: Sequence[Run],
+    statement: Statement,
+    plans: Sequence[PlannedSpending],
+    draw_graph: Callable[[Run], Figure | None],
+) -> bytes:
+    """Returns the page.
+
+    Args:
+        runs: The runs, finished or not.
+        statement: Their privacy statement.
+        plans: Facts known of each run besides its files.
+        draw_graph: Draws a run's communication graph; None if it has none.
+    """
+    import jinja2
+
+    overlay = None
+    table = list[list[str]]()
+    notes = list[str]()
+    if len(runs) > 1:
+        overlay = _overlay(runs)
+        table = comparison.cells(runs)
+        notes = comparison.notes(runs, plans)
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, loader=loader)
+    page = environment.get_template("report.html.jinja").render(
+        title=_title(runs),
+        statement=statement,
+        overlay=overlay,
+        table=table,
+        notes=notes,
+        parts=[_part(run, draw_graph) for run in runs],
+        made=wording.now(),
+    )
+    return page.encode()
+
+
+def _title(runs: Sequence[Run]) -> str:
+    if len(runs) == 1:
+        return runs[0].title
+    return f"{len(runs)} runs compared"
+
+
+def _part(run: Run, draw_graph: Callable[[Run], Figure | None]) -> RunPart:
+    graph = draw_graph(run)
+    graph_picture = None
+    if graph is not None:
+        graph_picture = _picture(graph, "The communication graph: who sends messages to whom")
+    clients, left_out = _clients(run)
+    return RunPart(
+        name=str(run.folder),
+        title=run.title,
+        cards=_cards(run),
+        curves=_picture(_curves(run), f"Test metric and epsilon of {run.folder} against rounds"),
+        rows=run.rows(),
+        rounds=_rounds(run),
+        clients=clients,
+        clients_left_out=left_out,
+        graph=graph_picture,
+        settings=(run.folder / "config.yaml").read_text(encoding="utf-8"),
+    )
+
+
+def _cards(run: Run) -> tuple[tuple[str, str, str], ...]:
+    """Returns the numbers that a reader looks for first."""
+    facts = run.to_json()
+    cards = [
+        (metric.title, metric.text(float(facts[metric.name])), "on public test data")
+        for metric in metrics.headlines()
+        if facts.get(metric.name) is not None
+    ][:2]
+    spent = run.spent
+    if spent is None:
+        cards.append(("epsilon", "unknown", run.integrity))
+    elif math.isinf(spent.epsilon):
+        cards.append(("epsilon", "infinite", "not private"))
+    else:
+        remark = f"delta={wording.small(spent.delta)}, {spent.relation}"
+        cards.append(("epsilon", round_up(spent.epsilon), remark))
+        unit = {"sample": "one example", "client": "one client"}[spent.unit]
+        cards.append(("protected", unit, f"trust: {spent.trust}"))
+    cards.append(("rounds", str(run.rounds), f"{len(run.files.ledger.records)} answers in the ledger"))
+    return tuple(cards)
+
+
+def _rounds(run: Run) -> tuple[tuple[str, ...], ...]:
+    """Returns metrics and what was spent after at most 25 rounds, evenly spaced, the last one among them."""
+    measured = [metric for metric in metrics.headlines() if run.column(metric.name)[1]]
+    rows = [row for row in run.metrics if not measured or any(row.get(metric.name) is not None for metric in measured)]
+    if not rows:
+        return ()
+    step = -(-len(rows) // _MOST_ROUNDS)
+    lines = [("round", "epsilon spent", "answers so far", *(metric.title for metric in measured))]
+    for row in reversed(rows[::-1][::step]):
+        values = ["" if row.get(m.name) is None else m.text(float(row[m.name])) for m in measured]
+        lines.append((str(row["round"]), _epsilon(row["epsilon"]), str(row.get("releases", "")), *values))
+    return tuple(lines)
+
+
+def _clients(run: Run) -> tuple[tuple[tuple[str, ...], ...], int]:
+    """Returns a row for each client, and how many clients are left out.
+
+    There are no rows for one client, for an unfinished run, and where all clients have the same outcome.
+    """
+    result: Mapping[str, Any] = run.result or {}
+    epsilons: Sequence[float | str] = result.get("per_client_epsilon") or ()
+    tests: Mapping[str, Mapping[str, float]] = result.get("client_tests") or {}
+    is_same = len(set(epsilons)) < 2 and not tests
+    if is_same or run.spent is None:
+        return (), 0
+    names = result.get("client_names") or [f"client {index}" for index in range(len(epsilons))]
+    measured = [metric for metric in metrics.TESTED if any(metric.name in values for values in tests.values())]
+    lines = [("client", "epsilon", *(f"own {metric.title}" for metric in measured))]
+    for name, epsilon in itertools.islice(zip(names, epsilons, strict=True), _MOST_CLIENTS):
+        values = tests.get(name, {})
+        texts = [metric.text(float(values[metric.name])) if metric.name in values else "" for metric in measured]
+        lines.append((str(name), _epsilon(epsilon), *texts))
+    return tuple(lines), max(0, len(epsilons) - _MOST_CLIENTS)
+
+
+def _epsilon(value: float | str) -> str:
+    """Returns an epsilon as text, rounded up."""
+    if math.isfinite(float(value)):
+        return round_up(float(value))
+    return "infinite"
+
+
+def _curves(run: Run) -> Figure:
+    figure = _empty(*curves.SIZE)
+    curves.draw(run, figure)
+    return figure
+
+
+def _overlay(runs: Sequence[Run]) -> Picture:
+    """Draws the test metric and epsilon of several runs into one picture, each with a colour and a dash of its own."""
+    figure = _empty(8.0, 6.4)
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    shown = next((m for m in metrics.headlines() if any(run.column(m.name)[1] for run in runs)), None)
+    styles = zip(itertools.cycle(_COLORS), itertools.cycle(("-", "--", "-.", ":")), strict=False)
+    for run, (color, dash) in zip(runs, styles, strict=False):
+        if shown is not None:
+            rounds, values = run.column(shown.name)
+            top.plot(
+                rounds, [100 * v if shown.percent else v for v in values], dash, color=color, label=run.folder.name
+            )
+        rounds, values = run.column("epsilon")
+        finite = [value if math.isfinite(value) else math.nan for value in values]
+        bottom.plot(rounds, finite, dash, color=color, label=run.folder.name)
+    if shown is not None:
+        top.set_ylabel(shown.title + (", %" if shown.percent else ""))
+    bottom.set_ylabel("epsilon spent")
+    bottom.set_xlabel("round")
+    bottom.set_ylim(bottom=0)
+    bottom.legend(frameon=False, fontsize=9)
+    for axes in (top, bottom):
+        curves.tidy(axes)
+    figure.align_ylabels()
+    names = ", ".join(run.folder.name for run in runs)
+    return _picture(figure, f"Test metric and epsilon of {names} against rounds; infinite epsilons are left out")
+
+
+def _empty(width: float, height: float) -> Figure:
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasSVG(figure)
+    return figure
+
+
+def _picture(figure: Figure, text: str) -> Picture:
+    """Returns a figure as SVG inside a `data:` URI: the names in several pictures of a page do not meet there."""
+    file = io.BytesIO()
+    figure.savefig(file, format="svg", metadata={"Date": None})
+    return Picture(f"data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}", text)
