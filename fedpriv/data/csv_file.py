@@ -26,6 +26,7 @@ def csv(
     indicators: Sequence[str] = (),
     client: str | None = None,
     bias: bool = True,
+    centered: bool = False,
 ) -> Split:
     """Reads a table from comma-separated files with a heading line, one example a row.
 
@@ -50,6 +51,7 @@ def csv(
             the rows of all. Clients are numbered in the sorted order of its values, which are public, too: reports call
             clients by them.
         bias: Add a constant feature.
+        centered: Make the flags of each categorical column add up to 0, which needs less noise, see `TableEncoder`.
 
     Returns:
         Inputs float32 `[n, n_features]`: numbers, then categories, then indicators, in the order of the settings, then
@@ -60,7 +62,7 @@ def csv(
         DataError: there is no file, or it cannot be read, or a value is missing, no number or not listed; the message
             names file and line.
     """
-    encoder = TableEncoder(label, classes, numbers or {}, categories or {}, missing or {}, indicators, bias)
+    encoder = TableEncoder(label, classes, numbers or {}, categories or {}, missing or {}, indicators, bias, centered)
     return read_split(encoder, _table, train, test, client=client, suffix=".csv")
 
 

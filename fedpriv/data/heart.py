@@ -18,24 +18,27 @@ from fedpriv.data.table_encoder import Table, TableEncoder
 from fedpriv.errors import DataError
 from fedpriv.settings.checks import checked
 
-HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
+HospitalName = Literal["cleveland", "hungarian", "switzerland", "va"]
+HOSPITALS: tuple[HospitalName, ...] = ("cleveland", "hungarian", "switzerland", "va")
 _COLUMNS = (
     *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak"),
     *("slope", "ca", "thal", "num"),
 )
 _USED = _COLUMNS[:10]  # FLamby leaves out the next three, which three hospitals hardly record
 _NEVER_ZERO = ("trestbps", "chol")  # nobody alive has 0: a hospital wrote it where it did not measure
-# Public limits and stand-ins, none of them from these files: adults; blood pressure and cholesterol from far below to
-# far above what guidelines call normal (120 mm Hg; 200 mg/dl); 220 minus 55 years as the heart's highest rate.
+# None of these numbers is from the files. In the middle of each range is what textbooks call normal, which also stands
+# for what is missing; at its ends is what they call clearly abnormal: pressures of 120 and 160 mm Hg, cholesterol of
+# 200 and 300 mg/dl, a highest heart rate of 220 - 55 years, no depression of the ST segment and one of 2 mm.
 _NUMBERS: dict[str, tuple[float, float]] = {
     "age": (20, 80),
-    "trestbps": (80, 200),
-    "chol": (100, 400),
-    "thalach": (60, 200),
-    "oldpeak": (0, 4),
+    "trestbps": (80, 160),
+    "chol": (100, 300),
+    "thalach": (110, 220),
+    "oldpeak": (-2, 2),
 }
 _CATEGORIES = {"sex": [0, 1], "cp": [1, 2, 3, 4], "fbs": [0, 1], "restecg": [0, 1, 2], "exang": [0, 1]}
 _MISSING = {"trestbps": 120, "chol": 200, "thalach": 165, "oldpeak": 0, "fbs": 0, "restecg": 0, "exang": 0}
+_HOSPITAL_FLAG = 0.5  # as large as a centred flag of two values
 _TEST_SHARE = 0.34
 _SPLIT_SEED = 43  # FLamby's
 
@@ -47,11 +50,13 @@ def heart(
     train_rows: Literal["all", "complete"] = "all",
     test_rows: Literal["all", "complete"] = "complete",
     indicators: Sequence[str] = (),
-    bias: bool = True,
+    intercept: Literal["common", "hospital", "none"] = "common",
+    centered: bool = False,
+    only: HospitalName | None = None,
 ) -> Split:
     """Loads heart disease at Cleveland, Budapest, Zurich and Basel, and Long Beach: 920 patients, class 1 is ill.
 
-    Ten columns become 18 features and a constant: numbers by public ranges, categories one-hot. A value that is missing
+    Ten columns become 18 features: numbers by public ranges, categories one-hot. A value that is missing
     becomes a public constant within its range, so that no patient is left out; a blood pressure or cholesterol of 0 is
     missing, too. For `partition: {kind: by_writer}` each hospital is a client, and test patients are known by hospital.
 
@@ -64,7 +69,10 @@ def heart(
         train_rows: Train on `all` patients who are not for testing, or only on those without a missing value.
         test_rows: Divide the `complete` patients, which are FLamby's 740 and its division, or `all`.
         indicators: Columns with one more feature: 1 where the value is missing.
-        bias: Add the constant.
+        intercept: Add a constant, `common` to all; or for each `hospital` a flag of 0.5, since a hospital knows which
+            one it is, and how many of its patients are ill differs.
+        centered: Make the flags of each categorical column add up to 0, which needs less noise, see `TableEncoder`.
+        only: Read the file of this hospital alone, which is then the one client: for a site of its own.
 
     Raises:
         ConfigError: an indicator's column does not exist.
@@ -73,17 +81,24 @@ def heart(
     Source: Janosi, Steinbrunn, Pfisterer and Detrano (1988), UCI; Ogier du Terrail and others (2022), FLamby, whose
     columns, target and division these are.
     """
-    folder = _folder(root)
+    hospitals = HOSPITALS
+    if only is not None:
+        hospitals = (only,)
+    folder = _folder(root, hospitals)
     # FLamby's target: any number above 0 is a disease
-    encoder = TableEncoder("num", [0, 1], _NUMBERS, _CATEGORIES, _MISSING, indicators, bias)
+    encoder = TableEncoder("num", [0, 1], _NUMBERS, _CATEGORIES, _MISSING, indicators, intercept == "common", centered)
     datasets: dict[str, list[TensorDataset]] = {"train": [], "test": []}
     owners: dict[str, list[str]] = {"train": [], "test": []}
-    for hospital in HOSPITALS:
+    for hospital in hospitals:
         columns = _read(folder, hospital)
         is_train, is_test = _division(columns, train_rows, test_rows)
         for name in _NEVER_ZERO:
             columns[name] = ["" if text == "0" else text for text in columns[name]]
         x, y = encoder.encoded(Table(hospital, columns, first=1)).tensors
+        if intercept == "hospital":
+            flags = torch.zeros(len(x), len(HOSPITALS))
+            flags[:, HOSPITALS.index(hospital)] = _HOSPITAL_FLAG
+            x = torch.cat([x, flags], 1)
         for name, chosen in (("train", is_train), ("test", is_test)):
             datasets[name].append(TensorDataset(x[chosen], y[chosen]))
             owners[name] += [hospital] * len(datasets[name][-1])
@@ -95,20 +110,21 @@ def heart(
     train = joined("train")
     test = joined("test")
     (writers, test_writers), names = numbered(owners["train"], owners["test"])
-    description = f"heart disease: {len(train)} train and {len(test)} test patients of four hospitals, 2 classes"
+    whose = only or "four hospitals"
+    description = f"heart disease: {len(train)} train and {len(test)} test patients of {whose}, 2 classes"
     return Split(train, test, 2, writers, description, test_writers=test_writers, writer_names=names)
 
 
-def _folder(root: str | None) -> Path:
+def _folder(root: str | None, hospitals: Sequence[str]) -> Path:
     shared = os.environ.get("FEDPRIV_DATA")
-    files = ", ".join(f"{name}.csv" for name in HOSPITALS)
+    files = ", ".join(f"{name}.csv" for name in hospitals)
     fix = f"set root to a folder with {files}, or with UCI's processed.*.data"
     if root is None and shared is None:
         raise DataError(f"heart: no root given and FEDPRIV_DATA is unset: {fix}")
     folder = Path(root or Path(shared or "") / "heart")
     if not folder.is_dir():
         raise DataError(f"heart: no folder {folder}: {fix}")
-    for hospital in HOSPITALS:
+    for hospital in hospitals:
         if not any(path.is_file() for path in _paths(folder, hospital)):
             raise DataError(f"heart: {folder} has no file of {hospital}: {fix}")
     return folder

@@ -24,6 +24,7 @@ def parquet(
     indicators: Sequence[str] = (),
     client: str | None = None,
     bias: bool = True,
+    centered: bool = False,
 ) -> Split:
     """Reads a table from Parquet files, one example a row; settings mean what they mean for `csv`.
 
@@ -42,6 +43,7 @@ def parquet(
         indicators: Columns that get one more 0/1 feature: 1 where the value is missing.
         client: Column that says which client a row belongs to, for `partition: {kind: by_writer}`; it is public.
         bias: Add a constant feature.
+        centered: Make the flags of each categorical column add up to 0, which needs less noise, see `TableEncoder`.
 
     Raises:
         ConfigError: the extra `parquet` is missing, a file lacks a column, a range is empty, or a value is listed
@@ -49,7 +51,7 @@ def parquet(
         DataError: a file cannot be read, or a value is missing without a rule, no number or not listed; the message
             names file and row.
     """
-    encoder = TableEncoder(label, classes, numbers or {}, categories or {}, missing or {}, indicators, bias)
+    encoder = TableEncoder(label, classes, numbers or {}, categories or {}, missing or {}, indicators, bias, centered)
     return read_split(encoder, _table, train, test, client=client, suffix=".parquet")
 
 

@@ -36,6 +36,7 @@ def sql(
     client: str | None = None,
     key: str | None = None,
     bias: bool = True,
+    centered: bool = False,
 ) -> Split:
     """Reads tables or views of a database through SQLAlchemy, one example a row; settings as for `csv`.
 
@@ -58,13 +59,14 @@ def sql(
             may depend on it. Take one that does not move when another row changes, such as the patient's number. None
             is the primary key; a view has none.
         bias: Add a constant feature.
+        centered: Make the flags of each categorical column add up to 0, which needs less noise, see `TableEncoder`.
 
     Raises:
         ConfigError: the extra `sql` or a driver is missing, the URL holds a password, or a table lacks a column.
         DataError: the database or table cannot be read, or a value is missing without a rule, no number or not listed;
             the message names table and row.
     """
-    encoder = TableEncoder(label, classes, numbers or {}, categories or {}, missing or {}, indicators, bias)
+    encoder = TableEncoder(label, classes, numbers or {}, categories or {}, missing or {}, indicators, bias, centered)
     engine = _engine(url)
 
     def read(name: str, columns: Sequence[str]) -> Table:

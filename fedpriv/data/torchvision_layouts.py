@@ -39,7 +39,7 @@ class ImageLayout(Protocol):
 
     @property
     def class_name(self) -> str:
-        """Torchvision's class of it."""
+        """The name of torchvision's class."""
         ...
 
     @property

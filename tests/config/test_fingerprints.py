@@ -28,6 +28,7 @@ SHIPPED = {
     "femnist_client_level": "0081fb309bfe98d2",
     "femnist_cnn": "62f214a06cd03e3c",
     "femnist_scattering": "2d72a2b367f4de9d",
+    "heart_hospitals": "5494adfefe6ae597",
     "hospitals": "7e1c4cd7734a994f",
     "mnist_cnn_fedavg": "52c4e8f2fac2e038",
     "mnist_cnn_pairwise": "560936cd338781c0",

@@ -38,8 +38,8 @@ def test_the_real_files_give_the_counts_of_flamby(shared_data: Path):
 
 
 def test_a_patient_by_hand(tmp_path: Path):
-    x, y = load("heart", root=str(write(tmp_path, va=["50,1,3,140,250,1,2,130,0,3,,,,2"] * 6))).train.tensors
-    numbers = [0, 0, 0, 0, 0.5]
+    x, y = load("heart", root=str(write(tmp_path, va=["50,1,3,130,275,1,2,165,0,0.5,,,,2"] * 6))).train.tensors
+    numbers = [0, 0.25, 0.75, 0, 0.25]
     flags = [0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 1, 1, 0]  # sex, cp, fbs, restecg, exang
     assert x[-1].tolist() == [*numbers, *flags, 1]
     assert y[-1] == 1
@@ -53,8 +53,7 @@ def test_no_patient_is_left_out_and_missing_is_public(tmp_path: Path):
     x = split.train.tensors[0]
     gap = x[x[:, -2] == 1]
     assert len(gap) >= 3
-    pressure, cholesterol = 2 * (120 - 80) / (200 - 80) - 1, 2 * (200 - 100) / (400 - 100) - 1
-    torch.testing.assert_close(gap[:, 1:3], torch.tensor([[pressure, cholesterol]]).expand(len(gap), 2))
+    assert not gap[:, 1:3].any(), "a pressure of 120 and a cholesterol of 200, the middle of their ranges"
     assert len(load("heart", root=str(tmp_path), train_rows="complete").train) == len(x) - 3
 
 
@@ -78,6 +77,25 @@ def test_nobody_elses_values_move_a_patient(tmp_path: Path):
     rows[0] = rows[0].replace("140,250", "200,600")
     after = load("heart", root=str(write(tmp_path, cleveland=rows))).train.tensors[0]
     assert np.count_nonzero((before != after).any(1)) <= 1
+
+
+def test_a_flag_of_the_hospital_and_centred_flags(tmp_path: Path):
+    split = load("heart", root=str(write(tmp_path)), intercept="hospital", centered=True)
+    x = split.train.tensors[0]
+    assert x.shape[1] == 18 + 4
+    assert torch.equal(x[:, 18:].argmax(1), split.writers)
+    assert x[:, 18:].sum(1).unique().tolist() == [0.5]
+    assert x[:, 5:18].sum(1).abs().max() < 1e-6, "the flags of each column add up to 0"
+    assert x[0, 5:11].tolist() == [-0.5, 0.5, -0.25, -0.25, -0.25, 0.75]
+
+
+def test_a_site_has_its_own_file_alone(tmp_path: Path):
+    both = load("heart", root=str(write(tmp_path, va=patients(30, 9))), intercept="hospital")
+    for name in HOSPITALS[:3]:
+        (tmp_path / f"{name}.csv").unlink()
+    split = load("heart", root=str(tmp_path), intercept="hospital", only="va")
+    assert torch.equal(split.train.tensors[0], both.train.tensors[0][both.writers == 3])
+    assert split.writer_names == {0: "va"}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -191,3 +192,16 @@ def test_a_frame_a_client_trains():
     result = fedpriv.train(clients, fedpriv.fedavg(1.0), privacy, rounds=40, test=columns.dataset(frames[0]))
     assert result.test_accuracy is not None
     assert result.test_accuracy > 0.9
+
+
+def test_centred_flags_add_up_to_zero_and_predict_the_same():
+    """A linear model with a constant has one more degree of freedom than columns: nothing is lost."""
+    columns = {"ill": ["0", "1", "0"], "kind": ["a", "b", ""]}
+    settings: dict[str, Any] = {"classes": [0, 1], "categories": {"kind": ["a", "b", "c"]}, "indicators": ["kind"]}
+    plain = TableEncoder("ill", **settings).encoded(Table("rows", columns, first=0)).tensors[0]
+    centred = TableEncoder("ill", **settings, centered=True).encoded(Table("rows", columns, first=0)).tensors[0]
+    torch.testing.assert_close(centred[:, :3].sum(1), torch.zeros(3))
+    torch.testing.assert_close(centred[0, :3], torch.tensor([2 / 3, -1 / 3, -1 / 3]))
+    assert centred[2, :3].tolist() == [0, 0, 0], "a gap stays in the middle"
+    assert torch.equal(centred[:, 3:], plain[:, 3:])
+    assert torch.linalg.matrix_rank(centred) == torch.linalg.matrix_rank(plain)
