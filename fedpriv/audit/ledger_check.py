@@ -14,7 +14,6 @@ from fedpriv.audit.target import AuditTarget, Data
 from fedpriv.planning.plan import Plan
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.ledger_file import LedgerFile
-from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import integrity
 from fedpriv.runs.run_files import RunFiles
 
@@ -86,10 +85,8 @@ def _smallest(multiplier: float | tuple[float, ...]) -> float:
 def _file_problems(files: RunFiles, plan: Plan) -> Iterator[str]:
     """Yields a text for each contradiction between the files of a run, or with its plan."""
     problems = [problem.text for problem in (*integrity.findings(files), *integrity.against_plan(files, plan))]
-    if files.checkpoint is not None and not problems:
-        checkpoint = files.checkpoint
-        key = Randomness(0, int(checkpoint.secret_seed, 16), run=checkpoint.run).seal_key()
-        unsealed = integrity.unsealed(files, key)
+    if files.checkpoint is not None and not files.checkpoint.is_sealed and not problems:
+        unsealed = integrity.unsealed(files, files.checkpoint.randomness(files.folder).seal_key())
         if unsealed is not None:
             problems.append(unsealed.text)
     yield from problems

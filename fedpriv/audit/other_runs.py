@@ -91,7 +91,7 @@ def _read(folder: Path) -> _Run:
     checkpoint = folder / "checkpoint.pt"
     config = config_in(folder)
     if checkpoint.exists():
-        noise = Checkpoint.load(checkpoint, torch.device("meta")).randomness().streams_name()
+        noise = Checkpoint.load(checkpoint, torch.device("meta")).streams
     else:
         noise = None
     return _Run(folder, named_data(config), LedgerFile.read(folder / "ledger.jsonl"), noise)

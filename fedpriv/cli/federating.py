@@ -25,13 +25,17 @@ TLS = "tls"  # folder of a site's certificate, in the site's
 def site_init(
     folder: SiteFolder,
     settings: Annotated[Path, typer.Argument(metavar="YAML", help="name, data, budget, and maybe public_size.")],
+    secrets: Annotated[
+        str,
+        typer.Option("--secrets", metavar="WHERE", help="Where its seed and keys are: folder, env:NAME, keyring, ..."),
+    ] = "folder",
     allow_plugins: AllowPlugins = False,
 ) -> None:
     """Make a site, with a secret seed and keys of its own. Its card is what others get."""
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.site import Site
 
-    new_site = Site.create(folder, settings)
+    new_site = Site.create(folder, settings, secrets)
     rows = {
         "site": f"{new_site.card.name}, {new_site.card.size} examples, in {folder}: keep it as safe as the data",
         "key": new_site.card.fingerprint,

@@ -114,6 +114,7 @@ def measured(config: Config, split: Split, n_clients: int) -> dict[str, Any]:
         "compute": config.compute,
         "evaluate_every": config.log.evaluate_every,
         "checkpoint_every": config.log.checkpoint_every,
+        "secrets": config.log.secrets,
         "compare": config.problem.compare,
         "optimum": config.log.optimum,
         "stop_on": config.log.stop_on,

@@ -20,7 +20,7 @@ def plan_of(files: RunFiles) -> PlannedSpending:
         sizes = outline(config).sizes
         if not ended_early(files) or files.result is None or files.checkpoint is None:
             return PlannedSpending(sizes=sizes)
-        plan = planned(config, files.checkpoint.randomness().seed, FirstPart.of(files.ledger))
+        plan = planned(config, int(files.checkpoint.seed, 16), FirstPart.of(files.ledger))
     except FedprivError:
         return PlannedSpending()
     return PlannedSpending(tuple(remaining_records(plan, files.result["rounds"])), sizes)

@@ -72,4 +72,4 @@ def _noise(files: RunFiles) -> str:
     """
     if files.checkpoint is None:
         return files.ledger.head(len(files.ledger.texts)) or str(files.folder.resolve())
-    return files.checkpoint.randomness().streams_name()
+    return files.checkpoint.streams

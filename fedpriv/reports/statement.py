@@ -23,6 +23,7 @@ from fedpriv.reports import wording
 from fedpriv.reports.accounts import Account, unfinished
 from fedpriv.reports.report import Run
 from fedpriv.runs.results import software
+from fedpriv.storage.secret_store import is_destroyed, is_encrypted
 
 _COLUMNS = {"sample": "one record", "client": "one data holder"}
 _LEFT = {
@@ -55,7 +56,18 @@ _VERIFIED_NOISE = {("gaussian", "l2"), ("laplace", "l1")}
 _DIVIDED = {"iid": "at random", "in_order": "in its order"}
 SECRET = (
     "checkpoint.pt holds the secret from which the noise was drawn, and state that never left: who has it can subtract "
-    "the noise. Keep it as the data are kept, or delete it once the run is over."
+    "the noise. Keep it as the data are kept, or seal the run once it is over (fedpriv seal)."
+)
+
+
+ENCRYPTED = (
+    "checkpoint.pt holds the secret from which the noise was drawn, encrypted, and state that never left: who has it "
+    "and the key can subtract the noise. Keep both apart, and the file as the data are kept, or seal the run once it "
+    "is over (fedpriv seal)."
+)
+SEALED = (
+    "The secret from which the noise was drawn was destroyed (fedpriv seal): nobody can compute the noise from the "
+    "folder. Copies of it from before may still hold the secret."
 )
 
 
@@ -128,7 +140,7 @@ def statement_of(runs: Sequence[Run], spendings: Sequence[RunCost], account: Acc
             against(cells, _SEES_OF_ONE if alone else _SEES),
             _released(runs, spendings),
             rests(spendings, spent.accountant, assumed, alone=alone),
-            not_covered(spent),
+            not_covered(spent, _secret_of(runs)),
             _others(runs, spendings, account),
             _verify(runs),
         ),
@@ -285,6 +297,16 @@ def not_covered(spent: PrivacySpent, secret: str = SECRET, tests: str = wording.
     """Returns the section on what no epsilon covers, and what must be kept secret."""
     more = [f"Revealed besides, and in no epsilon: {fact}." for fact in spent.not_covered]
     return StatementSection("What is not protected?", (wording.public(tests), *more, secret))
+
+
+def _secret_of(runs: Sequence[Run]) -> str:
+    """Returns what the reader must know about the secrets of the runs: of the one that needs most care."""
+    seeds = [run.files.checkpoint.secret_seed for run in runs if run.files.checkpoint is not None]
+    if seeds and all(is_destroyed(seed) for seed in seeds):
+        return SEALED
+    if seeds and all(is_destroyed(seed) or is_encrypted(seed) for seed in seeds):
+        return ENCRYPTED
+    return SECRET
 
 
 def _others(runs: Sequence[Run], spendings: Sequence[RunCost], account: Account) -> StatementSection:

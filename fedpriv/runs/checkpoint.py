@@ -1,11 +1,15 @@
-"""Save and resume a run. A checkpoint holds private state and the secret seed: keep it as safe as the data."""
+"""Save and resume a run. A checkpoint holds private state and the secret seed: keep it as safe as the data.
+
+The seed may be encrypted in it under a key that lies elsewhere (`fedpriv.storage.secret_store`). `fedpriv seal` takes
+seed and state away, and leaves what `show`, `account` and `statement` need.
+"""
 
 from __future__ import annotations
 
 import io
 import json
 import zlib
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -17,7 +21,7 @@ from fedpriv.network.engines import StateName
 from fedpriv.network.rounds import TrainState
 from fedpriv.privacy.ledger_file import read_ledger
 from fedpriv.randomness.streams import Randomness
-from fedpriv.storage import files
+from fedpriv.storage import files, secret_store
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,8 @@ class Checkpoint:
         seconds: Time spent so far.
         settings: Digest of the settings, which must not change between stop and resume.
         seed: The run's public seed.
-        secret_seed: The seed of noise and batches, which nobody else may know.
+        secret_seed: The seed of noise and batches, which nobody else may know, as the file holds it: in hexadecimal
+            digits, encrypted, or the word that says that it was destroyed; see `fedpriv.storage.secret_store`.
         run: Digest of the settings, from which, with the seed, the noise follows.
         attempt: A label that differs after every resume with fresh noise.
         model: Digest of the model's layers, frozen parameters and buffers.
@@ -45,6 +50,7 @@ class Checkpoint:
         rounds: Number of rounds that the run planned; 0 in files of earlier versions.
         fixed_settings: Digest of the settings that a run has in common with one that extends it: all but the number of
             rounds, the target and the noise multiplier.
+        streams: Public name of the noise of all attempts, see `Randomness.streams_name`.
     """
 
     progress: dict[str, Any]
@@ -66,15 +72,43 @@ class Checkpoint:
     data: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
     rounds: int = 0
     fixed_settings: str = ""
+    streams: str = ""
 
     @property
     def round(self) -> int:
         """Number of finished rounds."""
         return int(self.progress["round"])
 
-    def randomness(self) -> Randomness:
-        """The run's random streams."""
-        return Randomness(int(self.seed, 16), int(self.secret_seed, 16), self.attempt, self.run)
+    @property
+    def is_sealed(self) -> bool:
+        """True if the secret seed was destroyed: the run can neither go on nor repeat its noise."""
+        return secret_store.is_destroyed(self.secret_seed)
+
+    def with_secret(self, folder: Path) -> Checkpoint:
+        """Returns the same checkpoint with its secret seed decrypted.
+
+        Raises:
+            FedprivError: the seed was destroyed, or what decrypts it is missing.
+        """
+        return replace(self, secret_seed=secret_store.reveal(self.secret_seed, folder))
+
+    def sealed(self) -> Checkpoint:
+        """Returns the same checkpoint without its secrets: the seed, private state, and digests of the data."""
+        progress: dict[str, Any] = dict.fromkeys(self.progress)
+        progress["round"] = self.round
+        return replace(self, progress=progress, data={}, stopping={}, secret_seed=secret_store.DESTROYED)
+
+    def randomness(self, folder: Path | str = "this run") -> Randomness:
+        """Returns the run's random streams.
+
+        Args:
+            folder: The run's folder, for error messages.
+
+        Raises:
+            FedprivError: the secret seed was destroyed, or what decrypts it is missing.
+        """
+        secret_seed = int(secret_store.reveal(self.secret_seed, folder), 16)
+        return Randomness(int(self.seed, 16), secret_seed, self.attempt, self.run)
 
     def save(self, path: Path) -> None:
         """Writes the checkpoint to the physical disk; a crash leaves the old file or the new one.
@@ -82,15 +116,19 @@ class Checkpoint:
         Raises:
             FedprivError: the file cannot be written.
         """
+        try:
+            files.write_whole(path, self.dumps())
+        except OSError as error:
+            fix = "free some space and resume the run"
+            raise FedprivError(f"{path} could not be written ({error.strerror}); {fix}") from error
+
+    def dumps(self) -> bytes:
+        """Returns the content of the checkpoint's file."""
         content = io.BytesIO()
         words = zlib.compress(json.dumps(self.words).encode()).hex()  # small, since it is written again and again
         payload = {field.name: getattr(self, field.name) for field in fields(self)}
         torch.save({**payload, "words": words}, content)
-        try:
-            files.write_whole(path, content.getvalue())
-        except OSError as error:
-            fix = "free some space and resume the run"
-            raise FedprivError(f"{path} could not be written ({error.strerror}); {fix}") from error
+        return content.getvalue()
 
     @staticmethod
     def load(path: Path, device: torch.device) -> Checkpoint:
@@ -107,7 +145,7 @@ class Checkpoint:
         try:
             with content:
                 payload: dict[str, Any] = torch.load(content, map_location=device, weights_only=True)
-            if "secret_seed" not in payload or "data" not in payload:
+            if "secret_seed" not in payload or "streams" not in payload:
                 raise FedprivError(
                     f"{path} was written by an earlier fedpriv, whose noise this one cannot repeat: go on with the "
                     "version that began the run, or start a new run (what this one has spent stays spent)"

@@ -51,7 +51,7 @@ class EarlierRun:
             FedprivError: the folder holds no run, the run is unfinished or ended early, or its files were altered.
         """
         path = Path(folder)
-        checkpoint = Checkpoint.load(path / "checkpoint.pt", device)
+        checkpoint = Checkpoint.load(path / "checkpoint.pt", device).with_secret(path)
         files = RunFiles.read(path)
         problems = integrity.findings(files)
         if not problems:

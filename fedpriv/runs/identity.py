@@ -181,6 +181,7 @@ class RunIdentity:
             words=dict(self.words),
             rounds=self.rounds,
             fixed_settings=self.fixed_settings,
+            streams=self.randomness.streams_name(),
         )
 
 

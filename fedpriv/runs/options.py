@@ -49,6 +49,9 @@ class TrainingOptions:
         evaluate_every: Rounds between evaluations on the test data; the last round is always evaluated.
         checkpoint_every: Rounds between checkpoints (with a folder).
         folder: Where ledger and checkpoint are written, for `resume`; None keeps the run in memory.
+        secrets: Where the secret seed is: `folder`, in the checkpoint; or encrypted there, under a key in an
+            environment variable (`env:NAME`), in the keyring of the operating system (`keyring`), or for the holder of
+            an age identity (`age:RECIPIENT`). A resume finds it where it is.
         settings: Digest of the configuration, if there is one. It is checked on resume, and the noise depends on it
             (and on all other settings), so that other settings never share noise.
         resume: Go on from the folder's checkpoint, or from the start if the run was killed before its first one.
@@ -87,6 +90,7 @@ class TrainingOptions:
     evaluate_every: Count = 1
     checkpoint_every: Count = 10
     folder: str | Path | RunFolder | None = None
+    secrets: str = "folder"
     settings: str = ""
     resume: bool = False
     fresh_noise: bool = False

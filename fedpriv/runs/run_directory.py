@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from fedpriv.runs.extending import EarlierRun
 from fedpriv.runs.results import count_releases, read_metrics
 from fedpriv.runs.run_files import config_in
 from fedpriv.runs.settings_in_words import settings_in_words
-from fedpriv.storage import strict_json
+from fedpriv.storage import secret_store, strict_json
 from fedpriv.storage.folder import RunFolder
 from fedpriv.storage.identity import of_config
 
@@ -32,14 +32,22 @@ class RunDirectory:
     Args:
         folder: The run's folder; None keeps nothing.
         every: Rounds between checkpoints.
+        secrets: Where the secret seed of a new run is, see `fedpriv.storage.secret_store`.
+
+    Raises:
+        ConfigError: the secret seed cannot be there.
     """
 
-    def __init__(self, folder: str | Path | RunFolder | None, every: int) -> None:
+    def __init__(self, folder: str | Path | RunFolder | None, every: int, secrets: str = secret_store.FOLDER) -> None:
+        if folder is not None:
+            secret_store.check_where(secrets)
         if isinstance(folder, (str, Path)):
             self.folder = RunFolder(Path(folder))
         else:
             self.folder = folder
         self._every = every
+        self._secrets = secrets
+        self._protected_seed: str | None = None  # as the checkpoint holds it
 
     @property
     def path(self) -> Path | None:
@@ -59,7 +67,11 @@ class RunDirectory:
             FedprivError: the folder's run cannot be resumed.
         """
         path = self._needed()
-        return Checkpoint.last(path, count_releases(path / "metrics.jsonl"), device)
+        checkpoint = Checkpoint.last(path, count_releases(path / "metrics.jsonl"), device)
+        if checkpoint is None:
+            return None
+        self._protected_seed = checkpoint.secret_seed
+        return checkpoint.with_secret(path)
 
     def matrix(self) -> Factor | None:
         """Returns the matrix of the noise of the run to resume; None if its noise is independent between rounds.
@@ -161,6 +173,9 @@ class RunDirectory:
         if self.folder is not None:
             self.folder.check()
             ledger.sync()
+            if self._protected_seed is None:
+                self._protected_seed = secret_store.protect(checkpoint.secret_seed, self._secrets)
+            checkpoint = replace(checkpoint, secret_seed=self._protected_seed)
             checkpoint.save(self.folder.path / "checkpoint.pt")
 
     def _needed(self) -> Path:

@@ -57,7 +57,9 @@ class Training:
         with mesh.world.raise_together():
             # settings, folder and seeds, planned releases and their price: no data have been read
             experiment = stages.resolve_experiment(options, compute, mesh)
-            self._directory = RunDirectory(options.folder if mesh.is_main else None, options.checkpoint_every)
+            self._directory = RunDirectory(
+                options.folder if mesh.is_main else None, options.checkpoint_every, options.secrets
+            )
             run = stages.open_run(experiment, options, self._directory, mesh)
             self.plan = stages.plan_run(experiment, run, options, mesh)
             reveals = stages.not_covered(experiment.privacy, options.optimum)

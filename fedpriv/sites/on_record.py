@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -50,6 +50,15 @@ class SessionState:
     reply: bytes = b""
     local: dict[str, Any] | None = None
     records: int = 0
+
+    def dumps(self) -> bytes:
+        """Returns the content of the state's file."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        if not self.reply:  # torch does not read an empty one back
+            del values["reply"]
+        content = io.BytesIO()
+        torch.save(values, content)
+        return content.getvalue()
 
     @classmethod
     def read(cls, path: Path) -> SessionState:

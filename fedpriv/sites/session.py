@@ -82,6 +82,7 @@ class SiteSession:
     Raises:
         ConfigError: the plan has no such site, or does not fit its data.
         DataError: its data cannot be used.
+        PrivacyError: the site has closed the plan.
         LedgerError: its ledger lost lines, or is damaged or altered.
     """
 
@@ -91,6 +92,11 @@ class SiteSession:
         self._folder = folder
         self._proposal = proposal
         self.terms = terms
+        if folder.is_closed(proposal):
+            raise PrivacyError(
+                f"plan {proposal.fingerprint} is closed: the secret seed with which this site answered is gone "
+                "(fedpriv seal, or secrets --rotate). Take part in another plan"
+            )
         self.number = site_number(folder, proposal)
         self._population = self._make_population(terms)
         backend = select_backend("auto", self._population).backend

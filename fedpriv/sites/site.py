@@ -42,6 +42,7 @@ from fedpriv.sites.reserving import Reservation
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.session import SiteSession, load_site_data, make_accountant, site_number
 from fedpriv.sites.site_folder import SiteBudget, SiteFolder, SiteSettings
+from fedpriv.storage.secret_store import FOLDER
 
 _LOG = logging.getLogger(__name__)
 _ROUNDED = 1 + 1e-6  # a price that is computed again differs by rounding
@@ -110,12 +111,13 @@ class Site:
                 raise
 
     @classmethod
-    def create(cls, folder: str | Path, settings: str | Path) -> Site:
+    def create(cls, folder: str | Path, settings: str | Path, secrets: str = FOLDER) -> Site:
         """Makes a site, with a new secret seed and new keys.
 
         Args:
             folder: Its folder, new or empty.
             settings: YAML file with `name`, `data`, `budget: {epsilon, delta}`; optional: `client` and `public_size`.
+            secrets: Where seed and keys are, see `fedpriv.storage.secret_store`.
 
         Raises:
             ConfigError: a setting cannot be used.
@@ -123,7 +125,7 @@ class Site:
         """
         options = SiteSettings.read(Path(settings))
         dataset, _ = load_site_data(options.data, options.client)
-        site_folder = SiteFolder.new(Path(folder), options)
+        site_folder = SiteFolder.new(Path(folder), options, secrets)
         if options.public_size is None:
             public_size = size(dataset)
         else:

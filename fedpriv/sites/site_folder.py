@@ -1,18 +1,16 @@
 """A site's folder: settings, secret seed, private keys, and for each federation its plan, ledger, state and last reply.
 
 Only its owner can read it. Never restore an older copy: a site that forgets what it has spent spends it again.
+Seed and keys may be encrypted in it under a key that lies elsewhere (`fedpriv.storage.secret_store`).
 """
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import yaml
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
@@ -46,12 +44,13 @@ from fedpriv.sites.operator_log import LogSettings
 from fedpriv.sites.policy import SitePolicy
 from fedpriv.sites.prometheus import MetricsSettings
 from fedpriv.sites.reply_counter import ReplyCounter
-from fedpriv.storage import files, strict_yaml
+from fedpriv.storage import files, secret_store, strict_yaml
 from fedpriv.storage.folder import RunFolder
 
 SETTINGS, _SEED, _KEY, _SIGNING_KEY, CARD = "site.yaml", "secret_seed", "private_key", "signing_key", "card.json"
 NODE_KEY = "node_key"  # authenticates the site to the transport; it protects no data
-_SECRETS = (_SEED, _KEY, _SIGNING_KEY)
+SECRETS = (_SEED, _KEY, _SIGNING_KEY)
+CLOSED = "closed"  # in a plan's folder: the secrets with which the site answered are gone
 _DATA_DIGEST = "data_digest"  # keyed with the secret seed
 _ALL_DATA: dict[str, Any] = {"kind": "iid", "n_clients": 1}
 
@@ -126,36 +125,44 @@ class SiteFolder:
         path: The folder.
 
     Raises:
-        FedprivError: it holds no site, others may read it, or another process has it.
+        FedprivError: it holds no site, others may read it, another process has it, or its secrets cannot be decrypted
+            or were destroyed.
     """
 
     def __init__(self, path: Path) -> None:
         if not (path / SETTINGS).exists():
             raise FedprivError(f"{path} holds no site; make one: fedpriv site init {path} SETTINGS.yaml")
-        if any(private.stat().st_mode & 0o077 for private in (path, *(path / name for name in _SECRETS))):
+        if any(private.stat().st_mode & 0o077 for private in (path, *(path / name for name in SECRETS))):
             raise FedprivError(f"{path} can be read by others: chmod -R go= {path}, and ask who has read it")
         self.path = path
         self.settings = SiteSettings.read(path / SETTINGS)
-        self.secret_seed = int(files.read(path / _SEED), 16)
-        self.private_key = bytes.fromhex(files.read(path / _KEY).decode())
-        self.signing_key = bytes.fromhex(files.read(path / _SIGNING_KEY).decode())
+        self.secret_seed = int(_revealed(path, _SEED), 16)
+        self.private_key = bytes.fromhex(_revealed(path, _KEY))
+        self.signing_key = bytes.fromhex(_revealed(path, _SIGNING_KEY))
         self._parsed: dict[Path, FederationPlan] = {}  # plans are read at every question, and parsed once
         self._lock = RunFolder(path)
 
     @classmethod
-    def new(cls, path: Path, settings: SiteSettings) -> SiteFolder:
+    def new(cls, path: Path, settings: SiteSettings, secrets: str = secret_store.FOLDER) -> SiteFolder:
         """Makes the folder of a new site, with a new secret seed and new keys.
 
+        Args:
+            path: The folder, new or empty.
+            settings: The settings.
+            secrets: Where seed and keys are, see `fedpriv.storage.secret_store`.
+
         Raises:
+            ConfigError: they cannot be there.
             FedprivError: the folder is not empty.
         """
+        secret_store.check_where(secrets)
         if path.exists() and any(path.iterdir()):
             raise FedprivError(f"{path} is not empty; choose another folder")
         lock = RunFolder(path)
         path.chmod(0o700)
-        lock.write(_SEED, f"{new_secret():032x}".encode())
-        lock.write(_KEY, new_key().hex().encode())
-        lock.write(_SIGNING_KEY, absence_notice.new_key().hex().encode())
+        new_secrets = (f"{new_secret():032x}", new_key().hex(), absence_notice.new_key().hex())
+        for name, secret in zip(SECRETS, new_secrets, strict=True):
+            lock.write(name, secret_store.protect(secret, secrets).encode())
         for name, key in zip((NODE_KEY, f"{NODE_KEY}.pub"), _node_key(), strict=True):
             lock.write(name, key)
         dumped = settings.model_dump(mode="json")
@@ -250,9 +257,7 @@ class SiteFolder:
         Raises:
             FedprivError: the file cannot be written.
         """
-        content = io.BytesIO()
-        torch.save({field.name: getattr(state, field.name) for field in fields(state)}, content)
-        self._write(proposal, STATE, content.getvalue())
+        self._write(proposal, STATE, state.dumps())
 
     def notices(self, proposal: FederationPlan) -> list[AbsenceNotice]:
         """Reads the site's own absence notices in a federation.
@@ -269,6 +274,21 @@ class SiteFolder:
             FedprivError: the file cannot be written.
         """
         self._write(proposal, NOTICES, json.dumps([notice.model_dump() for notice in notices]).encode())
+
+    def close_plan(self, proposal: FederationPlan) -> None:
+        """Ends a plan: its questions are answered no more, and the site's private state in it is erased.
+
+        Its ledger stays, and counts for the site's lifetime.
+        """
+        state = SessionState(records=self.session_state(proposal).records)
+        self._write(proposal, CLOSED, b"")
+        path = self._plan_folder(proposal) / STATE
+        if path.exists():
+            files.erase(path, state.dumps())
+
+    def is_closed(self, proposal: FederationPlan) -> bool:
+        """Whether the secrets with which the site answered under a plan are gone."""
+        return (self._plan_folder(proposal) / CLOSED).exists()
 
     def check_data(self, proposal: FederationPlan, digest: bytes, *, has_released: bool) -> None:
         """Stores a keyed digest of the site's examples when a plan is accepted, and compares it from then on.
@@ -317,6 +337,11 @@ class SiteFolder:
 
     def _plan_folder(self, proposal: FederationPlan) -> Path:
         return self.path / "runs" / proposal.hash
+
+
+def _revealed(path: Path, name: str) -> str:
+    """Returns one of the secrets of a site's folder."""
+    return secret_store.reveal(files.read(path / name).decode(), path)
 
 
 def _node_key() -> tuple[bytes, bytes]:

@@ -31,13 +31,22 @@ from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.on_record import NOTICES, ledger_beside, plan_files, read_notices
 from fedpriv.sites.plan_filter import single_site_record
 from fedpriv.sites.resolved_plan import ResolvedPlan
-from fedpriv.sites.site_folder import CARD, SETTINGS, SiteSettings
+from fedpriv.sites.site_folder import CARD, SECRETS, SETTINGS, SiteSettings
 from fedpriv.storage import files
+from fedpriv.storage.secret_store import is_destroyed, is_encrypted
 
 _LEARNED = "That this site takes part, its card (name, public number of records, public key), and when it answers."
 _OWN_NOISE = "The site drew its noise itself, from a secret that nobody else has."
 _KEEP_FOLDER = (
     "The site's folder holds its secrets: who has read it can subtract the noise. Keep it as the data are kept."
+)
+_KEEP_KEY = (
+    "The site's folder holds its secrets encrypted; who has it and the key can subtract the noise. Keep both apart, "
+    "and the folder as the data are kept: it may hold the site's state."
+)
+_SEALED = (
+    "The site's secrets were destroyed: nobody can compute its noise from its folder. Copies of the folder from before "
+    "may still hold them."
 )
 
 
@@ -106,11 +115,21 @@ def site_statement(folder: Path, *, colluders: int = 1, group: int = 10) -> Stat
             against(_cells(federations, card, delta, colluders, group)),
             _released(federations),
             _assumptions(_min_colluders(federations)),
-            StatementSection("What is not protected?", (_LEARNED, wording.public(), _KEEP_FOLDER)),
+            StatementSection("What is not protected?", (_LEARNED, wording.public(), _secrets(folder))),
             _cost(federations, spent, whole, limit),
             _verification(folder, federations),
         ),
     )
+
+
+def _secrets(folder: Path) -> str:
+    """Returns what the reader must know about the secrets of a site."""
+    text = files.read(folder / SECRETS[0]).decode()
+    if is_destroyed(text):
+        return _SEALED
+    if is_encrypted(text):
+        return _KEEP_KEY
+    return _KEEP_FOLDER
 
 
 def draw_site(folder: Path, path: Path) -> None:

@@ -88,6 +88,31 @@ def write_whole(path: Path, content: bytes) -> None:
         raise
 
 
+def erase(path: Path, content: bytes = b"") -> None:
+    """Overwrites a file with zeros, after its name was given to a new file, or to none.
+
+    Old blocks may outlive this where a disk or file system writes elsewhere (flash, snapshots, copies on write), and
+    backups are not reached.
+
+    Args:
+        path: The file.
+        content: What the file of this name holds from now on; without content there is none.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    fd = os.open(path, os.O_RDWR | _NO_LINK)
+    try:
+        if content:
+            write_whole(path, content)
+        else:
+            path.unlink()
+        disk.write_at(fd, 0, bytes(os.fstat(fd).st_size))
+        disk.sync(fd)
+    finally:
+        os.close(fd)
+
+
 def read(path: Path) -> bytes:
     """Returns the content of a run's file.
 

@@ -94,7 +94,7 @@ def noised_accuracy(config: Config, path: Path, noise: float, relation: Relation
     metrics = evaluate(Layout.of(model).row_of(model))
     count = size(split.test)
     right = min(max(round(metrics[METRIC] * count), 0), count)
-    randomness = Checkpoint.load(path / "checkpoint.pt", torch.device("meta")).randomness()
+    randomness = Checkpoint.load(path / "checkpoint.pt", torch.device("meta")).randomness(path)
     data = _test_digest(split.test, randomness.data_key())
     _check_same_data(path / _TEST_DIGEST, data)
     return add_rounded_noise(right, deviation(noise, relation), randomness, data) / count

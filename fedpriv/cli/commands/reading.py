@@ -1,4 +1,4 @@
-"""The commands that read the files of runs: show, report, account, statement, track, key."""
+"""The commands that read the files of runs: show, report, account, statement, track, key; and those about secrets."""
 
 from __future__ import annotations
 
@@ -138,4 +138,42 @@ def key(run: RunFolder) -> None:
     from fedpriv.runs.checkpoint import Checkpoint
 
     checkpoint = Checkpoint.load(run / "checkpoint.pt", torch.device("meta"))
-    typer.echo(checkpoint.randomness().seal_key().hex())
+    typer.echo(checkpoint.randomness(run).seal_key().hex())
+
+
+@commands.command()
+def secrets(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a run, or of a site.")],
+    where: Annotated[
+        str | None,
+        typer.Option(
+            "--to", metavar="WHERE", help="Encrypt them anew: env:NAME, keyring or age:RECIPIENT; or back: folder."
+        ),
+    ] = None,
+    rotate: Annotated[
+        bool, typer.Option("--rotate", help="A site: draw a new secret seed for plans to come, and close all others.")
+    ] = False,
+    unfinished: Annotated[
+        bool, typer.Option("--unfinished", help="With --rotate: also close plans that are not over.")
+    ] = False,
+) -> None:
+    """Say where the secrets of a folder are; with --to, move them under another key."""
+    from fedpriv.cli import sealing
+
+    sealing.print_secrets(folder, where, rotate=rotate, unfinished=unfinished)
+
+
+@commands.command()
+def seal(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a run, or of a site.")],
+    unfinished: Annotated[
+        bool, typer.Option("--unfinished", help="Also give up what has not ended: it can never go on.")
+    ] = False,
+) -> None:
+    """Destroy the secrets of a run or site that is over: nobody can compute its noise again.
+
+    Ledger, epsilon and statement stay. With --verify, `show` needs the key that this command prints, for the last time.
+    """
+    from fedpriv.cli import sealing
+
+    sealing.seal(folder, unfinished=unfinished)

@@ -1,0 +1,117 @@
+"""Where the secrets of a site are: under another key, replaced by new ones, or destroyed when the site is over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedpriv.errors import FedprivError, counted
+from fedpriv.randomness.streams import new_secret
+from fedpriv.sites.on_record import plan_files
+from fedpriv.sites.site_folder import CLOSED, SECRETS, SiteFolder
+from fedpriv.storage import files, secret_store
+from fedpriv.storage.folder import RunFolder
+
+
+def secrets_in_words(folder: Path) -> str:
+    """Returns where the secret seed and the keys of a site are."""
+    texts = [files.read(folder / name).decode() for name in SECRETS]
+    return "; ".join(dict.fromkeys(secret_store.where_is(text) for text in texts))
+
+
+def move_secrets(folder: Path, where: str) -> None:
+    """Encrypts the secret seed and the keys of a site under new keys, or puts them into the folder as they are.
+
+    Args:
+        folder: The site's folder.
+        where: See `fedpriv.storage.secret_store`.
+
+    Raises:
+        ConfigError: the secrets cannot be there.
+        FedprivError: another process has the folder, or what decrypts the secrets is missing.
+    """
+    secret_store.check_where(where)
+    site_folder = SiteFolder(folder)
+    try:
+        for name in SECRETS:
+            before = files.read(folder / name).decode()
+            secret = secret_store.reveal(before, folder)
+            _replace(folder / name, before, secret_store.protect(secret, where))
+    finally:
+        site_folder.close()
+
+
+def rotate_seed(folder: Path, *, unfinished: bool = False) -> None:
+    """Draws a new secret seed for plans to come, where the old one is, and destroys the old one.
+
+    All plans that the site has accepted are closed, as the old seed is needed to answer under them. The keys stay:
+    other owners have compared them.
+
+    Args:
+        folder: The site's folder.
+        unfinished: Also close plans whose last round the site has not answered.
+
+    Raises:
+        FedprivError: another process has the folder, a plan is unfinished, or what decrypts the secrets is missing.
+    """
+    site_folder = SiteFolder(folder)
+    try:
+        _close_plans(site_folder, "rotate", unfinished=unfinished)
+        path = folder / SECRETS[0]
+        before = files.read(path).decode()
+        _replace(path, before, secret_store.protect(f"{new_secret():032x}", secret_store.place_of(before)))
+    finally:
+        site_folder.close()
+
+
+def seal_site(folder: Path, *, unfinished: bool = False) -> None:
+    """Destroys the secret seed, the keys and the private state of a site: nobody can compute its noise again.
+
+    Plans, ledgers, notices and card stay, and with them epsilon and statement. The site answers no more.
+
+    Args:
+        folder: The site's folder.
+        unfinished: Also seal a site that has not answered the last round of a plan.
+
+    Raises:
+        FedprivError: another process has the folder, a plan is unfinished, or the site is sealed already.
+    """
+    texts = [files.read(folder / name).decode() for name in SECRETS]
+    if all(secret_store.is_destroyed(text) for text in texts):
+        raise FedprivError(f"{folder} is sealed already")
+    # an earlier attempt may have closed the plans and been cut off: then nothing is decrypted any more
+    if any(not (path.parent / CLOSED).exists() for path in plan_files(folder)):
+        site_folder = SiteFolder(folder)
+        try:
+            _close_plans(site_folder, "seal", unfinished=unfinished)
+        finally:
+            site_folder.close()
+    with RunFolder(folder):
+        for name, text in zip(SECRETS, texts, strict=True):
+            if not secret_store.is_destroyed(text):
+                secret_store.destroy(text)
+                files.erase(folder / name, secret_store.DESTROYED.encode())
+
+
+def _close_plans(folder: SiteFolder, what: str, *, unfinished: bool) -> None:
+    """Closes all plans of a site.
+
+    Raises:
+        FedprivError: the site has not answered the last round of one, and `unfinished` is not set.
+    """
+    open_plans = [proposal for proposal in folder.accepted if not folder.is_closed(proposal)]
+    for proposal in open_plans:
+        n_rounds = proposal.document.settings["rounds"]
+        n_answered = folder.session_state(proposal).round + 1
+        if n_answered < n_rounds and not unfinished:
+            raise FedprivError(
+                f"the site has answered {counted(n_answered, 'round')} of {n_rounds} of plan {proposal.fingerprint}, "
+                f"and could never go on: finish it, or give it up (--unfinished) to {what} the site's secrets"
+            )
+    for proposal in open_plans:
+        folder.close_plan(proposal)
+
+
+def _replace(path: Path, before: str, after: str) -> None:
+    """Puts another text into the file of a secret, and then destroys the key outside the folder that served the old."""
+    files.erase(path, after.encode())
+    secret_store.destroy(before)

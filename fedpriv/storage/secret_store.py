@@ -1,0 +1,320 @@
+"""Where the secrets of a folder are: in it, or encrypted in it under a key that lies elsewhere.
+
+| `where` | what the folder holds | what decrypts it |
+|---|---|---|
+| `folder` | the secret itself | nothing is needed |
+| `env:NAME` | a Fernet token | the environment variable NAME: one Fernet key, or several, of which the first encrypts |
+| `keyring` | a Fernet token | the operating system's keyring, which holds a key for this folder alone |
+| `age:RECIPIENT` | an age file | the age identity in the file that the variable `FEDPRIV_AGE_IDENTITY` names |
+
+Encryption is that of the libraries: Fernet (cryptography: AES-128 in CBC mode, HMAC-SHA256), and age (pyrage).
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+from pathlib import Path
+from types import ModuleType
+from typing import Protocol
+
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+
+from fedpriv.errors import ConfigError, FedprivError
+
+FOLDER = "folder"
+DESTROYED = "destroyed"
+IDENTITY_VARIABLE = "FEDPRIV_AGE_IDENTITY"
+_SERVICE = "fedpriv"  # under which the keyring lists the keys
+_NEW_KEY = "openssl rand -base64 32 | tr '+/' '-_'"
+_INSTALL = "pip install 'fedpriv[secrets]'"
+_CHOICES = "folder, env:NAME, keyring or age:RECIPIENT"
+
+
+class KeyHolder(Protocol):
+    """Encrypts a folder's secrets under a key that lies outside the folder."""
+
+    def encrypt(self, secret: bytes) -> str:
+        """Returns what the folder holds in place of the secret."""
+        ...
+
+    def decrypt(self, text: str) -> bytes:
+        """Returns the secret.
+
+        Raises:
+            FedprivError: the key is missing, or another one.
+        """
+        ...
+
+    def destroy(self) -> None:
+        """Deletes the key, if it serves this folder alone and lies where a program can delete it."""
+        ...
+
+
+class EnvironmentKey:
+    """A key in an environment variable, where a secret manager puts it when the process starts.
+
+    Args:
+        variable: Name of the variable. It holds Fernet keys, separated by spaces: the first encrypts, all decrypt.
+    """
+
+    def __init__(self, variable: str) -> None:
+        self._variable = variable
+
+    def encrypt(self, secret: bytes) -> str:
+        """See `KeyHolder`."""
+        return f"env:{self._variable}:{self._fernet().encrypt(secret).decode()}"
+
+    def decrypt(self, text: str) -> bytes:
+        """See `KeyHolder`."""
+        try:
+            return self._fernet().decrypt(text.rpartition(":")[2].encode())
+        except InvalidToken:
+            fix = "give the key that this folder's secrets were encrypted with"
+            raise ConfigError(self._variable, "(another key)", fix) from None
+
+    def destroy(self) -> None:
+        """Does nothing: the key may serve other folders, and its owner has it elsewhere."""
+
+    def _fernet(self) -> MultiFernet:
+        keys = os.environ.get(self._variable, "").split()
+        if not keys:
+            fix = f"this environment variable needs the key of the folder's secrets; a new one: {_NEW_KEY}"
+            raise ConfigError(self._variable, None, fix)
+        try:
+            return MultiFernet([Fernet(key) for key in keys])
+        except ValueError:
+            fix = f"needs 32 bytes in base64, with - and _ for + and /: {_NEW_KEY}"
+            raise ConfigError(self._variable, "(not shown)", fix) from None
+
+
+class KeyringKey:
+    """A key in the operating system's keyring, for one folder: without it no copy of the folder can be read.
+
+    Args:
+        entry: Name of the key in the keyring.
+    """
+
+    def __init__(self, entry: str) -> None:
+        self._entry = entry
+
+    def encrypt(self, secret: bytes) -> str:
+        """See `KeyHolder`. Makes the key if there is none."""
+        keyring = _imported("keyring")
+        try:
+            key = keyring.get_password(_SERVICE, self._entry)
+            if key is None:
+                key = Fernet.generate_key().decode()
+                keyring.set_password(_SERVICE, self._entry, key)
+        except keyring.errors.KeyringError as error:
+            raise _no_keyring(error) from None
+        return f"keyring:{self._entry}:{Fernet(key).encrypt(secret).decode()}"
+
+    def decrypt(self, text: str) -> bytes:
+        """See `KeyHolder`."""
+        keyring = _imported("keyring")
+        try:
+            key = keyring.get_password(_SERVICE, self._entry)
+        except keyring.errors.KeyringError as error:
+            raise _no_keyring(error) from None
+        if key is None:
+            raise FedprivError(
+                f"the keyring of this user has no key {self._entry} of {_SERVICE}: it was destroyed, or the folder "
+                "belongs to another user or machine; restore the key, or begin anew"
+            )
+        try:
+            return Fernet(key).decrypt(text.rpartition(":")[2].encode())
+        except (InvalidToken, ValueError):
+            fix = "restore the key, or begin anew"
+            raise FedprivError(f"the key {self._entry} of {_SERVICE} in the keyring is another one; {fix}") from None
+
+    def destroy(self) -> None:
+        """See `KeyHolder`. A key that is already gone is no error."""
+        keyring = _imported("keyring")
+        try:
+            if keyring.get_password(_SERVICE, self._entry) is not None:
+                keyring.delete_password(_SERVICE, self._entry)
+        except keyring.errors.KeyringError as error:
+            raise _no_keyring(error) from None
+
+
+class AgeKey:
+    """An age key pair: who has the public half (the recipient) encrypts, who has the identity decrypts.
+
+    Args:
+        recipient: The public half, `age1...`.
+    """
+
+    def __init__(self, recipient: str) -> None:
+        self._recipient = recipient
+
+    def encrypt(self, secret: bytes) -> str:
+        """See `KeyHolder`."""
+        pyrage = _imported("pyrage")
+        try:
+            recipient = pyrage.x25519.Recipient.from_str(self._recipient)
+        except pyrage.RecipientError as error:
+            fix = f"give the public key that age-keygen prints, age1... ({error})"
+            raise ConfigError("secrets", f"age:{self._recipient}", fix) from None
+        token = base64.urlsafe_b64encode(pyrage.encrypt(secret, [recipient])).decode()
+        return f"age:{self._recipient}:{token}"
+
+    def decrypt(self, text: str) -> bytes:
+        """See `KeyHolder`."""
+        pyrage = _imported("pyrage")
+        path = os.environ.get(IDENTITY_VARIABLE)
+        if path is None:
+            fix = "name the file of the age identity that decrypts the folder's secrets"
+            raise ConfigError(IDENTITY_VARIABLE, None, fix)
+        try:
+            lines = Path(path).read_text(encoding="utf-8").split("\n")
+            words = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+            identities = [pyrage.x25519.Identity.from_str(word) for word in words]
+            return pyrage.decrypt(base64.urlsafe_b64decode(text.rpartition(":")[2]), identities)
+        except (OSError, UnicodeDecodeError, pyrage.IdentityError, pyrage.DecryptError) as error:
+            fix = f"cannot decrypt the folder's secrets ({error}): name the file of their identity"
+            raise ConfigError(IDENTITY_VARIABLE, path, fix) from None
+
+    def destroy(self) -> None:
+        """Does nothing: the identity may serve other folders, and its owner has it elsewhere."""
+
+
+def check_where(where: str) -> None:
+    """Refuses a place of secrets that does not exist or cannot be used now, before anything is computed.
+
+    Raises:
+        ConfigError: there is no such place, a library is not installed, or the key is missing.
+        FedprivError: the operating system offers no keyring.
+    """
+    if where == FOLDER:
+        return
+    key = _holder(where)
+    key.encrypt(b"a trial")
+    if where == "keyring":
+        key.destroy()
+
+
+def protect(secret: str, where: str) -> str:
+    """Returns the text that a folder holds for a secret: the secret itself, or encrypted.
+
+    Args:
+        secret: The secret, as text.
+        where: `folder`, `env:NAME`, `keyring` or `age:RECIPIENT`.
+
+    Raises:
+        ConfigError: there is no such place, a library is not installed, or the key is missing.
+        FedprivError: the operating system offers no keyring.
+    """
+    if where == FOLDER:
+        return secret
+    return _holder(where).encrypt(secret.encode())
+
+
+def reveal(text: str, folder: Path | str) -> str:
+    """Returns the secret of which a folder holds `text`.
+
+    Args:
+        text: What `protect` returned.
+        folder: The folder, for error messages.
+
+    Raises:
+        FedprivError: it was destroyed, or what decrypts it is missing.
+    """
+    if is_destroyed(text):
+        raise FedprivError(
+            f"{folder} is sealed: its secrets were destroyed, so that its noise can be neither repeated nor continued; "
+            "look at it (fedpriv show), or begin anew in another folder, which spends anew"
+        )
+    if not is_encrypted(text):
+        return text
+    return _holder_of(text).decrypt(text).decode()
+
+
+def destroy(text: str) -> None:
+    """Deletes the key outside the folder, where it serves this folder alone; the caller overwrites the text itself."""
+    if is_encrypted(text):
+        _holder_of(text).destroy()
+
+
+def is_destroyed(text: str) -> bool:
+    """True if the secret of which a folder holds `text` was destroyed."""
+    return text == DESTROYED
+
+
+def is_encrypted(text: str) -> bool:
+    """True if a folder holds a secret encrypted."""
+    return ":" in text
+
+
+def place_of(text: str) -> str:
+    """Returns where a folder's secret is, as `protect` takes it for another secret at the same place."""
+    kind, _, rest = text.partition(":")
+    if kind in ("env", "age"):
+        return f"{kind}:{rest.partition(':')[0]}"
+    if kind == "keyring":
+        return kind
+    return FOLDER
+
+
+def where_is(text: str) -> str:
+    """Returns in words where a secret is of which a folder holds `text`, for `fedpriv secrets`."""
+    if is_destroyed(text):
+        return "destroyed"
+    kind, _, rest = text.partition(":")
+    if kind == "env":
+        return f"encrypted, the key is in the environment variable {rest.partition(':')[0]}"
+    if kind == "keyring":
+        return f"encrypted, the key is in the keyring: {_SERVICE}, {rest.partition(':')[0]}"
+    if kind == "age":
+        return f"encrypted with age; {IDENTITY_VARIABLE} names the file that decrypts it"
+    return "in the folder, as they are"
+
+
+def _holder(where: str) -> KeyHolder:
+    """Returns the holder of a new key, or the one that is named."""
+    kind, _, name = where.partition(":")
+    if kind == "env" and name.isidentifier():
+        return EnvironmentKey(name)
+    if where == "keyring":
+        return KeyringKey(secrets.token_hex(8))
+    if kind == "age" and name:
+        return AgeKey(name)
+    raise ConfigError("secrets", where, f"choose {_CHOICES}")
+
+
+def _holder_of(text: str) -> KeyHolder:
+    """Returns the holder of the key with which a folder's text was encrypted."""
+    kind, _, rest = text.partition(":")
+    name = rest.partition(":")[0]
+    if kind == "env":
+        return EnvironmentKey(name)
+    if kind == "keyring":
+        return KeyringKey(name)
+    if kind == "age":
+        return AgeKey(name)
+    raise FedprivError(f"a secret is encrypted in an unknown way ({kind!r}): restore the file, or use a newer fedpriv")
+
+
+def _imported(name: str) -> ModuleType:
+    """Imports an optional library.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        if name == "keyring":
+            import keyring
+            import keyring.errors
+
+            return keyring
+        import pyrage
+
+        return pyrage
+    except ModuleNotFoundError:
+        raise ConfigError("secrets", name, f"needs a library: {_INSTALL}") from None
+
+
+def _no_keyring(error: Exception) -> ConfigError:
+    reason = str(error).split(". ")[0]
+    return ConfigError("secrets", "keyring", f"the operating system's keyring cannot be used ({reason}): env:NAME")

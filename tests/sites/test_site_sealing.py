@@ -1,0 +1,144 @@
+"""The secrets of a site: elsewhere from the start, moved, replaced between plans, and destroyed at its end."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from key_places import MemoryKeyring, age_place, env_place, memory_keyring, place  # noqa: F401 - fixtures
+from sites_in_memory import Party, party
+from test_site_commands import fedpriv, refused
+
+from fedpriv.errors import FedprivError, PrivacyError
+from fedpriv.sites import Site
+from fedpriv.sites.messages import TrainRequest, pack, unpack_response
+from fedpriv.sites.sealing import move_secrets, rotate_seed, seal_site
+from fedpriv.sites.statement import site_statement
+
+PAIRS = "privacy.trust={pairwise: {colluders: 0, ratio: 3.0}}"
+NORTH = 0
+DIM = 640
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Party:
+    """Sites that have answered every round of a plan; none of them is at work."""
+    made = party(tmp_path, "strategy={name: fedavg, learning_rate: .5}", PAIRS)
+    list(made.federation)
+    for site in made.sites.values():
+        site.close()
+    return made
+
+
+def folder_of(made: Party) -> Path:
+    return made.folder / made.proposal.cards[NORTH].name
+
+
+def secrets_of(folder: Path) -> list[bytes]:
+    return [(folder / name).read_bytes() for name in ("secret_seed", "private_key", "signing_key")]
+
+
+def everything(folder: Path) -> bytes:
+    return b"\n".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def test_a_site_is_made_with_its_secrets_elsewhere_and_works_as_any_other(
+    place: str,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("north.yaml").write_text("name: north\ndata: {name: digits, flat: true}\nbudget: {epsilon: 2}\n")
+    fedpriv("site", "init", "north", "north.yaml", "--secrets", place)
+    assert "encrypted" in fedpriv("secrets", "north")
+    assert "folder, as they are" not in fedpriv("secrets", "north")
+    site = Site("north")
+    folder = site._folder
+    for secret in (f"{folder.secret_seed:032x}", folder.private_key.hex(), folder.signing_key.hex()):
+        assert secret.encode() not in everything(Path("north"))
+    assert folder.public_keys["public_key"] == site.card.public_key
+    site.close()
+    assert "choose folder" in refused("site", "init", "south", "north.yaml", "--secrets", "vault")
+    assert not Path("south").exists()
+
+
+def test_secrets_that_move_stay_the_same(place: str, finished: Party) -> None:  # noqa: F811
+    folder = folder_of(finished)
+    before = secrets_of(folder)
+    move_secrets(folder, place)
+    assert not set(before) & set(secrets_of(folder))
+    site = Site(folder)
+    site._member(finished.proposal.hash)  # its ledger's seals and its data's digest are still those of the seed
+    site.close()
+    move_secrets(folder, "folder")
+    assert secrets_of(folder) == before
+
+
+def test_a_new_seed_closes_old_plans_and_serves_new_ones(finished: Party) -> None:
+    folder = folder_of(finished)
+    seed, *keys = secrets_of(folder)
+    page = site_statement(folder)
+    rotate_seed(folder)
+    new_seed, *same_keys = secrets_of(folder)
+    assert (new_seed != seed, same_keys) == (True, keys)
+    assert seed not in everything(folder)
+    assert site_statement(folder).summary == page.summary
+    site = Site(folder)
+    assert site.spent().epsilon > 0  # what the old plan cost still counts
+    with pytest.raises(PrivacyError, match="is closed"):
+        site._member(finished.proposal.hash)
+    question = pack(TrainRequest(finished.proposal.hash, 0, torch.zeros(DIM)))
+    assert unpack_response(site.answer(question), DIM).code == "failed"
+    site.close()
+
+
+def test_an_unfinished_plan_is_closed_on_request_alone(tmp_path: Path) -> None:
+    made = party(tmp_path, "strategy={name: fedavg, learning_rate: .5}")
+    next(iter(made.federation))
+    for site in made.sites.values():
+        site.close()
+    folder = folder_of(made)
+    before = everything(folder)
+    for change in (rotate_seed, seal_site):
+        with pytest.raises(FedprivError, match=r"answered 1 round of \d+ of plan"):
+            change(folder)
+    assert everything(folder) == before
+    rotate_seed(folder, unfinished=True)
+    seal_site(folder)
+
+
+def test_a_sealed_site_has_its_statement_and_answers_no_more(finished: Party) -> None:
+    folder = folder_of(finished)
+    before = secrets_of(folder)
+    spent = Site(folder)
+    epsilon, state = spent.spent(), spent._folder.session_state(finished.proposal)
+    spent.close()
+    assert state.reply
+    page = fedpriv("statement", folder)
+    assert "destroyed" in fedpriv("seal", folder)
+    left = everything(folder)
+    for secret in before:
+        assert secret not in left
+    assert state.reply not in left
+    sealed_page = fedpriv("statement", folder)
+    assert str(epsilon) in page
+    assert str(epsilon) in sealed_page
+    assert "secrets were destroyed" in sealed_page
+    with pytest.raises(FedprivError, match="is sealed: its secrets were destroyed"):
+        Site(folder)
+    assert "is sealed already" in refused("seal", folder)
+
+
+def test_a_seal_that_was_cut_off_is_finished_by_another(memory_keyring: MemoryKeyring, finished: Party) -> None:  # noqa: F811
+    folder = folder_of(finished)
+    move_secrets(folder, "keyring")
+    copy = Path(shutil.copytree(folder, finished.folder / "copy"))
+    seal_site(folder)
+    assert not memory_keyring.entries
+    # the copy is as if the machine had stopped after the plans were closed and the first key was gone
+    (copy / "runs" / finished.proposal.hash / "closed").touch()
+    (copy / "secret_seed").write_text("destroyed")
+    seal_site(copy)
+    assert secrets_of(copy) == [b"destroyed"] * 3
