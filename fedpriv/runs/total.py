@@ -37,6 +37,7 @@ def total(results: Sequence[Result], *, delta: float | None = None, accountant: 
             result.charged,
             len(result.spent.per_client),
             not_covered=result.spent.not_covered,
+            float64_noise=result.spent.float64_noise,
             noise=result.noise or None,
         )
         for number, result in enumerate(results, start=1)
