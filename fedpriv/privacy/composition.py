@@ -19,6 +19,7 @@ from fedpriv.privacy.accounting.epochs import costs_of
 from fedpriv.privacy.accounting.events import History, PrivacyCost, histories
 from fedpriv.privacy.accounting.groups import of_group
 from fedpriv.privacy.accounting.spent import PrivacySpent
+from fedpriv.privacy.float64_noise import float64_noise
 from fedpriv.privacy.record import PerClient, Record, Relation, Unit
 
 _MOST_SIZES = 1000  # up to so many clients, each gets a group of its own size; beyond, all get the largest
@@ -36,6 +37,7 @@ class RunCost:
         sizes: Public number of examples of each client; None if it is not known.
         not_covered: Further facts that the run revealed and that epsilon does not count.
         noise: Text that is the same for runs that drew the same noise; None if that is not known.
+        float64_noise: Noise that is added in float64, as far as the records do not show it.
     """
 
     name: str
@@ -45,6 +47,7 @@ class RunCost:
     sizes: tuple[int, ...] | None = None
     not_covered: tuple[str, ...] = ()
     noise: str | None = field(default=None, repr=False)
+    float64_noise: tuple[str, ...] = ()
 
     @property
     def kinds(self) -> set[tuple[Unit, Relation, str]]:
@@ -151,6 +154,7 @@ def compose(runs: Sequence[RunCost], delta: float, accountant: str | None = None
         for record in run.records
         if record.mechanism == "none" or record.non_private is not None
     )
+    added_in_float64 = [kind for run in runs for kind in (*float64_noise(run.records), *run.float64_noise)]
     return PrivacySpent(
         epsilon,
         delta,
@@ -161,6 +165,7 @@ def compose(runs: Sequence[RunCost], delta: float, accountant: str | None = None
         tuple(per_client),
         tuple(dict.fromkeys(reasons)),
         tuple(dict.fromkeys(fact for run in runs for fact in run.not_covered)),
+        tuple(dict.fromkeys(added_in_float64)),
     )
 
 

@@ -37,7 +37,7 @@ class Account:
         """Returns what `fedpriv account --json` prints."""
         spent = self.spent
         epsilon = strict_json.epsilon
-        facts = ("delta", "unit", "relation", "trust", "accountant", "non_private", "not_covered")
+        facts = ("delta", "unit", "relation", "trust", "accountant", "non_private", "not_covered", "float64_noise")
         return strict_json.plain(
             {
                 "epsilon": epsilon(spent.epsilon),

@@ -129,7 +129,7 @@ def statement_of(runs: Sequence[Run], spendings: Sequence[RunCost], account: Acc
     cells = list(account.cells)
     if alone:
         cells = [_for_one_holder(cell) for cell in cells if _concerns_one(cell, spent)]
-    assumed = [wording.ASSUMED]
+    assumed = [wording.ASSUMED, *wording.rounding(spent)]
     if any(run.files.ledger.header.extended is not None for run in runs):
         assumed.append(wording.EXTENDED)
     return Statement(

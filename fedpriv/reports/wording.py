@@ -37,8 +37,7 @@ def public(tests: str = TESTS) -> str:
 PERSON = "If one person has several records, the column of the group holds for that person, not that of one."
 ASSUMED = (
     "Assumed, and not checked here: each data holder bounds and noises its answers as the code says, settings were "
-    "not chosen by trying them on these data, and nobody else reads a data holder's machine. Noise on devices other "
-    "than processors, of pairs and over time is counted as if its numbers were real; other noise is rounded as such."
+    "not chosen by trying them on these data, and nobody else reads a data holder's machine."
 )
 EXTENDED = (
     "A run that extends an earlier one counts its releases, too. Assumed: the answers of the earlier run did not "
@@ -53,6 +52,21 @@ _THOUGHT = {
     "replace_one": "thought two values of it equally likely can become {} sure of one",
     "add_remove": "thought it as likely to be among the data as not can become {} sure of either",
 }
+
+
+def rounding(spent: PrivacySpent) -> tuple[str, ...]:
+    """Returns sentences on how noise is rounded, and what of it is not proved; none without a finite epsilon."""
+    if math.isinf(spent.epsilon):
+        return ()
+    if not spent.float64_noise:
+        return (
+            "Noise that a processor drew is rounded as real numbers are, so that its price is proved for its bits.",
+        )
+    kinds = " and ".join(spent.float64_noise)
+    return (
+        f"Not proved: that the lowest bits of {kinds}, which is added in float64 and then rounded to a grid, show "
+        "nothing about the data. Its price is that of real numbers.",
+    )
 
 
 def sentence(subject: str, spent: PrivacySpent) -> str:

@@ -201,6 +201,7 @@ class Result:
             "per_client_epsilon": [strict_json.epsilon(epsilon) for epsilon in self.spent.per_client],
             "non_private": list(self.spent.non_private),
             "not_covered": list(self.spent.not_covered),
+            "float64_noise": list(self.spent.float64_noise),
             "noise_multiplier": self.noise_multiplier,
             "gradient_evaluations": self.gradient_evaluations,
             "optimality_gap": self.optimality_gap,

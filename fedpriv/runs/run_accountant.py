@@ -32,15 +32,23 @@ class RunAccountant:
         plan: The releases that were planned.
         attempt: Label of the noise that the run draws now.
         not_covered: What the run reveals about the data that epsilon does not count.
+        float64_noise: Noise that is added in float64, as far as the records do not show it.
 
     Attributes:
         guard: The privacy filter: admits the releases of the plan, as far as the target epsilon allows. In a run
             without privacy it admits and counts everything.
     """
 
-    def __init__(self, plan: Plan, attempt: int = 0, not_covered: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        attempt: int = 0,
+        not_covered: tuple[str, ...] = (),
+        float64_noise: tuple[str, ...] = (),
+    ) -> None:
         self._plan = plan
         self._not_covered = not_covered
+        self._float64_noise = float64_noise
         self._accountant = self._reported = self._new_accountant()
         self.guard: PrivacyFilter = self._accountant
         if plan.privacy.private:
@@ -94,7 +102,7 @@ class RunAccountant:
         """Returns a tight upper bound on what has been spent so far."""
         count = len(self._ledger.records)
         if self._spent is None or self._spent[0] != count:
-            self._spent = count, self._accountant.spent()
+            self._spent = count, self._with_float64_noise(self._accountant.spent())
         return self._spent[1]
 
     def charged_at_end(self, ended: Ended, finished: int) -> PrivacySpent:
@@ -108,7 +116,11 @@ class RunAccountant:
         if len(charged) == len(self._ledger.records):
             return replace(self.spent(), not_covered=self._not_covered)
         spent = account(charged, plan.n_clients, plan.privacy.delta).at_most(plan.privacy.epsilon)
-        return replace(spent, not_covered=self._not_covered)
+        return replace(self._with_float64_noise(spent), not_covered=self._not_covered)
+
+    def _with_float64_noise(self, spent: PrivacySpent) -> PrivacySpent:
+        """Returns the price with the float64 noise of this run, which its records do not show."""
+        return replace(spent, float64_noise=(*spent.float64_noise, *self._float64_noise))
 
     def records(self, ended: Ended, finished: int) -> tuple[Record, ...]:
         """Returns the releases that `charged_at_end` counts."""

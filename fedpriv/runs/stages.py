@@ -56,6 +56,7 @@ from fedpriv.planning.arguments import check_measuring
 from fedpriv.planning.compute import Compute
 from fedpriv.planning.plan import Plan, make_plan, with_neighbours
 from fedpriv.planning.privacy_warnings import privacy_warnings
+from fedpriv.privacy.float64_noise import float64_noise_of_run
 from fedpriv.privacy.ledger import FollowerLedger, Ledger
 from fedpriv.privacy.settings import Privacy
 from fedpriv.runs.budget_reservation import BudgetReservation
@@ -602,7 +603,8 @@ def open_release_path(
         LedgerError: the ledger in the folder belongs to another run or is damaged, or a new one cannot be written.
     """
     randomness = run.identity.randomness
-    accountant = RunAccountant(plan, randomness.attempt, reveals)
+    added_in_float64 = float64_noise_of_run(plan.privacy, experiment.device)
+    accountant = RunAccountant(plan, randomness.attempt, reveals, added_in_float64)
     ledger = _open_ledger(accountant, run, plan, reservation, mesh)
     backend = make_backend(data.backend, data.population, data.population.chunk, experiment.compute.precision)
     sums = ClippedSums(in_threads(backend), len(data.population), experiment.device, mesh.examples)

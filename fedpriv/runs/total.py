@@ -53,5 +53,6 @@ def _cost_of(result: Result | RunCost, number: int) -> RunCost:
         result.charged,
         len(result.spent.per_client),
         not_covered=result.spent.not_covered,
+        float64_noise=result.spent.float64_noise,
         noise=result.noise or None,
     )

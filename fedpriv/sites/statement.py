@@ -114,7 +114,7 @@ def site_statement(folder: Path, *, colluders: int = 1, group: int = 10) -> Stat
             _protected(settings, card, federations, spent),
             against(_cells(federations, card, delta, colluders, group)),
             _released(federations),
-            _assumptions(_min_colluders(federations)),
+            _assumptions(_min_colluders(federations), spent),
             StatementSection("What is not protected?", (_LEARNED, wording.public(), _secrets(folder))),
             _cost(federations, spent, whole, limit),
             _verification(folder, federations),
@@ -296,15 +296,14 @@ def _cost(federations: Sequence[_Federation], spent: PrivacySpent, whole: Privac
     )
 
 
-def _assumptions(colluders: int | None) -> StatementSection:
+def _assumptions(colluders: int | None, spent: PrivacySpent) -> StatementSection:
     if colluders is None:
         others = "any number of them"
     else:
         others = f"{_at_most(colluders)} them"
     text = f"{_OWN_NOISE} Others may tell each other all they know: {others}."
-    return StatementSection(
-        "What does this rest on, and what was simulated?", (text, "Nothing was simulated.", _ROLLBACK, wording.ASSUMED)
-    )
+    sentences = (text, "Nothing was simulated.", _ROLLBACK, wording.ASSUMED, *wording.rounding(spent))
+    return StatementSection("What does this rest on, and what was simulated?", sentences)
 
 
 def _verification(folder: Path, federations: Sequence[_Federation]) -> StatementSection:

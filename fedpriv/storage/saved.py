@@ -95,6 +95,7 @@ class _Result(TypedDict, total=False):
     per_client_epsilon: Required[list[Epsilon]]
     accountant: Required[Text]
     not_covered: Required[list[Text]]
+    float64_noise: Required[list[Text]]
     first_nonfinite: dict[str, Count]
     status: Text | None
     kkt: dict[str, Number | None]

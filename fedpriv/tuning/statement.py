@@ -120,7 +120,9 @@ def _state_visible(search: Search, folder: Path, colluders: int, group: int) -> 
             _protected(search, spendings[0], spent),
             statement.against(cells),
             _released(search, folder, rows, remarks),
-            statement.rests(spendings, spent.accountant, (_assumptions(search), wording.SEARCHED)),
+            statement.rests(
+                spendings, spent.accountant, (_assumptions(search), wording.SEARCHED, *wording.rounding(spent))
+            ),
             statement.not_covered(spent, f"In each trial's folder {statement.SECRET}", _tests(search)),
             _cost(search, last_alone, spent, further_costs, text),
             _verification(folder, [*_ledger_rows(folder, runs), ("runs made by", made_with)]),
@@ -166,7 +168,9 @@ def _state_hidden(search: Search, folder: Path, colluders: int, group: int) -> S
             _protected(search, trial, spent),
             statement.against([*_published_cells(cells, search.price.rests_on)], _SEES),
             _released(search, folder, rows, ()),
-            statement.rests([trial], spent.accountant, (_assumptions(search), wording.SEARCHED)),
+            statement.rests(
+                [trial], spent.accountant, (_assumptions(search), wording.SEARCHED, *wording.rounding(spent))
+            ),
             statement.not_covered(spent, _TO_HIDE, _tests(search)),
             _cost(search, search.price.one_trial, spent, further_costs, text),
             _verification(folder, [*_published_file_rows(folder / BEST), ("trials made by", made_with)]),

@@ -20,6 +20,7 @@ DONE: dict[str, Any] = {
     "per_client_epsilon": [1.0],
     "accountant": "rdp",
     "not_covered": [],
+    "float64_noise": [],
 }
 SETTINGS: dict[str, Any] = {
     "data": {"name": "digits"},

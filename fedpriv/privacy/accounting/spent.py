@@ -31,6 +31,8 @@ class PrivacySpent:
         per_client: Epsilon of each client.
         non_private: Why epsilon is infinite; empty when it is finite.
         not_covered: Further facts about the data that were revealed and that epsilon does not count.
+        float64_noise: Noise that is added in float64 and then rounded, in words: the price is that of real numbers
+            (`fedpriv.privacy.float64_noise`). Empty if all noise is rounded as real numbers are.
     """
 
     epsilon: float
@@ -42,6 +44,7 @@ class PrivacySpent:
     per_client: tuple[float, ...]
     non_private: tuple[str, ...]
     not_covered: tuple[str, ...] = ()
+    float64_noise: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Returns epsilon and its conditions as text. Epsilon is rounded up, never down."""
@@ -54,9 +57,13 @@ class PrivacySpent:
             not_covered = f"; not covered: {', '.join(self.not_covered)}"
         else:
             not_covered = ""
+        if self.float64_noise and math.isfinite(self.epsilon):
+            rounding = ", rounding=float64"
+        else:
+            rounding = ""
         return (
             f"epsilon={value} (delta={_plain(self.delta)}, unit={self.unit}, relation={self.relation}, "
-            f"trust={self.trust}, accountant={self.accountant}{not_covered})"
+            f"trust={self.trust}, accountant={self.accountant}{rounding}{not_covered})"
         )
 
     def at_most(self, limit: float | None) -> PrivacySpent:

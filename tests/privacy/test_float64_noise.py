@@ -1,0 +1,110 @@
+"""Noise that is added in float64 has a price of real numbers: the epsilon line says so, and says it of no other."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from commands import fedpriv as command
+from commands import trained
+from privacy_worlds import blank, clients_of
+
+import fedpriv as fp
+from fedpriv.privacy import mechanisms
+from fedpriv.privacy.composition import RunCost, compose
+from fedpriv.privacy.float64_noise import float64_noise_of_run
+from fedpriv.privacy.mechanisms import Gaussian
+from fedpriv.runs.total import total
+
+LAPLACE: dict[str, Any] = {"mechanism": fp.Laplace(), "clip": fp.Clip(1.0, "l1")}
+
+
+@dataclass(frozen=True)
+class OwnGaussian(Gaussian):
+    """A user's own: it could draw anything."""
+
+
+RUNS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "gaussian": ({}, ()),
+    "laplace": (LAPLACE, ()),
+    "poisson": ({"sampling": fp.Poisson(0.5)}, ()),
+    "central": ({"trust": fp.Central()}, ()),
+    "secure aggregation": ({"trust": fp.SecureAggregation(2)}, ()),
+    "secure aggregation, laplace": (
+        {**LAPLACE, "trust": fp.SecureAggregation(2)},
+        ("sums of Laplace noise",),
+    ),
+    "pairs": ({"trust": fp.Pairwise(1, 2.0)}, ("simulated noise of pairs",)),
+    "over time": ({"noise": fp.BSR(2), "sampling": fp.Cyclic(2)}, ("noise over time",)),
+    "pairs over time": (
+        {"trust": fp.Pairwise(1, 2.0), "noise": fp.BSR(2), "sampling": fp.Cyclic(2)},
+        ("noise over time", "simulated noise of pairs"),
+    ),
+    "own mechanism": ({"mechanism": OwnGaussian()}, ("noise of an own mechanism",)),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_line_says_what_the_code_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every release is watched: it is rounded as a real number, noise of pairs included, or the line says float64."""
+    settings, kinds = RUNS[name]
+    exact = list[bool]()
+    decide = mechanisms.is_rounded_exactly
+
+    def watched(*arguments: Any) -> bool:
+        exact.append(decide(*arguments))
+        return exact[-1]
+
+    monkeypatch.setattr(mechanisms, "is_rounded_exactly", watched)
+    privacy = fp.Privacy(epsilon=3.0, **settings)
+    result = fp.train(clients_of(blank((6, 6, 6))), fp.fedavg(0.1), privacy, rounds=2, seed=0)
+    assert len(exact) >= 2
+    assert result.spent.float64_noise == kinds
+    if kinds != ("simulated noise of pairs",):  # whose own noise is exact, and is added to theirs
+        assert all(exact) == (not kinds)
+    line = str(result.spent)
+    assert line.endswith(", rounding=float64)") == bool(kinds)
+    assert str(total([result])).endswith(", rounding=float64)") == bool(kinds)
+
+
+def test_runs_together_say_what_any_of_them_says() -> None:
+    exact, over_time = (
+        fp.train(clients_of(blank((6, 6))), fp.fedavg(0.1), fp.Privacy(epsilon=1.0, **settings), rounds=2, seed=seed)
+        for seed, settings in enumerate(({}, RUNS["over time"][0]))
+    )
+    assert total([exact, over_time]).float64_noise == ("noise over time",)
+    assert total([exact]).float64_noise == ()
+
+
+def test_a_device_is_known_to_the_run_alone() -> None:
+    for kind in ("cuda", "mps"):
+        assert float64_noise_of_run(fp.Privacy(epsilon=1.0), torch.device(kind)) == (f"noise on a device ({kind})",)
+    assert float64_noise_of_run(fp.Privacy(epsilon=1.0), torch.device("cpu")) == ()
+    assert float64_noise_of_run(fp.Privacy(at="none"), torch.device("cuda")) == ()
+    on_device = RunCost("run", [], 1, float64_noise=("noise on a device (cuda)",))
+    assert compose([on_device], 1e-5).float64_noise == ("noise on a device (cuda)",)
+
+
+def test_a_run_without_privacy_has_no_rounding_to_speak_of() -> None:
+    result = fp.train(clients_of(blank((6, 6))), fp.fedavg(0.1), fp.Privacy(at="none"), rounds=1)
+    assert result.spent.float64_noise == ()
+    assert "rounding" not in str(result.spent)
+
+
+def test_the_commands_and_the_statement_say_it(tmp_path: Any) -> None:
+    pairs = trained(tmp_path / "pairs", "privacy.trust={pairwise: {colluders: 1, ratio: 2}}", "rounds=2")
+    exact = trained(tmp_path / "exact", "rounds=2")
+    assert json.loads((pairs / "result.json").read_text())["float64_noise"] == ["simulated noise of pairs"]
+    assert json.loads((exact / "result.json").read_text())["float64_noise"] == []
+    for words in (("show",), ("account",)):
+        assert ", rounding=float64)" in command(*words, str(pairs)).stdout.replace("\n", "")
+        assert "rounding=float64" not in command(*words, str(exact)).stdout.replace("\n", "")
+    page = command("statement", str(pairs)).stdout
+    assert "Not proved: that the lowest bits of simulated noise of pairs, which is added in float64" in page
+    assert "Not proved" not in command("statement", str(exact)).stdout
+    # the run may not be finished: the ledger alone says it, too
+    (pairs / "result.json").unlink()
+    assert ", rounding=float64)" in command("show", str(pairs)).stdout.replace("\n", "")
