@@ -18,6 +18,7 @@ from .clients.counting import count_examples
 from .clients.lazy import lazy_clients
 from .data.augmentation import Affine, Augmentation, Crop, Flip
 from .errors import BudgetExhausted, ConfigError, DataError, FedprivError, LedgerError, PrivacyError
+from .evaluation.binary import Auc, Brier, CalibrationError, Sensitivity, Specificity, binary_metrics
 from .evaluation.early_stopping import Stop
 from .evaluation.regression import Mae, Rmse
 from .models.constraints import ClassLossAtMost, Function, GroupLossGap, LinearEquality, LossAtMost, class_loss
@@ -82,13 +83,16 @@ __all__ = [
     "Affine",
     "Allocation",
     "AnchorBudget",
+    "Auc",
     "Augmentation",
     "Averaged",
     "BallSet",
     "Banded",
     "BoxSet",
+    "Brier",
     "Budget",
     "BudgetExhausted",
+    "CalibrationError",
     "Central",
     "ClassLossAtMost",
     "Client",
@@ -147,7 +151,9 @@ __all__ = [
     "Rmse",
     "RoundReport",
     "SecureAggregation",
+    "Sensitivity",
     "Sgd",
+    "Specificity",
     "Star",
     "Statistics",
     "StepSize",
@@ -161,6 +167,7 @@ __all__ = [
     "accelerated_mirror_descent",
     "adaptive_clipping",
     "allow_plugins",
+    "binary_metrics",
     "class_loss",
     "count_examples",
     "decentralized_sgd",

@@ -12,6 +12,7 @@ from fedpriv.clients.layout import Layout
 from fedpriv.clients.public_info import PublicDataInfo
 from fedpriv.config.schema import Config, LogSection
 from fedpriv.errors import ConfigError
+from fedpriv.evaluation.binary import BINARY
 from fedpriv.evaluation.client_tests import reported_names
 from fedpriv.evaluation.custom_metrics import CustomMetric, MetricSet
 from fedpriv.evaluation.evaluator import Evaluator
@@ -40,8 +41,14 @@ def _metric(name: str, reference: str, n_classes: int | None, scale: float) -> C
             fix = "is for targets that are numbers, and the data have classes: leave it out"
             raise ConfigError(field, reference, fix)
         return ERRORS[reference](scale)
+    if reference in BINARY:
+        if n_classes != 2:
+            fix = "is for data with two classes: leave it out"
+            raise ConfigError(field, reference, fix)
+        return BINARY[reference]()
     if ":" not in reference:
-        raise ConfigError(field, reference, f"choose {' or '.join(map(repr, ERRORS))}, or write 'package.module:name'")
+        names = ", ".join((*ERRORS, *BINARY))
+        raise ConfigError(field, reference, f"choose one of {names}, or write 'package.module:name'")
     return plugins.resolve_object(reference, field=field)
 
 

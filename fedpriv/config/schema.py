@@ -182,7 +182,8 @@ class LogSection(_REPORTING_OPTIONS):
     for experiments on public data only.
     `stop` ends a run when a test metric no longer improves; the whole plan is then charged. `metrics` gives further
     ones by name, each a `package.module:name` of a function of outputs and targets; or, where targets are numbers,
-    `rmse` or `mae`, in the units of the data's own column. `client_tests` also tests each client's model on the test
+    `rmse` or `mae`, in the units of the data's own column; where there are two classes, `auc`, `sensitivity`,
+    `specificity`, `brier` or `calibration_error`. `client_tests` also tests each client's model on the test
     examples of its own writers (femnist), and reports the spread over clients. `test: false` is for test data that are
     private: nothing is computed on them (`fedpriv tune --score-noise` tells a noised score).
     """

@@ -25,7 +25,7 @@ REFUSED = {
     r"log\.stop\.metric = 'acuracy': is no metric .* there are: test_loss, test_accuracy": ["log.stop.metric=acuracy"],
     r"log\.stop\.metric = 'client_test_loss_min'": ["log.stop.metric=client_test_loss_min"],
     r"log\.metrics\.error = 'rmse': is for targets that are numbers": ["log.metrics.error=rmse"],
-    r"log\.metrics\.error = 'rsme': choose 'rmse' or 'mae', or write": ["log.metrics.error=rsme"],
+    r"log\.metrics\.error = 'rsme': choose one of rmse, mae, auc": ["log.metrics.error=rsme"],
     r"log\.metrics = 'accuracy': is a metric of fedpriv's": ["log.metrics.accuracy=math:hypot"],
     r"log\.stop\.better = None: say which way far is better": [
         "log={metrics: {far: 'torch.nn.functional:cross_entropy'}, stop: {metric: far}}"

@@ -1,0 +1,183 @@
+"""Metrics of yes-or-no answers on public test data, for one or for several labels.
+
+With the confusion table of true and false positives and negatives at a threshold of the probability:
+
+    sensitivity = TP / (TP + FN)        specificity = TN / (TN + FP)
+    AUC = P(score of a yes > score of a no)                        (Hanley and McNeil 1982)
+    Brier score = mean (p - y)^2                                   (Brier 1950)
+    calibration error = sum over bins of share * |mean p - mean y| (Naeini, Cooper, Hauskrecht 2015), 10 bins
+
+They have no noise: test data are public. They cost no epsilon.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedpriv.settings.checks import Count, Ratio, checked
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class _OfAnswers:
+    """A metric of probabilities and truth, averaged over labels.
+
+    Args:
+        probabilities: Whether outputs are probabilities, as for `BCELoss`; by default they are scores (logits). Of
+            outputs `[n, 2]` with targets `[n]` the scores are those of two classes.
+    """
+
+    probabilities: bool = False
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> float:
+        """Computes it of outputs `[n]`, `[n, 1]` or `[n, k]`, and targets 0 or 1; NaN where it has no meaning."""
+        chances, truth = _columns(outputs, targets, probabilities=self.probabilities)
+        if not np.isfinite(chances).all():
+            return math.nan
+        values = [self.of_label(chances[:, label], truth[:, label]) for label in range(chances.shape[1])]
+        known = [value for value in values if not math.isnan(value)]
+        if not known:
+            return math.nan
+        return math.fsum(known) / len(known)
+
+    def of_label(self, chances: Floats, truth: Flags) -> float:
+        """Computes it for one label, from probabilities `[n]` and truth `[n]`; NaN where it has no meaning."""
+        raise NotImplementedError
+
+
+@checked("metrics")
+@dataclass(frozen=True)
+class Auc(_OfAnswers):
+    """Area under the ROC curve: the probability that a yes has a higher score than a no."""
+
+    def of_label(self, chances: Floats, truth: Flags) -> float:
+        """See `Auc`; NaN if all or none are a yes."""
+        from sklearn.metrics import roc_auc_score  # slow to import
+
+        if truth.all() or not truth.any():
+            return math.nan
+        return float(roc_auc_score(truth, chances))
+
+
+@checked("metrics")
+@dataclass(frozen=True)
+class Sensitivity(_OfAnswers):
+    """Fraction of the yes that are recognised (true positive rate, recall).
+
+    Args:
+        probabilities: Whether outputs are probabilities.
+        threshold: Smallest probability that counts as a yes.
+    """
+
+    threshold: Ratio = 0.5
+
+    def of_label(self, chances: Floats, truth: Flags) -> float:
+        """See `Sensitivity`; NaN if none is a yes."""
+        return _fraction(chances[truth] >= self.threshold)
+
+
+@checked("metrics")
+@dataclass(frozen=True)
+class Specificity(_OfAnswers):
+    """Fraction of the no that are recognised (true negative rate); arguments as of `Sensitivity`."""
+
+    threshold: Ratio = 0.5
+
+    def of_label(self, chances: Floats, truth: Flags) -> float:
+        """See `Specificity`; NaN if none is a no."""
+        return _fraction(chances[~truth] < self.threshold)
+
+
+@checked("metrics")
+@dataclass(frozen=True)
+class Brier(_OfAnswers):
+    """Mean squared difference of probability and truth; 0.25 is a guess."""
+
+    def of_label(self, chances: Floats, truth: Flags) -> float:
+        """See `Brier`."""
+        return float(np.square(chances - truth).mean())
+
+
+@checked("metrics")
+@dataclass(frozen=True)
+class CalibrationError(_OfAnswers):
+    """Expected calibration error: how far probabilities are from frequencies, averaged over bins of equal width.
+
+    Args:
+        probabilities: Whether outputs are probabilities.
+        bins: Number of bins.
+    """
+
+    bins: Count = 10
+
+    def of_label(self, chances: Floats, truth: Flags) -> float:
+        """See `CalibrationError`."""
+        bins = np.minimum((chances * self.bins).astype(int), self.bins - 1)
+        excess = np.bincount(bins, chances - truth, self.bins)
+        return float(np.abs(excess).sum() / len(chances))
+
+
+BINARY: dict[str, Callable[[], _OfAnswers]] = {
+    "auc": Auc,
+    "sensitivity": Sensitivity,
+    "specificity": Specificity,
+    "brier": Brier,
+    "calibration_error": CalibrationError,
+}
+"""By the name that configurations have for them."""
+
+
+@checked("binary_metrics")
+def binary_metrics(*, probabilities: bool = False, threshold: Ratio = 0.5) -> dict[str, _OfAnswers]:
+    """Returns the metrics of yes-or-no answers by name, for `train(..., metrics=fedpriv.binary_metrics())`.
+
+    Args:
+        probabilities: Whether outputs are probabilities, as for `BCELoss`; by default they are scores (logits).
+        threshold: Smallest probability that counts as a yes, for sensitivity and specificity.
+    """
+    return {
+        "auc": Auc(probabilities),
+        "sensitivity": Sensitivity(probabilities, threshold),
+        "specificity": Specificity(probabilities, threshold),
+        "brier": Brier(probabilities),
+        "calibration_error": CalibrationError(probabilities),
+    }
+
+
+def _columns(outputs: Tensor, targets: Tensor, *, probabilities: bool) -> tuple[Floats, Flags]:
+    """Returns probabilities and truth with a column for each label, `[n, labels]`.
+
+    Raises:
+        ValueError: the shapes do not fit, or a target is neither 0 nor 1.
+    """
+    scores = outputs.double()
+    if scores.ndim == 2 and scores.shape[1] == 2 and targets.ndim == 1:
+        # of two classes: the chance of the second
+        if probabilities:
+            scores = scores[:, 1]
+        else:
+            scores = scores[:, 1] - scores[:, 0]
+    if scores.numel() != targets.numel():
+        shapes = f"outputs of shape {tuple(outputs.shape)} for targets of shape {tuple(targets.shape)}"
+        raise ValueError(f"{shapes}: give one score a label, or two classes")
+    if not ((targets == 0) | (targets == 1)).all():
+        raise ValueError("a target is neither 0 nor 1: these metrics are for yes-or-no answers")
+    if not probabilities:
+        scores = torch.sigmoid(scores)
+    n = len(targets)
+    return scores.reshape(n, -1).cpu().numpy(), targets.reshape(n, -1).cpu().numpy() > 0.5
+
+
+def _fraction(flags: Flags) -> float:
+    if len(flags) == 0:
+        return math.nan
+    return float(flags.mean())
