@@ -7,9 +7,12 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
+from fedpriv.clients.public_info import PublicDataInfo
+from fedpriv.config import Config
 from fedpriv.config.base import Section
 from fedpriv.errors import ConfigError
 from fedpriv.settings.checks import Count, Positive
+from fedpriv.sites.model_size import check_model_size
 from fedpriv.sites.resolved_plan import ResolvedPlan
 
 
@@ -33,7 +36,8 @@ class SitePolicy(Section):
         algorithms: Names of the strategies that a plan may have.
         models: Names of the models that a plan may have.
         constraints: Names of the constraints, whose values on the site's data a plan may ask for.
-        max_parameters: Largest number of values that a round sends to or from the site.
+        max_parameters: Largest number of parameters of a model, frozen ones included, and of values that a round sends
+            to or from the site.
         max_rounds: Largest number of rounds.
         max_epsilon: The most that a plan may cost.
         min_noise_multiplier: The least noise that a plan may have, as its settings state it.
@@ -52,13 +56,16 @@ class SitePolicy(Section):
     proposers: tuple[str, ...] = ()
     hours: tuple[Window, ...] | None = None
 
-    def check(self, terms: ResolvedPlan) -> None:
-        """Checks a plan before it is accepted.
+    def check_settings(self, config: Config, outline: PublicDataInfo) -> None:
+        """Checks what a plan's settings say, before anything is made of them; takes no memory for the model.
+
+        Args:
+            config: The settings.
+            outline: Public facts about the data of all sites.
 
         Raises:
             ConfigError: the policy does not allow it; the error names the field of the policy.
         """
-        config = terms.config
         names = {
             "algorithms": [config.strategy.name],
             "models": [config.model.name],
@@ -69,19 +76,28 @@ class SitePolicy(Section):
             for value in values:
                 if allowed is not None and value not in allowed:
                     raise ConfigError(f"policy.{field}", value, f"the owner allows only {', '.join(allowed) or 'none'}")
-        largest = {
-            "max_parameters": max(terms.widths),
-            "max_rounds": terms.rounds,
-            "max_epsilon": terms.plan.spent().epsilon,
-        }
-        for field, value in largest.items():
-            limit = getattr(self, field)
-            if limit is not None and value > limit:
-                raise ConfigError(f"policy.{field}", f"{value:g}", f"the owner allows at most {limit:g}")
+        self._check_largest("max_rounds", config.rounds)
+        if self.max_parameters is not None:
+            why = "the owner allows at most"
+            check_model_size(config, outline, self.max_parameters, "policy.max_parameters", why)
+
+    def check(self, terms: ResolvedPlan) -> None:
+        """Checks a plan before it is accepted.
+
+        Raises:
+            ConfigError: the policy does not allow it; the error names the field of the policy.
+        """
+        self._check_largest("max_parameters", max(terms.widths))
+        self._check_largest("max_epsilon", terms.plan.spent().epsilon)
         least = self.min_noise_multiplier
         noise = terms.plan.privacy.noise_multiplier
         if least is not None and (noise is None or noise < least):
             raise ConfigError("policy.min_noise_multiplier", noise, f"the owner wants at least {least:g}")
+
+    def _check_largest(self, field: str, value: float) -> None:
+        limit = getattr(self, field)
+        if limit is not None and value > limit:
+            raise ConfigError(f"policy.{field}", f"{value:g}", f"the owner allows at most {limit:g}")
 
     def is_open(self, now: datetime | None = None) -> bool:
         """Returns whether questions are answered now, or at another moment with a time zone."""

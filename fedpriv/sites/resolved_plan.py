@@ -25,6 +25,7 @@ from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.streams import Randomness
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan, promise
+from fedpriv.sites.model_size import check_model_size, largest_in_memory
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.state import Leaf, shared_leaves
 
@@ -64,9 +65,12 @@ class ResolvedPlan:
         """Resolves a plan.
 
         Raises:
-            ConfigError: settings do not fit each other.
+            ConfigError: settings do not fit each other, or the model does not fit into memory.
         """
         config = proposal.config()
+        limit = largest_in_memory()
+        if limit is not None:
+            check_model_size(config, proposal.outline, limit, "plan.model", "this machine's memory holds at most")
         cards = proposal.cards
         network = config.network.build(len(cards))
         privacy = with_key_agreement(promise(config, cards))

@@ -203,6 +203,7 @@ class Site:
         card = proposal.cards[site_number(self._folder, proposal)]
         if card != self.card:
             raise ConfigError("plan.sites", card.name, "the plan has another card of this site")
+        self.settings.policy.check_settings(proposal.config(), proposal.outline)
         terms = ResolvedPlan.of(proposal)
         stated = terms.plan.privacy.epsilon
         actual = terms.plan.spent().epsilon
