@@ -15,6 +15,8 @@ RUNS = {
         *("--parts", "0.5", "--canaries", "30", "--runs", "5", "--rounds", "1"),
         *("--repeats", "2", "--pool", "10", "--markdown", "OUT/power.md"),
     ],
+    "audit/lower_bounds.py": ["--canaries", "40", "--many", "8", "--each", "10", "--markdown", "OUT/bounds.md"],
+    "audit/side_channels.py": ["--rounds", "25", "--permutations", "2", "--markdown", "OUT/channels.md"],
     "speed/accounting.py": ["--rounds", "20", "--planned", "5"],
     "speed/anatomy.py": ["--smoke", "--only", "softmax", "--markdown", "OUT/anatomy.md"],
     "speed/table.py": ["--smoke", "--markdown", "OUT/table.md"],

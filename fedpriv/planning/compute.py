@@ -44,6 +44,8 @@ class Compute:
         timeout: Seconds after which a process that waits for another one gives up.
         state: Where what clients keep between rounds is kept: in `"memory"`, or on `"disk"`, of which a round reads and
             writes the rows of its cohort only. The numbers are the same.
+        pace: Seconds. A round ends a whole multiple of them after it began, so that its time does not tell how large
+            secret batches and cohorts were: more than any round takes. None does not wait.
 
     Raises:
         ConfigError: an argument is none of these.
@@ -58,6 +60,7 @@ class Compute:
     timeout: Positive = 600.0
     state: StateName = "memory"
     precision: PrecisionName = "full"
+    pace: Positive | None = None
 
     def __post_init__(self) -> None:
         kind, colon, index = self.device.lower().partition(":")

@@ -67,7 +67,7 @@ def from_opacus(accountant: object, name: str, *, poisson_sampling: bool) -> Run
     ]
     # the same history under the same name is the same training: a budget takes it once
     noise_name = hashlib.blake2b(repr(("opacus", name, history)).encode(), digest_size=16).hexdigest()
-    return RunCost(name, records, n_clients=1, noise=f"opacus:{noise_name}")
+    return RunCost(name, records, n_clients=1, float64_noise=("noise of Opacus",), noise=f"opacus:{noise_name}")
 
 
 @checked("to_opacus")

@@ -35,6 +35,7 @@ from fedpriv.runs.options import TrainingOptions, initialised_by
 from fedpriv.runs.results import Result, RoundReport, software
 from fedpriv.runs.run_directory import RunDirectory
 from fedpriv.settings.checks import checked
+from fedpriv.settings.pace import wait_for_pace
 from fedpriv.storage import strict_json
 from fedpriv.storage.folder import RunFolder
 
@@ -60,6 +61,7 @@ class Training:
             self._directory = RunDirectory(
                 options.folder if mesh.is_main else None, options.checkpoint_every, options.secrets
             )
+            self._pace = compute.pace
             run = stages.open_run(experiment, options, self._directory, mesh)
             self.plan = stages.plan_run(experiment, run, options, mesh)
             reveals = stages.not_covered(experiment.privacy, options.optimum)
@@ -140,6 +142,7 @@ class Training:
         if monitor.is_over:
             raise FedprivError("this run is over; make a new Training with fresh clients for another one")
         start = time.monotonic() - self._seconds
+        began = time.monotonic()
         rounds = run_rounds(
             self.strategy,
             self.oracle,
@@ -156,6 +159,7 @@ class Training:
                 self.progress = result.progress
                 self._check_constants()
                 report = self._report_round()
+                wait_for_pace(began, self._pace)
                 self._seconds = time.monotonic() - start
                 yield report
                 # after the yield: a sink has then written every round that a checkpoint counts as done
@@ -164,6 +168,7 @@ class Training:
                 if monitor.stops:
                     break
                 self._directory.check()  # while a report was read another one may have taken the folder
+                began = time.monotonic()
         self._check_constants()
         mesh.world.broadcast(self._sync)
         monitor.is_over = True

@@ -43,6 +43,8 @@ class SitePolicy(Section):
         min_noise_multiplier: The least noise that a plan may have, as its settings state it.
         proposers: Certificate names (common names) of servers whose proposals are taken over the wire. Nobody's, if it
             is left out.
+        pace: Seconds. A reply leaves a whole multiple of them after its question came, so that its time does not tell
+            how large a secret batch was. More than any reply takes, and less than the server waits.
         hours: Windows of time (UTC) in which questions are answered, such as `20:00-06:00`.
     """
 
@@ -54,6 +56,7 @@ class SitePolicy(Section):
     max_epsilon: Positive | None = None
     min_noise_multiplier: Positive | None = None
     proposers: tuple[str, ...] = ()
+    pace: Positive | None = None
     hours: tuple[Window, ...] | None = None
 
     def check_settings(self, config: Config, outline: PublicDataInfo) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from fedpriv.privacy.accounting.plan_filter import UnplannedRelease
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.randomness.agreement import AgreedSecrets
 from fedpriv.settings.checks import checked
+from fedpriv.settings.pace import wait_for_pace
 from fedpriv.settings.plugins import refuse_plugins
 from fedpriv.sites import absence_notice
 from fedpriv.sites.absence_notice import AbsenceNotice, InvalidNotice
@@ -261,6 +263,13 @@ class Site:
             question: The bytes that arrived.
             party: Who sent them, as the transport knows it, for the log; empty if it does not.
         """
+        arrived = time.monotonic()
+        reply = self._reply_or_refuse(question, party)
+        wait_for_pace(arrived, self.settings.policy.pace)
+        return reply
+
+    def _reply_or_refuse(self, question: bytes, party: str) -> bytes:
+        """Returns the reply to a question or a proposal; raises nothing."""
         try:
             if is_proposal(question):
                 return self._receive_proposal(question, party).encode()

@@ -9,9 +9,12 @@ import pytest
 import torch
 import yaml
 from sites_in_memory import Party, party
+from standing_clock import Clock
 
 from fedpriv.errors import ConfigError
+from fedpriv.settings import pace
 from fedpriv.sites import Site
+from fedpriv.sites import site as site_module
 from fedpriv.sites.messages import TrainRequest, pack, unpack_response
 from fedpriv.sites.policy import SitePolicy
 
@@ -99,3 +102,19 @@ def test_outside_its_hours_a_site_answers_nothing_and_the_round_is_not_lost(
     assert unpack_response(site.answer(question), DIM).code == "closed"
     monkeypatch.setattr(SitePolicy, "is_open", lambda *_: True)
     assert unpack_response(site.answer(question), DIM).code is None
+
+
+def test_every_reply_leaves_at_the_pace_and_is_what_it_is_without(
+    found: Party, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(pace, "time", clock)
+    monkeypatch.setattr(site_module, "time", clock)
+    site = with_policy(found, pace=2.5)
+    question = pack(TrainRequest(found.proposal.hash, 0, torch.zeros(DIM)))
+    reply = site.answer(question)
+    assert unpack_response(reply, DIM).code is None
+    site.answer(b"no question")
+    assert clock.slept == [2.5, 2.5]  # refusals, too
+    assert with_policy(found).answer(question) == reply
+    assert clock.slept == [2.5, 2.5]

@@ -1,0 +1,20 @@
+"""Waits, so that the time of a result does not tell how long it took to compute.
+
+A result leaves a whole multiple of the pace after its work began: after one pace if it was ready by then, else after
+two, and so on. If every result takes less than the pace, its time says nothing about secret batches and cohorts. One
+that takes longer reveals that it did (Askarov, Zhang and Myers 2010, predictive mitigation with a fixed schedule).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+
+def wait_for_pace(start: float, pace: float | None) -> None:
+    """Waits until a whole multiple of `pace` seconds after `start`, a value of `time.monotonic`; None does not wait."""
+    if pace is None:
+        return
+    turns = max(math.ceil((time.monotonic() - start) / pace), 1)
+    due = start + turns * pace
+    time.sleep(max(due - time.monotonic(), 0.0))
