@@ -123,7 +123,9 @@ def _table(engine: Engine, name: str, columns: Sequence[str], key: str | None) -
             raise ConfigError("data.key", None, f"{name} has no primary key: name a column to sort its rows by")
         check_columns(name, [*columns, *keys], existing)
         table = sqlalchemy.table(table_name, *map(sqlalchemy.column, existing), schema=schema or None)
-        query = sqlalchemy.select(*(table.c[column] for column in columns)).order_by(*(table.c[column] for column in keys))
+        query = sqlalchemy.select(*(table.c[column] for column in columns)).order_by(
+            *(table.c[column] for column in keys)
+        )
         with engine.connect() as connection:
             rows = connection.execute(query).all()
     except ConfigError:
