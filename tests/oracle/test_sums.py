@@ -178,6 +178,26 @@ def test_no_row_is_longer_than_the_bound_at_either_end_of_the_range(norm: str, b
     assert max(lengths) <= 1 + 2.0**-12
 
 
+@pytest.fixture
+def without_subnormal_numbers():
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush subnormal numbers to zero")
+    yield
+    torch.set_flush_denormal(False)
+
+
+@pytest.mark.usefixtures("without_subnormal_numbers")
+@pytest.mark.parametrize("dim", [1000, 3 * 2**12])
+def test_a_row_is_not_taken_for_shorter_where_all_its_squares_underflow(dim: int) -> None:
+    """A thousand entries whose squares are all zero: what each may lose adds up, by the row's length."""
+    row = torch.full((1, dim), 1e-19)
+    assert float(row.square().sum()) == 0
+    wanted = math.sqrt(dim) * 1e-19
+    assert float(Clip(1.0).norms(row)) >= wanted
+    clipped = Clip(wanted / 2).rows(row)[0].double()
+    assert float(clipped.norm()) <= wanted / 2 * (1 + ALLOWED)
+
+
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 def test_norms_of_examples_of_clients_are_their_own(norm: str) -> None:
     """Rows of three pieces, three examples of each of two clients."""
