@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import diags_array, hstack, issparse, sparray, spmatrix
-from scipy.special import expit, softmax
+from scipy.special import expit, ndtri, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags
 from sklearn.utils.extmath import row_norms
@@ -23,19 +24,21 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from fedpriv.clients.client import make_clients
-from fedpriv.errors import ConfigError, DataError
+from fedpriv.errors import ConfigError, DataError, PromiseWarning
 from fedpriv.models import LogisticRegression, Loss, SoftmaxRegression
 from fedpriv.models.losses import PerExampleLoss, cross_entropy, logistic
 from fedpriv.planning.compute import Compute
 from fedpriv.privacy.accounting import gaussian
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.settings import Privacy
+from fedpriv.runs import logistic_intervals
 from fedpriv.runs.train import train
 from fedpriv.strategies.erm import gradient_descent
 from fedpriv.strategies.proximal import L2, Zero
 
 Rows = ArrayLike | spmatrix | sparray
 _CONSTANT = 0.25  # beside rows of norm at most 1: a larger one slows the other columns down, and needs more noise
+_CLIP = 0.4
 _MOST_STEPS = 500
 _GUESSABLE = 2**64
 
@@ -56,7 +59,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             None is the square root of the number of columns, for columns in [-1, 1]. The closer the bound, the better
             the fit; the one-hot columns of one variable count as one column.
         clip_norm: Bound on the l2 norm of one row's gradient, its weight included. Without clipping the norm is at most
-            1.03 (1.46 for 3 classes or more); a smaller bound needs less noise and weakens badly predicted rows.
+            1.03 (1.46 for 3 classes or more); a smaller bound needs less noise and weakens badly predicted rows. None
+            is 0.4; with `intervals` nothing is clipped, since that would bias the coefficients.
         lam: Weight of the l2 regulariser `lam/2 ||w||^2`, where rows have norm at most 1 and the constant feature is
             1/4; 0 is none.
         max_iter: Number of gradient steps; momentum is `1 - 6 / max_iter`. More steps need more noise each. None is
@@ -65,6 +69,9 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         classes: The labels, sorted; None takes those in `y`, which reveals which labels occur: `spent_` says so.
         class_weight: Public positive numbers by label, 1 for those left out. Only their ratios count: they are
             divided by the largest. "balanced" would count private labels and is refused.
+        intervals: Also estimate how far off the coefficients may be, from sampling and from noise together, with a
+            part of the budget (`fedpriv.runs.logistic_intervals`); for two classes, without weights. `coefficients()`
+            and `covariance_` then have them. `max_iter` is then 30 by default.
         random_state: An int repeats the fit, but who knows it can remove the noise (`spent_` says so for ints below
             2^64, which can be guessed); None draws a secret seed.
 
@@ -73,6 +80,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         coef_: `[n_classes, n_features]`, or `[1, n_features]` for the second of two classes; for rows as given (of norm
             at most `data_norm`).
         intercept_: `[n_classes]`, or `[1]`.
+        covariance_: With `intervals`, the covariance of the coefficients and the intercept, which is last,
+            `[n_features + 1, n_features + 1]`; infinite where noise hides it.
         n_features_in_: Number of columns.
         n_iter_: Number of gradient steps.
         spent_: What the fit spent: epsilon with its delta, unit, relation and accountant.
@@ -92,11 +101,12 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         delta: float = 1e-5,
         *,
         data_norm: float | None = None,
-        clip_norm: float = 0.4,
+        clip_norm: float | None = None,
         lam: float = 0.0,
         max_iter: int | None = None,
         classes: ArrayLike | None = None,
         class_weight: Mapping[Any, float] | None = None,
+        intervals: bool = False,
         random_state: int | None = None,
     ) -> None:
         self.epsilon = epsilon
@@ -107,6 +117,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         self.max_iter = max_iter
         self.classes = classes
         self.class_weight = class_weight
+        self.intervals = intervals
         self.random_state = random_state
 
     def __sklearn_tags__(self) -> Tags:
@@ -134,6 +145,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         codes = self._codes(labels)
         weights = self._class_weights()[codes] * _row_weights(sample_weight, len(codes))
         inputs = self._inputs(rows)
+        if self.intervals:
+            return self._fit_with_intervals(inputs, codes, weights)
         targets = np.stack([codes, weights], 1, dtype=np.float64)
         model, loss, smoothness = self._model(inputs.shape[1])
         privacy = self._privacy()
@@ -155,6 +168,33 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         self.n_iter_ = result.rounds
         self.spent_ = replace(result.spent, not_covered=self._not_covered())
         return self
+
+    def coefficients(self, level: float = 0.95) -> list[dict[str, str | float]]:
+        """Returns a row for each coefficient and for the intercept, as `pandas.DataFrame` takes them.
+
+        Each has its name, the coefficient, its standard error, the ends of its confidence interval, and the odds ratio
+        with those of its interval: by how much the odds of the second class grow with one unit of the column. Intervals
+        count sampling and privacy noise together. They assume that the logistic model is right, that no row is longer
+        than `data_norm`, and that there are many rows. They are for one coefficient at a time.
+
+        Args:
+            level: Probability with which an interval covers the coefficient.
+
+        Raises:
+            ConfigError: the model was fitted without `intervals`, or the level is not between 0 and 1.
+        """
+        check_is_fitted(self)
+        if not self.intervals:
+            raise ConfigError("intervals", False, "needs intervals=True, which spends a part of the budget on them")
+        if not 0 < level < 1:
+            raise ConfigError("level", level, "a probability between 0 and 1, e.g. 0.95")
+        names = list(getattr(self, "feature_names_in_", [f"x{index}" for index in range(self.n_features_in_)]))
+        values = [*self.coef_[0].tolist(), float(self.intercept_[0])]
+        errors = np.sqrt(np.diag(self.covariance_)).tolist()
+        return [
+            coefficient_row(str(name), value, error, float(ndtri((1 + level) / 2)))
+            for name, value, error in zip([*names, "intercept"], values, errors, strict=True)
+        ]
 
     def decision_function(self, X: Rows) -> NDArray[np.float64]:
         """Returns scores `[n, n_classes]`, or `[n]` for the second of two classes. Rows are scaled as in `fit`."""
@@ -179,6 +219,44 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             return np.stack([expit(-scores), expit(scores)], 1)
         return softmax(scores, axis=1)
 
+    def _fit_with_intervals(
+        self, inputs: NDArray[np.float64], codes: NDArray[np.int64], weights: NDArray[np.float64]
+    ) -> PrivateLogisticRegression:
+        """Fits coefficients with their covariance; see `logistic_intervals.estimate`."""
+        if len(self.classes_) != 2:
+            raise ConfigError("intervals", True, f"are for two classes, and there are {len(self.classes_)}")
+        if self.class_weight is not None or (weights != 1).any():
+            raise ConfigError("intervals", True, "are for rows of equal weight: leave class_weight, sample_weight out")
+        if self.clip_norm is not None:
+            raise ConfigError("clip_norm", self.clip_norm, "clipping biases coefficients: leave it out with intervals")
+        result = logistic_intervals.estimate(
+            inputs,
+            codes,
+            norm=math.sqrt(1 + _CONSTANT**2),
+            epsilon=self.epsilon,
+            delta=self.delta,
+            lam=self.lam,
+            steps=self.max_iter,
+            seed=self._seed(inputs, codes.astype(np.float64)),
+        )
+        # undo the scaling of rows and of the constant feature
+        units = np.append(np.full(inputs.shape[1] - 1, 1 / self._bound()), _CONSTANT)
+        params = result.params * units
+        self.coef_ = params[None, :-1]
+        self.intercept_ = params[-1:]
+        with np.errstate(invalid="ignore"):
+            self.covariance_ = np.outer(units, units) * result.covariance
+        self.n_iter_ = result.steps
+        self.spent_ = replace(result.spent, not_covered=self._not_covered())
+        if not np.isfinite(np.diag(self.covariance_)).all():
+            warnings.warn(
+                "the noise is too large for intervals: they are infinite. Take a larger epsilon, fewer columns, a "
+                "closer data_norm, or more rows",
+                PromiseWarning,
+                stacklevel=3,
+            )
+        return self
+
     def _not_covered(self) -> tuple[str, ...]:
         """Returns what the fit reveals of the data besides epsilon, and against whom its noise does not help."""
         reveals = list[str]()
@@ -200,7 +278,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     def _privacy(self) -> Privacy:
         if self.epsilon == math.inf:
             return Privacy(at="none", delta=self.delta)
-        return Privacy(epsilon=self.epsilon, delta=self.delta, clip=Clip(self.clip_norm))
+        bound = _CLIP if self.clip_norm is None else self.clip_norm
+        return Privacy(epsilon=self.epsilon, delta=self.delta, clip=Clip(bound))
 
     def _steps(self, n: int) -> int:
         """Returns the number of gradient steps for n rows; more where there is less noise."""
@@ -279,6 +358,24 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         if issparse(rows):
             return hstack(columns).toarray()
         return np.hstack(columns)
+
+
+def coefficient_row(name: str, value: float, error: float, quantile: float) -> dict[str, str | float]:
+    """Returns a coefficient with its interval, `quantile` standard errors to each side, and its odds ratio."""
+    low = value - quantile * error
+    high = value + quantile * error
+    with np.errstate(over="ignore"):
+        odds, odds_low, odds_high = (float(number) for number in np.exp([value, low, high]))
+    return {
+        "name": name,
+        "coefficient": value,
+        "standard_error": error,
+        "low": low,
+        "high": high,
+        "odds_ratio": odds,
+        "odds_low": odds_low,
+        "odds_high": odds_high,
+    }
 
 
 def _shortened(rows: Any, bound: float) -> Any:  # noqa: ANN401 - dense or sparse, as given
