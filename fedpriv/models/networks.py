@@ -95,7 +95,7 @@ class MnistCNN(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Returns scores of `images [n, c, h, w]` or `[n, c * h * w]`."""
-        return self.layers(images.reshape(len(images), *self.input_shape))  # -> [n, c, h, w]
+        return self.layers(images.reshape(images.shape[0], *self.input_shape))  # -> [n, c, h, w]
 
 
 @checked("model")
@@ -117,7 +117,7 @@ class FemnistCNN(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Returns scores of `images [n, c, h, w]` or `[n, c * h * w]`."""
-        return self.layers(images.reshape(len(images), *self.input_shape))  # -> [n, c, h, w]
+        return self.layers(images.reshape(images.shape[0], *self.input_shape))  # -> [n, c, h, w]
 
 
 def _zero_linear(n_features: int, n_outputs: int, bias: bool) -> nn.Linear:

@@ -63,7 +63,7 @@ class ResNet18(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Returns scores of `images [n, c, h, w]` or `[n, c * h * w]`."""
-        x = images.reshape(len(images), *self.input_shape)  # -> [n, c, h, w]
+        x = images.reshape(images.shape[0], *self.input_shape)  # -> [n, c, h, w]
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return self.fc(x.mean((2, 3)))  # [n, c, h, w] -> [n, c]

@@ -55,7 +55,7 @@ class VisionTransformer(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Returns scores of `images [n, c, h, w]` or `[n, c * h * w]`."""
-        x = images.reshape(len(images), *self.input_shape)  # -> [n, c, h, w]
+        x = images.reshape(images.shape[0], *self.input_shape)  # -> [n, c, h, w]
         squares = x.unfold(2, self.patch, self.patch).unfold(3, self.patch, self.patch)  # -> [n, c, H, W, p, p]
         tokens = squares.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)  # -> [n, H * W, c * p * p]
         x = self.embed(tokens) + self.position

@@ -52,11 +52,10 @@ class Clip:
             width = rows.shape[-1]
         else:
             width = _PIECE
-        pieces = [self._norm(piece).double() for piece in rows.split(max(width, 1), -1)]
-        if len(pieces) == 1:
-            norms = pieces[0]
+        if rows.shape[-1] <= width:
+            norms = self._norm(rows).double()
         else:
-            norms = self._norm(torch.stack(pieces, -1))
+            norms = self._norm(torch.stack([self._norm(piece).double() for piece in rows.split(width, -1)], -1))
         norms = norms + rows.shape[-1] * torch.finfo(rows.dtype).tiny ** 0.5
         overflowed = ~torch.isfinite(norms)
         if overflowed.any():

@@ -24,7 +24,7 @@ class _Info(NamedTuple):
 
 
 def below_vmap(function: Callable[..., Tensors], examples: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensors:
-    """Returns the outputs of a function of plain tensors for arguments under vmap.
+    """Returns the outputs of a function of plain tensors for arguments under vmap, or of a batch without.
 
     Args:
         function: Maps `(examples, shared)`, with the dimensions of all vmaps in front, to tensors with these in front.
@@ -32,6 +32,8 @@ def below_vmap(function: Callable[..., Tensors], examples: Sequence[Tensor], sha
         examples: Arguments that get a dimension for each vmap, by expansion where they have none.
         shared: Arguments that get a dimension for those vmaps only that they depend on, such as parameters.
     """
+    if not any(is_batchedtensor(tensor) for tensor in (*examples, *shared)):
+        return function([*examples], [*shared])
     return cast("Tensors", _Below.apply(function, len(examples), *examples, *shared))
 
 

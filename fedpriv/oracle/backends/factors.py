@@ -156,6 +156,8 @@ class OuterProducts(Gradients):
     def _pieces(self) -> list[OuterProducts]:
         """Returns the products of some examples at a time, whose factors in float64 need little memory."""
         count = max(_CONVERTED // max(self.left[:, 0].numel() + self.right[:, 0].numel(), 1), 1)
+        if count >= self.left.shape[1]:
+            return [self]
         pairs = zip(self.left.split(count, 1), self.right.split(count, 1), strict=True)
         return [OuterProducts(left, right) for left, right in pairs]
 

@@ -37,6 +37,7 @@ class Functional:
         layout: Where parameters lie in a row.
         form: The form of the loss for single examples, where it is known to have one; else None, and each example's
             loss is what the loss gives for a batch of it alone.
+        frozen: Parameters that are not trained.
     """
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
@@ -44,15 +45,29 @@ class Functional:
         self.loss = loss
         self.layout = Layout.of(model)
         self.form = example_form(loss)
+        self.frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
+        names = [id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False)]
+        self._tied = len({*names}) < len(names)
 
     def unflatten(self, rows: Tensor) -> dict[str, Tensor]:
         """Returns parameters by name, as views: `[..., dim] -> {name: [..., *shape]}`."""
         return self.layout.unflatten(rows)
 
-    def outputs(self, params: Mapping[str, Tensor], inputs: Nested) -> Any:  # noqa: ANN401 - whatever a model gives
-        """Returns the outputs of the model: `[b, ...] -> [b, ...]`, or another object that the loss takes."""
-        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
-        return functional_call(self.model, {**params, **buffers}, *arguments(inputs))
+    def outputs(self, params: Mapping[str, Tensor], inputs: Nested, buffers: dict[str, Tensor] | None = None) -> Any:  # noqa: ANN401 - whatever a model gives
+        """Returns the outputs of the model: `[b, ...] -> [b, ...]`, or another object that the loss takes.
+
+        Args:
+            params: Trainable parameters.
+            inputs: The batch.
+            buffers: Copies of buffers, which the model may change; None makes them.
+        """
+        if buffers is None:
+            buffers = self.buffers()
+        return functional_call(self.model, {**params, **buffers}, *arguments(inputs), tie_weights=self._tied)
+
+    def buffers(self) -> dict[str, Tensor]:
+        """Returns copies of the model's buffers, which a forward pass may change."""
+        return {name: buffer.clone() for name, buffer in self.model.named_buffers()}
 
     def example_loss(self, params: Mapping[str, Tensor], x: Nested, y: Nested) -> Tensor:
         """Returns the loss of one example, passed as a batch of one: `[...], [...] -> []`."""

@@ -8,7 +8,7 @@ plain autograd returns each example's gradient.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import torch
@@ -16,13 +16,15 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from fedpriv.clients.client import Loss
-from fedpriv.data.nested import Nested, each, first
+from fedpriv.data.nested import Nested, each, first, leaves
 from fedpriv.oracle.backends.calls import Call, Cells
 from fedpriv.oracle.backends.factors import Dense, Gradients
 from fedpriv.oracle.backends.functional import ScoresOrLoss, is_one_row
 from fedpriv.oracle.backends.per_example import PerExample, in_cache
-from fedpriv.oracle.backends.recorded import Recording
+from fedpriv.oracle.backends.recorded import DivergingExamplesError, Recording
+from fedpriv.oracle.backends.row_layers import OPERATIONS
 from fedpriv.oracle.backends.tables import total
+from fedpriv.oracle.backends.together import MixingRowsError, Together
 from fedpriv.privacy.clipping import NormName
 
 _MAX_EXAMPLES = 512  # examples at once on any device: in longer sums rounding would count (see `factors.LONGEST`)
@@ -44,18 +46,54 @@ class GhostBackend(PerExample):
     def __init__(self, model: nn.Module, loss: Loss, chunk: int | None = None) -> None:
         super().__init__(model, loss, min(chunk or _MAX_EXAMPLES, _MAX_EXAMPLES))
         self._keep: Callable[[Tensor], Tensor] = _identity
+        self._rows_apart = True  # whether all operations of the model are known to keep examples apart
 
     def _fitting(self, params: Tensor, x: Nested, y: Nested, norm: NormName, views: int) -> int:
         gradients = [gradient.settled(norm) for gradient in self._gradients(params, x, y, views)]
         return in_cache(sum(gradient.numbers for gradient in gradients) * params.element_size(), _MEBIBYTES)
 
     def _gradients(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
-        gradients = self._run(params, x, y, views)
+        gradients = self._batched(params, x, y, views)
         if not gradients:
             # the model changes recorded tensors in place: from now on copies are recorded
             self._keep = Tensor.clone
-            gradients = self._run(params, x, y, views)
+            gradients = self._batched(params, x, y, views)
         return gradients
+
+    def _batched(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
+        """Returns the gradients, without vmap if possible; an empty list if the model changed a recorded tensor."""
+        if self._rows_apart and views == 1 and is_one_row(params):
+            try:
+                return self._together(params[0], x, y)
+            except DivergingExamplesError:
+                raise
+            except Exception:  # what the model makes of sizes that are none, and `MixingRowsError`
+                self._rows_apart = False
+        return self._run(params, x, y, views)
+
+    def _together(self, row: Tensor, x: Nested, y: Nested) -> list[Gradients]:
+        """Returns the gradients from a plain pass over all clients' examples as one batch; see `_batched`.
+
+        Raises:
+            MixingRowsError: the model is not known to keep the rows of a batch apart.
+        """
+        cells = _cells(x)
+        calls: list[Call] = []
+        x, y = each(lambda values: values.flatten(0, 1), (x, y))
+        with torch.enable_grad():
+            params = self._functional.unflatten(row.detach().requires_grad_())
+            buffers = self._functional.buffers()
+            constants = [*buffers.values(), *self._functional.frozen]
+            with Together(params, constants, leaves(x), math.prod(cells), calls, self._keep, OPERATIONS) as mode:
+                outputs = self._functional.outputs(params, x, buffers)
+            if not mode.is_rows(outputs):
+                raise MixingRowsError("the model returns no tensor with a row for each example")
+            objective = self._functional.losses(outputs, y).sum()
+            if any(call.input.changed or call.output.changed for call in calls):
+                return []
+            sought = [*mode.copies.values(), *(call.output.stored for call in calls)]
+            gradients = torch.autograd.grad(objective, sought, allow_unused=True)
+        return self._of_parameters(row, mode.copies, calls, gradients, cells)
 
     def _run(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
         """Returns the gradients; an empty list if the model changed a recorded tensor in place."""
@@ -67,14 +105,14 @@ class GhostBackend(PerExample):
         # one copy of the parameters for each example; with one row the clients' examples are one long batch
         if one_row:
             shared = params[0]
-            copies = shared.expand(math.prod(cells), -1)
+            rows = shared.expand(math.prod(cells), -1)
             x = flat_x
             y_batch = flat_y
         else:
             shared = params
-            copies = shared.unsqueeze(1).expand(*cells, -1)
+            rows = shared.unsqueeze(1).expand(*cells, -1)
             y_batch = y
-        leaves = {name: leaf.requires_grad_() for name, leaf in unflatten(copies.detach()).items()}
+        copies = {name: leaf.requires_grad_() for name, leaf in unflatten(rows.detach()).items()}
         example_levels = 1 if one_row else 2
         levels = example_levels + (views > 1)
 
@@ -93,8 +131,8 @@ class GhostBackend(PerExample):
         else:
             batch_function = vmap(examples_vmap, randomness="different")
         with torch.enable_grad():
-            # autograd is asked for the gradients of leaves and recorded outputs only
-            results = batch_function(leaves, unflatten(shared.detach().requires_grad_()), x, y_batch)
+            # autograd is asked for the gradients of copies and recorded outputs only
+            results = batch_function(copies, unflatten(shared.detach().requires_grad_()), x, y_batch)
             scores, losses = cast("tuple[object, Tensor]", results)
             if isinstance(scores, Tensor):
                 if views == 1:
@@ -104,32 +142,37 @@ class GhostBackend(PerExample):
                 losses = self._functional.losses(scores.flatten(0, levels - 1), targets)
             if any(call.input.changed or call.output.changed for call in calls):
                 return []
-            inputs = [*leaves.values(), *(call.output.stored for call in calls)]
+            inputs = [*copies.values(), *(call.output.stored for call in calls)]
             if views == 1:
                 objective = losses.sum()
             else:
                 objective = losses.sum() / views
             gradients = torch.autograd.grad(objective, inputs, allow_unused=True)
-        return _gradients_of_parameters(leaves, calls, gradients, cells)
+        return self._of_parameters(params, copies, calls, gradients, cells)
 
-
-def _gradients_of_parameters(
-    leaves: dict[str, Tensor], calls: list[Call], gradients: Sequence[Tensor | None], cells: Cells
-) -> list[Gradients]:
-    """Returns each parameter's gradients: the sum of those of its copies and of recorded layers."""
-    terms: dict[str, list[Gradients]] = {name: [] for name in leaves}
-    for name, whole in zip(leaves, gradients, strict=False):
-        if whole is not None:
-            terms[name].append(Dense(whole.reshape(*cells, -1)))
-    for call, output in zip(calls, gradients[len(leaves) :], strict=True):
-        if output is None:  # the loss does not depend on it
-            continue
-        for name, term in call.gradients(output, cells):
-            terms[name].append(term)
-    for name, leaf in leaves.items():
-        if not terms[name]:  # the loss does not depend on it
-            terms[name].append(Dense(torch.zeros_like(leaf).reshape(*cells, -1)))
-    return [total(summands) for summands in terms.values()]
+    def _of_parameters(
+        self,
+        params: Tensor,
+        copies: Mapping[str, Tensor],
+        calls: list[Call],
+        gradients: Sequence[Tensor | None],
+        cells: Cells,
+    ) -> list[Gradients]:
+        """Returns each parameter's gradients: the sum of those of its copies and of recorded layers."""
+        sizes = {name: shape.numel() for name, shape in self._functional.layout.shapes}
+        terms: dict[str, list[Gradients]] = {name: [] for name in sizes}
+        for name, whole in zip(copies, gradients, strict=False):
+            if whole is not None:
+                terms[name].append(Dense(whole.reshape(*cells, -1)))
+        for call, output in zip(calls, gradients[len(copies) :], strict=True):
+            if output is None:  # the loss does not depend on it
+                continue
+            for name, term in call.gradients(output, cells):
+                terms[name].append(term)
+        for name, summands in terms.items():
+            if not summands:  # the loss does not depend on it
+                summands.append(Dense(params.new_zeros(*cells, sizes[name])))
+        return [total(summands) for summands in terms.values()]
 
 
 def _cells(x: Nested) -> Cells:

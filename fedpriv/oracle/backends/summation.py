@@ -34,6 +34,9 @@ def add_products(sums: Tensor, left: Tensor, right: Tensor) -> None:
         cells = _CELLS
     else:
         cells = 1024 * _CELLS
+    if len(right) == 1 and (right.dtype == torch.float64 or examples * width <= cells):
+        sums[0].addmm_(left[0], right[0].double())  # into a view of a long row without a copy
+        return
     if right.dtype == torch.float64 or examples * width <= cells:
         if right.dtype == torch.float64:
             height = len(right)

@@ -1,0 +1,161 @@
+"""Layers of a batch without vmap: what `Recording` records, and layers whose weights have a copy for each example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedpriv.oracle.backends import row_operations
+from fedpriv.oracle.backends.together import MixingRowsError, Operation, Together
+
+_RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
+
+
+def _require(condition: bool) -> None:
+    if not condition:
+        raise MixingRowsError("a layer's arguments are not known to keep examples apart")
+
+
+def _weights(mode: Together, *weights: Tensor | None) -> bool:
+    """Whether the weights are trained; they must all be, or all be constants."""
+    trained = [mode.is_trained(weight) for weight in weights if weight is not None]
+    _require(all(trained) or all(weight is None or mode.is_constant(weight) for weight in weights))
+    return all(trained)
+
+
+def _recorded(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    output = mode.recorded(func, args, kwargs)
+    _require(output is not None)
+    return mode.rows(output)
+
+
+def _layer(least: int) -> Operation:
+    """A layer with input, weight and bias, whose input has at least so many dimensions."""
+
+    def operation(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+        x, weight = args[:2]
+        offset = args[2] if len(args) > 2 else kwargs.get("bias")
+        _require(mode.is_rows(x) and x.dim() >= least)
+        if _weights(mode, weight, offset):
+            return _recorded(mode, func, args, kwargs)
+        return mode.rows(func(*args, **kwargs))
+
+    return operation
+
+
+def _embedding(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    index, weight = args[:2]
+    trained = _weights(mode, weight)
+    # a norm that rows are scaled to is written into the weight
+    _require(len(args) < 4 or args[3] is None)
+    if mode.is_constant(index) and not trained:
+        return mode.constant(func(*args, **kwargs))
+    if mode.is_constant(index):
+        # positions are the same for all examples, their gradients are not
+        output = mode.recorded(func, (index.expand(mode.count, *index.shape), *args[1:]), kwargs)
+        _require(output is not None)
+        return mode.looked_up(output)
+    _require(mode.is_rows(index))
+    if not trained:
+        return mode.rows(func(*args, **kwargs))
+    return _recorded(mode, func, args, kwargs)
+
+
+def _embedding_bag(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    _require(all(mode.is_rows(value) or mode.is_trained(value) for value in args if isinstance(value, Tensor)))
+    _require(not any(isinstance(value, Tensor) and not mode.is_rows(value) for value in kwargs.values()))
+    return _recorded(mode, func, args, kwargs)
+
+
+def _addmm(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    offset, x, weight = args
+    _require(mode.is_rows(x) and not kwargs)
+    if _weights(mode, offset, weight):
+        return _recorded(mode, func, args, kwargs)
+    return mode.rows(func(*args))
+
+
+def _recurrent(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    x, state, weights, *options, batch_first = args
+    _require(isinstance(weights, (tuple, list)) and batch_first is True and x.dim() == 3 and not kwargs)
+    _, _, dropout, train, _ = options
+    _require(mode.is_rows(x) and not (train and dropout))
+    _require(all(mode.is_state(first) for first in (state if isinstance(state, (tuple, list)) else (state,))))
+    _require(all(mode.is_trained(weight) or mode.is_constant(weight) for weight in weights))
+    output = mode.recorded(func, args, kwargs)
+    _require(output is not None)
+    mode.rows(output[0])
+    mode.states(*output[1:])
+    return output
+
+
+def _layer_norm(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    names = ("input", "normalized_shape", "weight", "bias", "eps")
+    x, shape, weight, bias, eps = _bound(names, args, kwargs, (None, None, None, None, 1e-5))
+    _require(mode.is_rows(x) and len(shape) < x.dim())
+    if not _weights(mode, weight, bias):
+        return mode.rows(func(*args, **kwargs))
+    output = functional.layer_norm(x, shape, None, None, eps)
+    singles = (1,) * (x.dim() - 1 - len(shape))
+    if weight is not None:
+        output = output * mode.copy(weight).unflatten(0, (-1, *singles))
+    if bias is not None:
+        output = output + mode.copy(bias).unflatten(0, (-1, *singles))
+    return mode.rows(output)
+
+
+def _group_norm(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    """Many examples, each with a copy of the weights, are one example with more channels and groups."""
+    names = ("input", "num_groups", "weight", "bias", "eps")
+    x, groups, weight, bias, eps = _bound(names, args, kwargs, (None, None, None, None, 1e-5))
+    _require(mode.is_rows(x) and x.dim() >= 3)
+    if not _weights(mode, weight, bias) or (weight is None and bias is None):
+        return mode.rows(func(*args, **kwargs))
+    if weight is None or bias is None:
+        raise MixingRowsError("group normalisation with one of weight and bias")
+    weights, biases = mode.copy(weight).flatten(), mode.copy(bias).flatten()
+    folded = x.flatten(2).flatten(0, 1).unsqueeze(0)
+    return mode.rows(torch.group_norm(folded, groups * mode.count, weights, biases, eps).view(x.shape))
+
+
+def _attention(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+    defaults = (None, None, None, None, 0.0, False, None, False)
+    query, key, value, mask, dropout, causal, scale, grouped = _bound(names, args, kwargs, defaults)
+    _require(all(mode.is_rows(tensor) and tensor.dim() == query.dim() >= 3 for tensor in (query, key, value)))
+    _require(dropout == 0)
+    if mask is not None:
+        of_rows = mode.is_rows(mask) and mask.dim() == query.dim()
+        alone = mode.is_constant(mask) and (mask.dim() < query.dim() or mask.shape[0] == 1)
+        _require(of_rows or alone)
+    options: dict[str, Any] = {"is_causal": causal, "scale": scale, "enable_gqa": grouped}
+    return mode.rows(functional.scaled_dot_product_attention(query, key, value, mask, **options))
+
+
+def _bound(
+    names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any], defaults: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """Returns a call's arguments in the order of their names."""
+    values = dict(zip(names, defaults, strict=True)) | dict(zip(names, args, strict=False)) | kwargs
+    _require(len(values) == len(names))
+    return tuple(values.values())
+
+
+OPERATIONS: dict[object, Operation] = {
+    **row_operations.OPERATIONS,
+    functional.linear: _layer(2),
+    functional.conv1d: _layer(3),
+    functional.conv2d: _layer(4),
+    functional.embedding: _embedding,
+    functional.embedding_bag: _embedding_bag,
+    functional.layer_norm: _layer_norm,
+    functional.group_norm: _group_norm,
+    functional.scaled_dot_product_attention: _attention,
+    torch.addmm: _addmm,
+    **dict.fromkeys(_RECURRENT, _recurrent),
+}
+"""What is done for each function of torch that a model may call."""

@@ -1,0 +1,220 @@
+"""The ghost backend without vmap: which models it takes, that rows stay apart, and that the batch size is hidden."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedpriv.clients.batch import Batch
+from fedpriv.clients.layout import Layout
+from fedpriv.models import FemnistCNN, MnistCNN, ResNet18, VisionTransformer, add_lora
+from fedpriv.oracle.backends.ghost import GhostBackend
+from fedpriv.oracle.backends.loop import LoopBackend
+from fedpriv.oracle.backends.together import BatchSize, MixingRowsError
+from fedpriv.privacy.clipping import Clip
+
+N, CLASSES, LOSS = 5, 3, nn.CrossEntropyLoss()
+IMAGES = torch.randn(N, 1, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+WORDS = torch.arange(N * 6).reshape(N, 6) % 7
+STEPS = torch.randn(N, 6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+
+
+class Made(nn.Module):
+    """A function of a batch and this module, which has two layers, a weight and a buffer."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+        self.first, self.last = nn.Linear(64, 8), nn.Linear(8, CLASSES)
+        self.scale, self.offset = nn.Parameter(torch.rand(8) + 0.5), nn.Parameter(torch.randn(1, 8))
+        self.register_buffer("mean", torch.randn(8))
+        self.table = torch.randn(8)  # neither a parameter nor a buffer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.function(self, self.first(x.flatten(1)).tanh(), x))
+
+
+class Sequences(nn.Module):
+    def __init__(self, layer: nn.RNNBase) -> None:
+        super().__init__()
+        self.layer, self.last = layer, nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs, state = self.layer(x)
+        hidden = state[0] if isinstance(state, tuple) else state
+        return self.last(outputs[:, -1, :4] + hidden[-1])
+
+
+class Sentences(nn.Module):
+    """Words and positions, a mask where it masks anything, torch's attention, and a layer tied to the words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.positions, self.norm = nn.Embedding(7, 4), nn.Embedding(6, 4), nn.LayerNorm(4)
+        self.bag, self.start = nn.EmbeddingBag(7, 4), nn.Parameter(torch.randn(1, 1, 4))
+        self.last = nn.Linear(4, 7, bias=False)
+        self.last.weight = self.words.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        allowed = x != 0
+        h = self.norm(self.words(x) + self.positions(torch.arange(x.shape[1]))) + self.start
+        if allowed.all():
+            mask = None
+        else:
+            mask = allowed[:, None, None, :].expand(-1, 1, x.shape[1], -1)
+        heads = h.view(x.shape[0], -1, 2, 2).transpose(1, 2)
+        attended = functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask)
+        return self.last(attended.transpose(1, 2).flatten(2).mean(1) + self.bag(x))[:, :CLASSES]
+
+
+def clipped(backend, model: nn.Module, x: Tensor, clients: int = 1) -> Tensor:
+    rows = Layout.of(model).row_of(model).expand(clients, -1)
+    targets = torch.arange(clients * N).reshape(clients, N) % CLASSES
+    batch = Batch(torch.arange(clients), x.expand(clients, *x.shape), targets, torch.ones(clients, N, dtype=torch.bool))
+    return backend.clipped_sum(rows, batch, Clip(0.3))[0]
+
+
+def plain(name: str) -> nn.Module:
+    torch.manual_seed(3)
+    models = {
+        "two layers": lambda: Made(lambda own, h, x: h),
+        "a parameter beside the layers": lambda: Made(lambda own, h, x: h * own.scale + own.offset - own.mean),
+        "sizes that are known": lambda: Made(lambda own, h, x: h.view(h.size(0), 2, h.shape[1] // 2).reshape(-1, 8)),
+        "a branch": lambda: Made(lambda own, h, x: h if (x[:, 0, 0, 0] > 0).all() else 2 * h),
+        "convolutions": lambda: MnistCNN((1, 8, 8), CLASSES, (2, 4)),
+        "femnist": lambda: FemnistCNN((1, 8, 8), CLASSES, (2, 4, 4)),
+        "residual": lambda: ResNet18((1, 8, 8), CLASSES, width=16, stem="cifar"),
+        "transformer": lambda: VisionTransformer((1, 8, 8), CLASSES, width=8, heads=2),
+        "adapters": lambda: add_lora(VisionTransformer((1, 8, 8), CLASSES, width=8, heads=2), ["blocks.*.query"]),
+        "lstm": lambda: Sequences(nn.LSTM(3, 4, 2, batch_first=True)),
+        "gru": lambda: Sequences(nn.GRU(3, 4, bidirectional=True, batch_first=True)),
+        "sentences": Sentences,
+    }
+    return models[name]().double()
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "x"),
+    [
+        *((name, IMAGES) for name in ("two layers", "a parameter beside the layers", "sizes that are known")),
+        *((name, IMAGES) for name in ("a branch", "convolutions", "femnist", "residual", "transformer", "adapters")),
+        *((name, STEPS) for name in ("lstm", "gru")),
+        ("sentences", WORDS),
+    ],
+)
+def test_models_of_known_operations_need_no_vmap_and_have_the_gradients_of_each_example(name, x, clients) -> None:
+    model = plain(name)
+    ghost = GhostBackend(model, LOSS)
+    ghost._run = None  # what vmap would be called with
+    actual = clipped(ghost, model, x, clients)
+    torch.testing.assert_close(actual, clipped(LoopBackend(model, LOSS), model, x, clients), rtol=1e-9, atol=1e-11)
+
+
+class Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.flip(0)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        return gradients[0].flip(0)
+
+
+def looped(_, h: Tensor, x: Tensor) -> Tensor:
+    return torch.stack([h[index] * (index + 1) for index in range(len(h))])
+
+
+MIXED = {
+    "mean of the batch": lambda own, h, x: h - h.mean(0),
+    "mean of everything": lambda own, h, x: h - h.mean(),
+    "softmax over examples": lambda own, h, x: h.softmax(0),
+    "softmax over examples from the end": lambda own, h, x: functional.softmax(h, dim=-2),
+    "running sum": lambda own, h, x: h.cumsum(0),
+    "order": lambda own, h, x: h.flip(0),
+    "neighbour": lambda own, h, x: h.roll(1, 0),
+    "a slice": lambda own, h, x: h + h[:1],
+    "a slice behind an ellipsis": lambda own, h, x: h + h[..., :1, :],
+    "an index": lambda own, h, x: h + h[0],
+    "transposed": lambda own, h, x: h + h.T.reshape(h.shape[0], -1),
+    "transposed by name": lambda own, h, x: h + h.transpose(0, 1).reshape(h.shape[0], -1),
+    "products of examples": lambda own, h, x: (h @ h.mT) @ h,
+    "by another batch": lambda own, h, x: torch.einsum("bi,ci->bi", h, h),
+    "divided by the batch size": lambda own, h, x: h / h.shape[0],
+    "divided by the length": lambda own, h, x: h / len(h),
+    "a branch by the batch size": lambda own, h, x: h if x.shape[0] == 1 else 2 * h,
+    "the batch size as a number": lambda own, h, x: h * float(x.size(0)),
+    "count of all numbers": lambda own, h, x: h * h.numel(),
+    "a number": lambda own, h, x: h * h.abs().max().item(),
+    "numpy": lambda own, h, x: h * float(np.asarray(h.detach().numpy()).max()),
+    "a loop": looped,
+    "a function of one's own": lambda own, h, x: Reversed.apply(h),
+    "in place": lambda own, h, x: h.add_(h.sum(0)),
+    "an unknown tensor": lambda own, h, x: h * own.table,
+    "a computed weight": lambda own, h, x: functional.linear(h, own.last.weight.T @ own.last.weight),
+    "a number of rows by luck": lambda own, h, x: h.reshape(5, -1),
+    "positions of what is true": lambda own, h, x: h + torch.where(h[:, 0] < 9)[0].unsqueeze(1),
+    "groups with a weight alone": lambda own, h, x: functional.group_norm(h.unsqueeze(2), 2, own.scale).squeeze(2),
+    "dropout": lambda own, h, x: functional.dropout(h, 0.5),
+    "batch normalisation": lambda own, h, x: functional.batch_norm(h, None, None, training=True),
+    "a long constant": lambda own, h, x: h + torch.arange(5.0).unsqueeze(1),
+    "zeros of the batch": lambda own, h, x: h + torch.zeros(x.shape[0], 8),
+}
+
+
+@pytest.mark.parametrize("name", list(MIXED))
+def test_what_may_mix_examples_or_see_their_number_is_left_to_vmap(name: str) -> None:
+    model = Made(MIXED[name]).double()
+    model.table = model.table.double()
+    ghost = GhostBackend(model, LOSS)
+    with pytest.raises(MixingRowsError):
+        ghost._together(Layout.of(model).row_of(model), IMAGES.unsqueeze(0), torch.arange(N).unsqueeze(0) % CLASSES)
+
+
+@pytest.mark.parametrize("name", ["divided by the batch size", "a branch by the batch size", "an unknown tensor"])
+def test_what_is_left_to_vmap_has_the_gradients_of_each_example(name: str) -> None:
+    torch.manual_seed(4)
+    model = Made(MIXED[name]).double()
+    model.table = model.table.double()
+    ghost = GhostBackend(model, LOSS)
+    expected = clipped(LoopBackend(model, LOSS), model, IMAGES)
+    torch.testing.assert_close(clipped(ghost, model, IMAGES), expected, rtol=1e-9, atol=1e-11)
+    assert not ghost._rows_apart, "vmap is taken at once the next time"
+
+
+@pytest.mark.parametrize("value", [1.0, 2])
+def test_a_batch_size_is_no_number(value: float) -> None:
+    size = BatchSize()
+    for compute in (
+        lambda: size + value,
+        lambda: value * size,
+        lambda: value / size,
+        lambda: size == value,
+        lambda: size > value,
+        lambda: float(size),
+        lambda: int(size),
+        lambda: bool(size),
+        lambda: str(size),
+        lambda: {size: value},
+        lambda: f"{size}",
+        lambda: [value] * size,
+        lambda: 1.0 - size,
+    ):
+        with pytest.raises((MixingRowsError, OverflowError)):
+            compute()
+
+
+def test_a_row_of_an_example_is_the_same_whatever_the_others_are() -> None:
+    """Of gradients without clipping only one example's changes when another example takes its place."""
+    model = plain("convolutions")
+    others = IMAGES.clone()
+    others[0] = 3 * torch.randn(1, 8, 8, dtype=torch.float64)
+    ghost, row, targets = GhostBackend(model, LOSS), Layout.of(model).row_of(model), torch.arange(N).unsqueeze(0) % 3
+    before, after = (ghost._together(row, x.unsqueeze(0), targets) for x in (IMAGES, others))
+    for one, two in zip(before, after, strict=True):
+        changed = (one.whole() - two.whole()).abs().amax((0, 2)) > 0
+        assert not changed[1:].any()
+    assert (before[0].whole()[0, 0] != after[0].whole()[0, 0]).any()
