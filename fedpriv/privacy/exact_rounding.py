@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from fedpriv.errors import PrivacyError
 from fedpriv.randomness.keystream import BoundedDraws, Keystream
 from fedpriv.randomness.real_draws import Interval, check_functions, real_laplace, real_normal
+from fedpriv.randomness.short_rows import LONGEST, bounded_laplace_rows, bounded_normal_rows
 
 Array = NDArray[np.float64]
 GRID_BITS = 20
@@ -73,8 +74,13 @@ class GaussianRows:
 
     def approximate(self, rows: slice) -> Approximation:
         """See `RealNoise`."""
-        pairs = zip(self.keys[rows], self.scales[rows], strict=True)
-        return _stacked([Keystream(key).bounded_normal(self.dim, scale) for key, scale in pairs])
+        keys, scales = self.keys[rows], self.scales[rows]
+        if self.dim <= LONGEST and len(keys) > 1:
+            short = bounded_normal_rows(keys, self.dim, scales)
+            return Approximation(short.draws, short.errors, short.largest)
+        return _stacked(
+            [Keystream(key).bounded_normal(self.dim, scale) for key, scale in zip(keys, scales, strict=True)]
+        )
 
     def interval(self, row: int, column: int, extra: int) -> Interval | None:
         """See `RealNoise`."""
@@ -97,8 +103,13 @@ class LaplaceRows:
 
     def approximate(self, rows: slice) -> Approximation:
         """See `RealNoise`."""
-        pairs = zip(self.keys[rows], self.scales[rows], strict=True)
-        return _stacked([Keystream(key).bounded_laplace(self.dim, scale) for key, scale in pairs])
+        keys, scales = self.keys[rows], self.scales[rows]
+        if self.dim <= LONGEST and len(keys) > 1:
+            short = bounded_laplace_rows(keys, self.dim, scales)
+            return Approximation(short.draws, short.errors, short.largest)
+        return _stacked(
+            [Keystream(key).bounded_laplace(self.dim, scale) for key, scale in zip(keys, scales, strict=True)]
+        )
 
     def interval(self, row: int, column: int, extra: int) -> Interval | None:
         """See `RealNoise`."""

@@ -120,10 +120,7 @@ class Keystream:
         """Returns exponential draws times `scale`, NaN where they are too large, and the largest without the scale."""
         logs = self._above_zero(size)
         np.log(logs, out=logs)
-        largest = -float(logs.min(initial=0.0))
-        if largest > _LARGEST_EXPONENTIAL:
-            logs[logs < -_LARGEST_EXPONENTIAL] = math.nan
-            largest = _LARGEST_EXPONENTIAL
+        largest = limit_logarithms(logs)
         logs *= -scale
         return logs, largest
 
@@ -152,7 +149,7 @@ class Keystream:
 
     def _above_zero(self, size: int) -> Floats:
         """Uniform on (0, 1], 63 bits."""
-        return np.abs(_odd(self.words(size)))
+        return np.abs(odd_multiples(self.words(size)))
 
 
 def below(words: NDArray[np.int64], rate: float) -> NDArray[np.bool_]:
@@ -197,12 +194,12 @@ def _normal_pairs(words: NDArray[np.int64], draws: Floats, scale: float | None =
         The least and the largest radius that has a bound; 0 without a scale.
     """
     half = len(words) // 2
-    radius = _odd(words[:half])
+    radius = odd_multiples(words[:half])
     radius *= radius  # -2 ln |u| = -ln u^2
     np.sqrt(np.negative(np.log(radius, out=radius), out=radius), out=radius)
     radii = (0.0, 0.0)
     if scale is not None:
-        radii = _bounded_radii(radius)
+        radii = bounded_radii(radius)
         radius *= scale
     angle = torch.from_numpy(words[half:] * (math.pi * 2.0**-63))  # torch has the faster cosines
     cosines, sines = torch.from_numpy(draws[:half]), torch.from_numpy(draws[half:])
@@ -213,7 +210,7 @@ def _normal_pairs(words: NDArray[np.int64], draws: Floats, scale: float | None =
     return radii
 
 
-def _bounded_radii(radius: Floats) -> tuple[float, float]:
+def bounded_radii(radius: Floats) -> tuple[float, float]:
     """Makes radii NaN that have no bound; returns the least and the largest of the others."""
     least, largest = float(radius.min(initial=1.0)), float(radius.max(initial=1.0))
     if least >= _LEAST_RADIUS and largest <= _LARGEST_RADIUS:
@@ -223,6 +220,15 @@ def _bounded_radii(radius: Floats) -> tuple[float, float]:
     return float(numbers.min(initial=1.0)), float(numbers.max(initial=1.0))
 
 
-def _odd(words: NDArray[np.int64]) -> Floats:
+def limit_logarithms(logs: Floats) -> float:
+    """Makes logarithms of uniform numbers NaN that have no bound; returns the largest of the others, without sign."""
+    largest = -float(logs.min(initial=0.0))
+    if largest > _LARGEST_EXPONENTIAL:
+        logs[logs < -_LARGEST_EXPONENTIAL] = math.nan
+        largest = _LARGEST_EXPONENTIAL
+    return largest
+
+
+def odd_multiples(words: NDArray[np.int64]) -> Floats:
     """Uniform on [-1, 1] without 0: odd multiples of `2**-63`."""
     return np.multiply(words | 1, 2.0**-63, dtype=np.float64)

@@ -1,0 +1,84 @@
+"""Bounded draws of many short rows, each from its own stream, computed together.
+
+The numbers are those of `Keystream.bounded_normal` and `bounded_laplace`, up to the last bits of float64, with one
+bound on the errors of all rows. One by one, short rows would take most of their time for what is done once a row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedpriv.randomness.keystream import (
+    Floats,
+    Keystream,
+    bounded_radii,
+    exponential_error,
+    limit_logarithms,
+    normal_error,
+    odd_multiples,
+)
+
+LONGEST = 8192
+"""Rows of more numbers gain nothing; a row must be one block of radii and angles (`keystream.BLOCK`)."""
+
+
+class BoundedRows(NamedTuple):
+    """Rows of draws, and how far they are from the real numbers of their streams.
+
+    Attributes:
+        draws: The draws, `[k, size]`; NaN where the error is not bounded.
+        errors: Bound on the absolute error of each row's other draws, `[k, 1]`.
+        largest: Bound on the absolute value of all of them.
+    """
+
+    draws: Floats
+    errors: Floats
+    largest: float
+
+
+def bounded_normal_rows(keys: Sequence[bytes], size: int, scales: Sequence[float]) -> BoundedRows:
+    """Returns rows of `size` normal draws, one for each key, times their scales; see `Keystream.bounded_normal`."""
+    words = _words_of_rows(keys, size + size % 2)
+    half = words.shape[1] // 2
+    radius = odd_multiples(words[:, :half])
+    radius *= radius
+    np.log(radius, out=radius)
+    np.sqrt(np.negative(radius, out=radius), out=radius)
+    least, largest = bounded_radii(radius)
+    radius *= _column(scales)
+
+    angle = torch.from_numpy(words[:, half:] * (math.pi * 2.0**-63))
+    draws = np.empty(words.shape)
+    np.multiply(torch.cos(angle).numpy(), radius, out=draws[:, :half])
+    np.multiply(torch.sin(angle).numpy(), radius, out=draws[:, half:])
+    error = max(normal_error(least), normal_error(largest))
+    return BoundedRows(draws[:, :size], _column(scales) * error, 1.01 * max(scales) * largest)
+
+
+def bounded_laplace_rows(keys: Sequence[bytes], size: int, scales: Sequence[float]) -> BoundedRows:
+    """Returns rows of `size` Laplace draws, one for each key, times their scales; see `Keystream.bounded_laplace`."""
+    logs = np.abs(odd_multiples(_words_of_rows(keys, 2 * size)))
+    np.log(logs, out=logs)
+    largest = limit_logarithms(logs)
+    logs *= -_column(scales)
+    draws: Floats = logs[:, :size] - logs[:, size:]
+    error = 2 * exponential_error(largest) + 1.01 * 2.0**-53 * largest
+    return BoundedRows(draws, _column(scales) * error, 1.01 * max(scales) * largest)
+
+
+def _words_of_rows(keys: Sequence[bytes], size: int) -> NDArray[np.int64]:
+    """Returns the first words of each key's stream, `[k, size]`."""
+    words = np.empty((len(keys), size), "<i8")
+    for key, row in zip(keys, words, strict=True):
+        Keystream(key).fill(row)
+    return words
+
+
+def _column(scales: Sequence[float]) -> Floats:
+    return np.array(scales, dtype=np.float64)[:, None]
