@@ -2,25 +2,29 @@
 
     python benchmarks/speed/sites.py [--markdown FILE] [--sites 5 20] [--parameters 10000 1000000]
     python benchmarks/speed/sites.py --soak 10000        # memory and handles of a site and of the server
+    .venv-flower/bin/python benchmarks/speed/sites.py --flower 5      # rounds over Flower beside them
 
 Made-up data, 10 examples a site, so that next to nothing is computed. Mutual TLS and signatures as between hospitals,
 all on this machine. `carried` is a round in which sites send back the bytes that they got: the transport alone.
+`flower`: the same sites over Flower, on this machine without TLS; needs an environment with flwr (`make demo-flower`).
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
-from time import perf_counter
+from time import perf_counter, sleep
 
 import torch
 import yaml
@@ -36,10 +40,12 @@ from fedpriv.sites.messages import TrainRequest, pack
 from fedpriv.sites.over_zenoh.certificates import install, make_authority, make_request, sign_request
 from fedpriv.sites.over_zenoh.coordinator import OverZenoh
 from fedpriv.sites.over_zenoh.site_server import SiteServer
+from fedpriv.sites.recording import CONFIG, PLAN, ROUNDS
 
 CLASSES, EXAMPLES = 10, 10
 FIRST = 3  # rounds that are not counted: connections are new
 ADDRESS = "tls/127.0.0.1:17447"
+FLOWER_PORT = 17500  # of the SuperLink; the next ones are the SuperNodes'
 COUNTED = ("one process", "carried", "sites")
 
 
@@ -176,6 +182,51 @@ def rounds_between_sites(made: Federated, rounds: int, look: Callable[[int, list
     return costs
 
 
+def rounds_over_flower(made: Federated, rounds: int) -> list[float]:
+    """Milliseconds from one line of `rounds.jsonl` to the next; the server is a process that Flower starts."""
+    from fedpriv.sites.over_flower.starting import environment, program
+
+    here = str(Path(__file__).parent)
+    env = {
+        **environment(),
+        "FEDPRIV_ALLOW_PLUGINS": "1",
+        "OMP_NUM_THREADS": "1",
+        "FLWR_HOME": str(made.folder / "flwr"),
+    }
+    env["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    server = made.folder / "flower"
+    server.mkdir()
+    (server / PLAN).write_text(made.plan.text)
+    (server / CONFIG).write_bytes((made.folder / "run.yaml").read_bytes())
+    superlink = f"127.0.0.1:{FLOWER_PORT}"
+    fedpriv_command = [sys.executable, "-m", "fedpriv"]
+    commands = [[program("flower-superlink"), "--insecure", "--host", "127.0.0.1", "--port", str(FLOWER_PORT)]]
+    for number, name in enumerate(made.names, start=1):
+        words = ["site", "run", str(made.folder / name), "--superlink", superlink, "--port", str(FLOWER_PORT + number)]
+        commands.append([*fedpriv_command, *words])
+    commands.append([*fedpriv_command, "federate", "run", str(server), "--superlink", superlink])
+    running: list[subprocess.Popen[bytes]] = []
+    arrivals: list[float] = []
+    try:
+        for number, words in enumerate(commands):
+            log = (made.folder / f"flower-{number}.log").open("ab")
+            running.append(subprocess.Popen(words, env=env, stdout=log, stderr=log, start_new_session=True))
+            if number == 0:
+                sleep(10)  # the SuperLink has to listen
+        deadline = perf_counter() + 600 + 60 * rounds
+        while len(arrivals) < rounds:
+            assert perf_counter() < deadline and running[-1].poll() is None, f"see the logs in {made.folder}"
+            if (server / ROUNDS).exists():
+                n_lines = len((server / ROUNDS).read_bytes().splitlines())
+                arrivals += [perf_counter()] * (n_lines - len(arrivals))
+            sleep(0.005)
+    finally:
+        for process in reversed(running):
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return [1e3 * (after - before) for before, after in pairwise(arrivals)]
+
+
 def rounds_carried(made: Federated, rounds: int, parameters: int) -> list[float]:
     row = torch.rand(parameters)
     with connected(made, "carried") as (transport, _):
@@ -206,23 +257,27 @@ def rounds_in_one_process(made: Federated, rounds: int) -> list[float]:
     return timed(lambda _: next(reports), rounds)
 
 
-def row_of(n_sites: int, parameters: int, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of rounds of each kind, one after another."""
+def row_of(n_sites: int, parameters: int, rounds: int, flower: int) -> dict[str, list[float]]:
+    """Milliseconds of rounds of each kind, one after another; over Flower so many rounds, if any."""
+    costs: dict[str, list[float]] = {}
+    if flower:
+        with TemporaryDirectory(prefix="fp") as temporary:  # sockets need short paths
+            made = federated(Path(temporary), n_sites, parameters, flower + 1)
+            costs["flower"] = rounds_over_flower(made, flower + 1)
     with TemporaryDirectory(prefix="sites") as temporary:
         made = federated(Path(temporary), n_sites, parameters, rounds + FIRST)
-        return {
-            "one process": rounds_in_one_process(made, rounds + FIRST),
-            "carried": rounds_carried(made, rounds + FIRST, parameters),
-            "sites": rounds_between_sites(made, rounds + FIRST, None),
-        }
+        costs["one process"] = rounds_in_one_process(made, rounds + FIRST)
+        costs["carried"] = rounds_carried(made, rounds + FIRST, parameters)
+        costs["sites"] = rounds_between_sites(made, rounds + FIRST, None)
+    return costs
 
 
 def resources(pid: int) -> str:
     """Memory and open handles of a process, from /proc."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    values = {line.split(":")[0]: line.split(":")[1].split()[0] for line in lines if ":" in line and line.split(":")[1]}
+    values = {line.split(":")[0]: line.split(":")[1].split() for line in lines if ":" in line}
     handles = len([*Path(f"/proc/{pid}/fd").iterdir()])
-    return f"{int(values['VmRSS']) / 1024:.0f} MiB, {handles} handles, {values['Threads']} threads"
+    return f"{int(values['VmRSS'][0]) / 1024:.0f} MiB, {handles} handles, {values['Threads'][0]} threads"
 
 
 def soak(rounds: int, n_sites: int, parameters: int) -> None:
@@ -241,12 +296,20 @@ def soak(rounds: int, n_sites: int, parameters: int) -> None:
 
 
 def table(results: dict[tuple[int, int], dict[str, list[float]]]) -> str:
-    """Median and 99th percentile in milliseconds."""
-    lines = ["| sites | parameters | one process | carried | sites | overhead |", "|---|---|---|---|---|---|"]
+    """Median and 99th percentile in milliseconds; over Flower the median and the largest."""
+    lines = [
+        "| sites | parameters | one process | carried | sites | overhead | flower |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for (n_sites, parameters), costs in results.items():
         cells = [f"{median(costs[kind]):.1f} / {percentile(costs[kind]):.1f}" for kind in COUNTED]
         overhead = median(costs["sites"]) - median(costs["one process"])
-        lines.append(f"| {n_sites} | {parameters:.0e} | {' | '.join(cells)} | {overhead:.1f} |".replace("e+0", "e"))
+        cells.append(f"{overhead:.1f}")
+        if "flower" in costs:
+            cells.append(f"{median(costs['flower']):.0f} / {max(costs['flower']):.0f}")
+        else:
+            cells.append("")
+        lines.append(f"| {n_sites} | {parameters:.0e} | {' | '.join(cells)} |".replace("e+0", "e"))
     return "\n".join(lines) + "\n"
 
 
@@ -261,6 +324,7 @@ def main() -> None:
     parser.add_argument("--parameters", type=int, nargs="+", default=[10_000, 1_000_000])
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--soak", type=int, metavar="ROUNDS")
+    parser.add_argument("--flower", type=int, metavar="ROUNDS", default=0)
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--carry", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -275,7 +339,7 @@ def main() -> None:
     results: dict[tuple[int, int], dict[str, list[float]]] = {}
     for n_sites in options.sites:
         for parameters in options.parameters:
-            results[n_sites, parameters] = row_of(n_sites, parameters, options.rounds)
+            results[n_sites, parameters] = row_of(n_sites, parameters, options.rounds, options.flower)
             print(table({(n_sites, parameters): results[n_sites, parameters]}), flush=True)
     if options.markdown is not None:
         options.markdown.write_text(table(results))

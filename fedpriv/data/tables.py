@@ -274,7 +274,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _fields(path: Path, columns: Sequence[Column], comment: str = "\0") -> list[list[str]]:
-    rows = [[field.strip() for field in line.split(",")] for line in _lines(path) if not line.startswith(comment)]
+    rows = [[*map(str.strip, line.split(","))] for line in _lines(path) if not line.startswith(comment)]
     check_rows(path, rows, columns)
     if all(MISSING in row for row in rows):
         raise DataError(f"{path} has no complete rows: fetch it again")

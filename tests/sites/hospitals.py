@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import torch
 import yaml
@@ -122,19 +123,23 @@ class Missing(RespondingStar):
         return self._drawn
 
 
-def accuracy_in_one_process(found: Hospitals, absent: Mapping[int, Sequence[int]], secret: int) -> float:
-    """Of the run that one process makes of the plan, if everybody knew beforehand who will be absent."""
+def accuracy_in_one_process(found: Hospitals, absent: Mapping[int, Sequence[int]], n_runs: int) -> float:
+    """The mean of runs that one process makes of the plan, if everybody knew beforehand who will be absent."""
     terms, split = ResolvedPlan.of(found.plan), load_data(found.config)
-    clients = make_population(found.config, split)
-    population = Population(clients)
-    start = population.reset_models(terms.start)
-    ledger = Ledger(Accountant(len(clients), terms.plan.privacy.delta))
-    sums = ClippedSums(select_backend("auto", population).backend, len(clients), torch.device("cpu"))
-    randomness = Randomness(terms.seed, secret)
-    oracle = data_oracle(population, sums, terms.plan.privacy, ledger, randomness)
-    progress = initial_state(terms.strategy, start.expand(len(clients), -1))
-    network = Missing(len(clients))
-    network.absent = absent
-    for done in run_rounds(terms.strategy, oracle, network, progress, randomness, rounds=terms.rounds):
-        progress = done.progress
-    return float(Evaluator(terms.model, terms.loss, split.test)(progress.models.mean(0))["test_accuracy"])
+    evaluate = Evaluator(terms.model, terms.loss, split.test)
+    accuracies = []
+    for secret in range(n_runs):
+        clients = make_population(found.config, split)
+        population = Population(clients)
+        start = population.reset_models(terms.start)
+        ledger = Ledger(Accountant(len(clients), terms.plan.privacy.delta))
+        sums = ClippedSums(select_backend("auto", population).backend, len(clients), torch.device("cpu"))
+        randomness = Randomness(terms.seed, secret)
+        oracle = data_oracle(population, sums, terms.plan.privacy, ledger, randomness)
+        progress = initial_state(terms.strategy, start.expand(len(clients), -1))
+        network = Missing(len(clients))
+        network.absent = absent
+        for done in run_rounds(terms.strategy, oracle, network, progress, randomness, rounds=terms.rounds):
+            progress = done.progress
+        accuracies.append(float(evaluate(progress.models.mean(0))["test_accuracy"]))
+    return fmean(accuracies)
