@@ -22,6 +22,7 @@ from fedpriv.data import DATASETS, Split, labels_of
 from fedpriv.data.base import as_inputs
 from fedpriv.data.partition import known_sizes, notes
 from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.models.extractor import through
 from fedpriv.papers.recipe import Recipe
 from fedpriv.planning.forecasting import Forecast
 from fedpriv.planning.forecasting import forecast as of_draft
@@ -202,6 +203,11 @@ def at_start(config: Config, training: Training) -> list[str]:
 def _notes(config: Config) -> list[str]:
     """Returns what the privacy of the run depends on besides noise."""
     warnings = [*notes(config.data.partition.kind)]
+    if config.data.extractor is not None:
+        warnings.append(
+            "epsilon covers neither the network in data.extractor.file nor the data that it was fitted on: take one "
+            "that is public"
+        )
     if config.model.weights is not None:
         warnings.append(
             "epsilon does not cover the data that model.weights were fitted on: take public weights, or add the price "
@@ -212,7 +218,18 @@ def _notes(config: Config) -> list[str]:
 
 def load_data(config: Config) -> Split:
     """Loads the data set that a configuration names."""
-    return data.load(config.data.name, **config.data.options)
+    return load_section(config.data)
+
+
+def load_section(section: DataSection) -> Split:
+    """Loads the data set that a section of data names, as the features of its frozen network if it names one."""
+    if section.extractor is not None and section.augment:
+        fix = "features are computed once, and random views anew in each answer: leave one of them out"
+        raise ConfigError("data.augment", [view.name for view in section.augment], fix)
+    split = data.load(section.name, **section.options)
+    if section.extractor is None:
+        return split
+    return through(section.extractor, split, models.resolve)
 
 
 def make_population(config: Config, split: Split) -> list[Client]:
@@ -266,6 +283,7 @@ def make_model(config: Config, public_info: PublicDataInfo) -> tuple[nn.Module, 
         lora=model.lora,
         train=model.train,
         seed=config.seed or 0,
+        target_shape=public_info.target_shape,
     )
 
 
@@ -295,6 +313,8 @@ def outline(config: Config) -> PublicDataInfo:
     facts = None
     if config.data.name in DATASETS:
         facts = DATASETS[config.data.name].facts
+    if config.data.extractor is not None:
+        facts = None  # how many features there are is known once the network has computed some
     sizes = None
     if facts:
         sizes = known_sizes(partition.kind, facts.n_train, partition.n_clients)

@@ -48,15 +48,20 @@ def to_yaml(config: Config) -> str:
 def fingerprint(config: Config) -> str:
     """Returns a digest of what must not change between stop and resume: all settings but those of logging and speed.
 
-    A file of weights enters by its contents, not by its path.
+    Files of weights enter by their contents, not by their paths.
 
     Raises:
-        ConfigError: the file of weights cannot be read.
+        ConfigError: a file of weights cannot be read.
     """
     settings = config.model_dump(mode="json")
     weights = config.model.weights
     if weights is not None:
         settings["model"]["weights"]["file"] = weights.digest()
+    extractor = config.data.extractor
+    if extractor is None:
+        del settings["data"]["extractor"]  # as before there was this setting
+    else:
+        settings["data"]["extractor"]["file"] = extractor.digest()
     return of_config(settings)[:16]
 
 

@@ -21,7 +21,7 @@ from fedpriv.data import DATASETS
 from fedpriv.data.augmentation import AUGMENTATIONS, Augmentation
 from fedpriv.data.partition import PARTITIONS, Kind
 from fedpriv.errors import ConfigError
-from fedpriv.models import LOSSES, MODELS, Lora, Weights
+from fedpriv.models import LOSSES, MODELS, Extractor, Lora, Weights
 from fedpriv.papers.recipe import Recipe
 from fedpriv.privacy import settings
 from fedpriv.runs.options import TrainingOptions
@@ -67,7 +67,8 @@ class DataSection(Plugin):
 
     `augment` lists random changes of training inputs, applied in order and drawn anew in each answer:
     `[{name: crop, padding: 2}, flip]`. With an `augmentation_multiplicity` of K an example has K views, whose mean
-    gradient is clipped once.
+    gradient is clipped once. `extractor` names a frozen network in a file, whose outputs become the inputs:
+    `{file: body.safetensors, model: resnet18_gn, layer: avgpool, without: [fc.*]}` or `{file: body.onnx}`.
     """
 
     field, registry = "data", DATASETS
@@ -75,6 +76,7 @@ class DataSection(Plugin):
     partition: Annotated[PartitionSection, Spelled(_PARTITION)]
     augment: list[AugmentSection] = Field(default_factory=list[AugmentSection])
     augmentation_multiplicity: Count = 1
+    extractor: Annotated[Extractor, Spelled(named_fields(Extractor))] | None = None
 
     @property
     def augmentation(self) -> Augmentation:

@@ -16,6 +16,7 @@ from fedpriv.data.parquet_file import parquet
 from fedpriv.data.partition import partition
 from fedpriv.data.row_dataset import RowDataset
 from fedpriv.data.sensors import sensors
+from fedpriv.data.shakespeare import shakespeare
 from fedpriv.data.sql_table import sql
 from fedpriv.data.table_encoder import TableEncoder
 from fedpriv.data.tables import adult, breast_cancer, monks
@@ -54,6 +55,7 @@ _OWN = {
     "breast_cancer": DatasetEntry(breast_cancer, "UCI breast cancer, original or diagnostic, 2 classes"),
     "monks": DatasetEntry(monks, "UCI monks-1, 17 one-hot features, 2 classes"),
     "femnist": DatasetEntry(femnist, "FEMNIST of LEAF, 28x28, 62 classes, by writer"),
+    "shakespeare": DatasetEntry(shakespeare, "Shakespeare by role, the next character of 97 in windows of 80"),
     "heart": DatasetEntry(heart, "UCI heart disease, 18 features and a constant, 2 classes, by hospital"),
     "covertype": DatasetEntry(
         covertype, "UCI Covertype, 54 features and a constant, rows of norm 1, binary or 7 classes"

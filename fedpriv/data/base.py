@@ -15,6 +15,8 @@ from fedpriv.errors import DataError
 from fedpriv.settings.checks import checked
 from fedpriv.settings.plugins import RegistryEntry
 
+_NO_TARGET = -100  # torch's mark of a position in a sequence that has no target
+
 
 class ExactOnly(TensorDataset):
     """Examples that a private run refuses: their preparation depends on all of them, or some occur twice."""
@@ -101,7 +103,7 @@ def size(dataset: Dataset[Any]) -> int:
 
 @checked("labels_of")
 def labels_of(dataset: Dataset[Any]) -> Tensor:
-    """Returns the targets `[n]`, int64 where they are labels.
+    """Returns the targets `[n]`, int64 where they are labels, `[n, length]` where they are sequences.
 
     A data set that is not a `TensorDataset` is read once in full.
     """
@@ -115,7 +117,8 @@ def check_dataset(dataset: Dataset[Any], n_classes: int | None, *, name: str = "
     """Refuses examples that would break training silently; reads every example once.
 
     Args:
-        dataset: Map-style examples `(x, y)`: x a tensor, y a class number, or a number where there are no classes.
+        dataset: Map-style examples `(x, y)`: x a tensor, y a class number, or a number where there are no classes. In a
+            `TensorDataset` y may be a sequence of class numbers, where -100 marks positions that do not count.
         n_classes: Labels must be in `[0, n_classes)`; None for regression: targets must be finite.
         name: What to call the data in an error.
 
@@ -167,13 +170,16 @@ def _check_examples(inputs: Tensor, labels: Tensor, n_classes: int | None, name:
     if n_classes is None:
         _check_numbers(labels, name, first)
         return
-    if labels.is_floating_point() or labels.dim() != 1:
+    if labels.is_floating_point() or labels.dim() == 0:
         raise DataError(f"{name} has labels of {labels.dtype} and shape {tuple(labels.shape)}: give int64 [n]")
     wrong = (labels < 0) | (labels >= n_classes)
+    if labels.dim() > 1:
+        wrong &= labels != _NO_TARGET
     if wrong.any():
-        index = int(wrong.nonzero()[0, 0])
+        position = tuple(wrong.nonzero()[0].tolist())
         fix = "renumber the labels, or correct n_classes"
-        raise DataError(f"{name}[{first + index}] has label {int(labels[index])}, not in [0, {n_classes}): {fix}")
+        label = int(labels[position])
+        raise DataError(f"{name}[{first + position[0]}] has label {label}, not in [0, {n_classes}): {fix}")
 
 
 def _check_numbers(targets: Tensor, name: str, first: int) -> None:

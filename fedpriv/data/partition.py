@@ -35,7 +35,7 @@ def partition(
 
     Args:
         kind: The name of one of the functions below.
-        labels: int64 `[n_examples]`; float where targets are numbers.
+        labels: int64 `[n_examples]`, or `[n_examples, length]`; float where targets are numbers.
         n_clients: Number of clients; each gets at least one example. None for `by_writer`: all writers.
         generator: Source of randomness; unused by `in_order`.
         writers: int64 `[n_examples]`, for `by_writer`: the owner of each example.
@@ -51,6 +51,9 @@ def partition(
         raise ConfigError("partition.kind", kind, f"unknown{nearest(str(kind), get_args(Kind))}")
     if labels.is_floating_point() and kind in LABEL_DEPENDENT:
         fix = "divides by class, and the data's targets are numbers: use iid, in_order or by_writer"
+        raise ConfigError("partition.kind", kind, fix)
+    if labels.dim() > 1 and kind in LABEL_DEPENDENT:
+        fix = "divides by class, and an example has a sequence of them: use iid, in_order or by_writer"
         raise ConfigError("partition.kind", kind, fix)
     if kind == "by_writer" and (writers is None or len(writers) != len(labels)):
         n_writers = None if writers is None else len(writers)

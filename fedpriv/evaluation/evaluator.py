@@ -234,9 +234,12 @@ class Evaluator:
         """Returns each model's metrics; all are copied from the device at once."""
         names = list(totals[0])
         terms_by_name = fetched([torch.cat([total[name] for total in totals]) for name in names])
-        roots = {row.name for row in self._metrics if row.root}
+        row_of = {row.name: row for row in self._metrics}
         columns = [
-            [metrics.value_of(of_model, root=name in roots) for of_model in terms]
+            [
+                metrics.value_of(of_model, root=row_of[name].root, exponential=row_of[name].exponential)
+                for of_model in terms
+            ]
             for name, terms in zip(names, terms_by_name, strict=True)
         ]
         return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]

@@ -14,11 +14,12 @@ from typing import Any, Generic, Literal, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fedpriv.clients.client import Loss
 from fedpriv.data.nested import Nested, first
 from fedpriv.evaluation.tasks import Task
-from fedpriv.models import predict
+from fedpriv.models import IGNORED, predict
 from fedpriv.network.rounds import TrainState
 
 F = TypeVar("F", covariant=True)
@@ -46,6 +47,7 @@ class Metric(Generic[F]):
         together: For a test metric: whether vmap can compute it for several models' outputs at once.
         whole: For a test metric: whether it is computed from all examples at once, not batch by batch.
         root: For a test metric: whether it is the square root of the mean.
+        exponential: For a test metric: whether it is e to the power of the mean.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Metric(Generic[F]):
     together: bool = False
     whole: bool = False
     root: bool = False
+    exponential: bool = False
 
     @property
     def title(self) -> str:
@@ -90,10 +93,21 @@ def accuracy(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | Non
     """Computes the fraction of examples whose class is right; of labels, where an example has several."""
     if task.kind == "classes":
         return _pair((predict(outputs) == targets).sum().double(), len(targets))
+    if task.kind == "tokens":
+        right = (predict(outputs) == targets).sum().double()  # no class is the number of a position without target
+        return torch.stack([right, (targets != IGNORED).sum().double()]).reshape(2, 1)
     if task.kind in ("binary", "multilabel") and task.threshold is not None:
         right = (outputs.reshape(targets.shape) > task.threshold) == (targets > 0.5)
         return _pair(right.sum().double(), targets.numel())
     return None
+
+
+def token_loss(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | None:  # noqa: ANN401
+    """Computes the mean cross entropy of a token, whatever the loss is; each token of the test data has one weight."""
+    if task.kind != "tokens":
+        return None
+    total = functional.cross_entropy(outputs.double(), targets, ignore_index=IGNORED, reduction="sum")
+    return torch.stack([total, (targets != IGNORED).sum().double()]).reshape(2, 1)
 
 
 def auroc(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | None:  # noqa: ANN401
@@ -145,6 +159,7 @@ def bytes_sent(progress: TrainState) -> int:
 TESTED: tuple[Metric[OfTest], ...] = (
     Metric("test_loss", mean_loss, ".4f", "lower", live="loss", together=True),
     Metric("test_accuracy", accuracy, ".2%", "higher", live="accuracy", together=True),
+    Metric("test_perplexity", token_loss, ".4g", "lower", live="perplexity", together=True, exponential=True),
     Metric("test_auroc", auroc, ".4f", "higher", live="AUROC", words="test AUROC", whole=True),
     Metric("test_rmse", squared_error, ".4g", "lower", live="RMSE", words="test RMSE", together=True, root=True),
     Metric("test_mae", absolute_error, ".4g", "lower", words="test MAE", together=True),
@@ -219,9 +234,17 @@ def facts() -> list[str]:
     return [row.name for row in rows()] + [f"{prefix}_{row.name}" for prefix in SPREADS for row in TESTED]
 
 
-def value_of(totals: Tensor, *, root: bool = False) -> float:
-    """Returns the metric of summed numerators and denominators `[2, groups]`; with `root` the square root of it."""
+def value_of(totals: Tensor, *, root: bool = False, exponential: bool = False) -> float:
+    """Returns the metric of summed numerators and denominators `[2, groups]`.
+
+    Args:
+        totals: The sums.
+        root: Return the square root of the mean.
+        exponential: Return e to its power; infinity where that is too large for a number.
+    """
     mean = float((totals[0] / totals[1])[totals[1] > 0].mean())
+    if exponential:
+        return float(torch.tensor(mean, dtype=torch.float64).exp())
     if root and math.isfinite(mean):
         return math.sqrt(mean)
     return mean

@@ -25,12 +25,13 @@ class Task:
     """The task of a model: what it predicts.
 
     Attributes:
-        kind: `"classes"`, a score for each class and a whole number as target; `"binary"`, one number and a target of
-            0 or 1; `"multilabel"`, several such numbers; `"numbers"`, predictions of numbers; `"other"`.
+        kind: `"classes"`, a score for each class and a whole number as target; `"tokens"`, such scores `[n, k, length]`
+            and targets `[n, length]` at each position of a sequence; `"binary"`, one number and a target of 0 or 1;
+            `"multilabel"`, several such numbers; `"numbers"`, predictions of numbers; `"other"`.
         threshold: Outputs above it predict 1; None if that is unknown, as for a loss of the user's own.
     """
 
-    kind: Literal["classes", "binary", "multilabel", "numbers", "other"]
+    kind: Literal["classes", "tokens", "binary", "multilabel", "numbers", "other"]
     threshold: float | None = None
 
 
@@ -50,6 +51,8 @@ def task_of(loss: object, outputs: object, targets: Nested) -> Task:
             return Task("classes")
         if targets.ndim == 1 and outputs.ndim == 1 and _are_zero_or_one(targets):
             return Task("binary", _threshold(loss))
+        if targets.ndim > 1 and outputs.shape[2:] == targets.shape[1:]:
+            return Task("tokens")
         return Task("other")
     if outputs[0].numel() != targets[0].numel():
         return Task("other")

@@ -1,7 +1,8 @@
 """Models and losses that suit differential privacy."""
 
+from fedpriv.models.extractor import Extractor, extract_features
 from fedpriv.models.lora import Lora, add_lora
-from fedpriv.models.losses import Loss, cross_entropy, hinge, logistic, predict, squared_error
+from fedpriv.models.losses import IGNORED, Loss, cross_entropy, hinge, logistic, predict, squared_error
 from fedpriv.models.networks import FemnistCNN, LinearSVM, LogisticRegression, MnistCNN, SoftmaxRegression
 from fedpriv.models.registry import LOSSES, MODELS, make, resolve, resolve_loss
 from fedpriv.models.resnet import ResNet18
@@ -11,8 +12,10 @@ from fedpriv.models.validation import fix_model, shipped, validate_model
 from fedpriv.models.weights import Weights, load_weights
 
 __all__ = [
+    "IGNORED",
     "LOSSES",
     "MODELS",
+    "Extractor",
     "FemnistCNN",
     "LinearSVM",
     "LogisticRegression",
@@ -25,6 +28,7 @@ __all__ = [
     "Weights",
     "add_lora",
     "cross_entropy",
+    "extract_features",
     "fix_model",
     "hinge",
     "load_weights",

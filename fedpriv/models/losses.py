@@ -13,6 +13,8 @@ from fedpriv.errors import ConfigError
 from fedpriv.settings.checks import checked
 
 Reduction = Literal["mean", "sum", "none"]
+IGNORED = -100
+"""The target of a position in a sequence that does not count, such as padding; torch's number for it."""
 PerExampleLoss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -46,7 +48,14 @@ class Loss(nn.Module):
 
 
 def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Returns `-log softmax(outputs)[label]` of each example: `[n, k], [n] -> [n]`."""
+    """Returns `-log softmax(outputs)[label]` of each example: `[n, k], [n] -> [n]`.
+
+    For sequences, `[n, k, length], [n, length] -> [n]`, the mean over an example's positions whose label is not
+    `IGNORED`; 0 where there are none.
+    """
+    if outputs.ndim > 2:
+        losses = functional.cross_entropy(outputs, labels, reduction="none", ignore_index=IGNORED).flatten(1)
+        return losses.sum(1) / (labels != IGNORED).flatten(1).sum(1).clamp_min(1)
     # classes first: along a short last dimension the softmax takes twice as long
     return functional.cross_entropy(outputs.mT.unsqueeze(0), labels.unsqueeze(0), reduction="none").squeeze(0)
 
@@ -81,7 +90,12 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def predict(outputs: Tensor) -> Tensor:
-    """Returns class numbers `[n]` from scores: the largest of `[n, k]`; for `[n, 1]` and `[n]`, 1 if it is positive."""
+    """Returns class numbers `[n]` from scores: the largest of `[n, k]`; for `[n, 1]` and `[n]`, 1 if it is positive.
+
+    For sequences, `[n, k, length] -> [n, length]`.
+    """
+    if outputs.ndim > 2:
+        return outputs.argmax(1)
     if outputs.ndim == 1 or outputs.shape[-1] == 1:
         return (outputs.reshape(len(outputs)) > 0).long()
     return outputs.argmax(-1)

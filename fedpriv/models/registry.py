@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fedpriv.errors import ConfigError
 from fedpriv.models.lora import Lora, add_lora
 from fedpriv.models.losses import Loss, PerExampleLoss, Reduction, cross_entropy, hinge, logistic, squared_error
+from fedpriv.models.lstm import CharLSTM
 from fedpriv.models.networks import (
     FemnistCNN,
     LinearRegression,
@@ -74,6 +75,7 @@ def make(
     lora: Lora | None = None,
     train: Sequence[str] | None = None,
     seed: int = 0,
+    target_shape: tuple[int, ...] = (),
 ) -> tuple[nn.Module, nn.Module]:
     """Builds a model and a loss by name, and tries them on one synthetic example.
 
@@ -87,6 +89,7 @@ def make(
         lora: Adapters, which are trained, see `add_lora`; None adds none.
         train: The parameters to train, see `train_only`; None leaves the model's choice.
         seed: Seed of the initial parameters, which are public.
+        target_shape: Shape of one target: `()`, or `(length,)` where an example has a sequence of classes.
 
     Raises:
         ConfigError: unknown names or options, a layer that mixes examples, or a loss that does not fit the model.
@@ -107,20 +110,26 @@ def make(
         module = train_only(module, train)
     validate_model(module)
     criterion = resolve_loss(loss[0], **loss[1])
-    _try_out(module, criterion, example, n_classes, names=(model[0], loss[0]))
+    _try_out(module, criterion, example, n_classes, target_shape, names=(model[0], loss[0]))
     return module, criterion
 
 
 @torch.no_grad()
 def _try_out(
-    model: nn.Module, loss: nn.Module, example: Tensor, n_classes: int | None, *, names: tuple[str, str]
+    model: nn.Module,
+    loss: nn.Module,
+    example: Tensor,
+    n_classes: int | None,
+    target_shape: tuple[int, ...],
+    *,
+    names: tuple[str, str],
 ) -> None:
     """Refuses a model and a loss that do not fit each other or the data; `names` are theirs in the configuration."""
     target = torch.zeros(1)
     kind = "a target that is a number"
     if n_classes is not None:
-        target = torch.full((1,), n_classes - 1)
-        kind = f"label {int(target)}, the last of {n_classes} classes"
+        target = torch.full((1, *target_shape), n_classes - 1)
+        kind = f"label {n_classes - 1}, the last of {n_classes} classes"
     elif names[1] in LOSSES and not LOSSES[names[1]].of_numbers:
         raise ConfigError("loss", names[1], "is for classes, and the data's targets are numbers: use mse")
     with torch.random.fork_rng(devices=[]):  # dropout
@@ -182,6 +191,7 @@ _MODELS = {
     "mnist_cnn": ModelEntry(MnistCNN, "two 5x5 convolution blocks with GroupNorm and a linear layer"),
     "femnist_cnn": ModelEntry(FemnistCNN, "three 3x3 convolution blocks with GroupNorm and a linear layer"),
     "vit": ModelEntry(VisionTransformer, "a small vision transformer: patches, two blocks of attention, linear head"),
+    "char_lstm": ModelEntry(CharLSTM, "an LSTM that predicts the next token at each position of a text"),
     "resnet18_gn": ModelEntry(ResNet18, "ResNet-18 with GroupNorm, to fine-tune from weights of torchvision's names"),
 }
 

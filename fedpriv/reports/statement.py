@@ -140,7 +140,7 @@ def statement_of(runs: Sequence[Run], spendings: Sequence[RunCost], account: Acc
             against(cells, _SEES_OF_ONE if alone else _SEES),
             _released(runs, spendings),
             rests(spendings, spent.accountant, assumed, alone=alone),
-            not_covered(spent, _secret_of(runs)),
+            not_covered(spent, _secret_of(runs), networks=wording.frozen_networks(run.config["data"] for run in runs)),
             _others(runs, spendings, account),
             _verify(runs),
         ),
@@ -293,9 +293,19 @@ def rests(
     return StatementSection("What does this rest on, and what was simulated?", (*trusted, *together, *power, *proof))
 
 
-def not_covered(spent: PrivacySpent, secret: str = SECRET, tests: str = wording.TESTS) -> StatementSection:
-    """Returns the section on what no epsilon covers, and what must be kept secret."""
+def not_covered(
+    spent: PrivacySpent, secret: str = SECRET, tests: str = wording.TESTS, networks: Iterable[str] = ()
+) -> StatementSection:
+    """Returns the section on what no epsilon covers, and what must be kept secret.
+
+    Args:
+        spent: What was spent.
+        secret: What must be kept secret.
+        tests: What is public of test data.
+        networks: A sentence on each frozen network through which the data were seen.
+    """
     more = [f"Revealed besides, and in no epsilon: {fact}." for fact in spent.not_covered]
+    more += networks
     return StatementSection("What is not protected?", (wording.public(tests), *more, secret))
 
 
@@ -413,7 +423,7 @@ def made_with(results: Iterable[Mapping[str, Any] | None]) -> str:
 def data_name(config: Mapping[str, Any]) -> str:
     """Returns the name of a configuration's data, and the path if there is one."""
     data = config["data"]
-    for name in ("train", "path", "file"):
+    for name in ("train", "path", "file", "dataset"):
         if data.get(name):
             return f"{data['name']} ({data[name]})"
     return str(data["name"])

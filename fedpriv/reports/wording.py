@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
 from fedpriv.privacy.record import Record
@@ -32,6 +33,27 @@ def public(tests: str = TESTS) -> str:
         "Counted as known to everybody, and not protected: the number of data holders, how many records each has, "
         f"their names; all settings; the code; {tests}; parameters that are not trained."
     )
+
+
+def frozen_networks(data_sections: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Returns a sentence on each frozen network through which data were seen.
+
+    Args:
+        data_sections: The sections `data` of configurations.
+    """
+    sentences: list[str] = []
+    for section in data_sections:
+        features = section.get("extractor")
+        if features is None:
+            continue
+        name = f"the network in {features['file']}"
+        if features.get("sha256"):
+            name += f" (SHA-256 {features['sha256']})"
+        sentences.append(
+            f"Inputs are features that {name} computed of single examples. It counts as public: no epsilon covers it, "
+            "or the data that it was fitted on."
+        )
+    return [*dict.fromkeys(sentences)]
 
 
 PERSON = "If one person has several records, the column of the group holds for that person, not that of one."

@@ -191,6 +191,9 @@ def propose(
         seed = config.seed
     dumped = config.model_dump(mode="json")
     settings: dict[str, Any] = {name: dumped[name] for name in PLAN_SECTIONS} | {"seed": seed}
+    if like.target_shape:
+        fix = "between organisations an example has one target, not a sequence: train such models in one process"
+        raise ConfigError("data", f"targets of shape {like.target_shape}", fix)
     # find the noise multiplier that reaches the target epsilon
     privacy = promise(config, cards)
     sizes = [card.size for card in cards]

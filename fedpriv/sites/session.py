@@ -22,9 +22,9 @@ from fedpriv.clients.layout import changed_constants, constant_totals
 from fedpriv.clients.population import Population
 from fedpriv.clients.public_info import PublicDataInfo
 from fedpriv.clients.shard import ClientShard
-from fedpriv.config.building import divided
+from fedpriv.config.building import divided, load_section
 from fedpriv.config.schema import DataSection
-from fedpriv.data import Split, load
+from fedpriv.data import Split
 from fedpriv.errors import BudgetExhausted, ConfigError, DataError, PrivacyError
 from fedpriv.network.rounds import ClientInput, client_update, seeded_torch_draws
 from fedpriv.oracle.backend_selection import select_backend
@@ -60,7 +60,7 @@ def load_site_data(section: DataSection, client: int) -> tuple[Dataset[Any], Spl
         ConfigError: the partition has no such client.
         DataError: the data are missing or broken.
     """
-    split = load(section.name, **section.options)
+    split = load_section(section)
     partition = divided(section, split)
     if client >= len(partition):
         raise ConfigError("site.client", client, f"the partition has clients 0 to {len(partition) - 1}")

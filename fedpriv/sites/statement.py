@@ -106,6 +106,7 @@ def site_statement(folder: Path, *, colluders: int = 1, group: int = 10) -> Stat
     delta = settings.budget.delta
     spent = compose([federation.done for federation in federations], delta)
     whole = compose([federation.whole for federation in federations], delta)
+    networks = wording.frozen_networks([settings.data.model_dump(mode="json")])
     limit = f"{settings.budget.epsilon:g} at delta={wording.small(delta)}"
     return Statement(
         f"Privacy statement: site {card.name}",
@@ -115,7 +116,7 @@ def site_statement(folder: Path, *, colluders: int = 1, group: int = 10) -> Stat
             against(_cells(federations, card, delta, colluders, group)),
             _released(federations),
             _assumptions(_min_colluders(federations), spent),
-            StatementSection("What is not protected?", (_LEARNED, wording.public(), _secrets(folder))),
+            StatementSection("What is not protected?", (_LEARNED, wording.public(), *networks, _secrets(folder))),
             _cost(federations, spent, whole, limit),
             _verification(folder, federations),
         ),
