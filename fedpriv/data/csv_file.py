@@ -73,14 +73,14 @@ def csv(
     if client:
         columns.append(client)
     for path in files or [train]:
-        table = _table(path, columns)
+        table = read_table(path, columns)
         datasets.append(encoder.encoded(table))
         if client is None:
             owners += [path] * len(datasets[-1])
         else:
             owners += table.columns[client]
     train_set = _concatenate(datasets)
-    test_set = encoder.encoded(_table(test, encoder.columns))
+    test_set = encoder.encoded(read_table(test, encoder.columns))
 
     # owners are known where there is a file for each client, or a column that names clients
     writers = None
@@ -121,8 +121,33 @@ def _concatenate(datasets: Sequence[TensorDataset]) -> TensorDataset:
     return TensorDataset(*(torch.cat(column) for column in columns))
 
 
-def _table(path: str, columns: Sequence[str]) -> Table:
-    """Reads these columns of a comma-separated file."""
+def read_headings(path: str) -> list[str]:
+    """Returns the names of the columns of a comma-separated file.
+
+    Raises:
+        DataError: it cannot be read, or is empty.
+    """
+    return [name for name in _rows(path)[0] if name]
+
+
+def read_table(path: str, columns: Sequence[str]) -> Table:
+    """Reads these columns of a comma-separated file.
+
+    Raises:
+        ConfigError: the file lacks a column.
+        DataError: it cannot be read, or has no rows.
+    """
+    rows = _rows(path)
+    check_columns(path, columns, list(rows[0]))
+    table = Table(path, {name: [row[name].strip() for row in rows] for name in columns}, first=2)
+    for index, row in enumerate(rows):
+        if "" in row:
+            raise DataError(f"{table.row(index)}: more values than headings; quote values that contain commas")
+    return table
+
+
+def _rows(path: str) -> list[dict[str, str]]:
+    """Reads a comma-separated file; each row by the names of its columns, what is left over under an empty name."""
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
             rows = list(reader.DictReader(file, restval="", restkey=""))
@@ -131,9 +156,4 @@ def _table(path: str, columns: Sequence[str]) -> Table:
         raise DataError(f"{path} cannot be read ({error}): {fix}") from error
     if not rows:
         raise DataError(f"{path} has no rows: give a heading line and at least one example")
-    check_columns(path, columns, list(rows[0]))
-    table = Table(path, {name: [row[name].strip() for row in rows] for name in columns}, first=2)
-    for index, row in enumerate(rows):
-        if "" in row:
-            raise DataError(f"{table.row(index)}: more values than headings; quote values that contain commas")
-    return table
+    return rows
