@@ -63,11 +63,36 @@ def csv(
             names file and line.
     """
     encoder = TableEncoder(label, classes, numbers or {}, categories or {}, missing or {}, indicators, bias, centered)
-    return read_split(encoder, _table, train, test, client=client, suffix=".csv")
+    return read_split(encoder, read_table, train, test, client=client, suffix=".csv")
 
 
-def _table(path: str, columns: Sequence[str]) -> Table:
-    """Reads these columns of a comma-separated file."""
+def read_headings(path: str) -> list[str]:
+    """Returns the names of the columns of a comma-separated file.
+
+    Raises:
+        DataError: it cannot be read, or is empty.
+    """
+    return [name for name in _rows(path)[0] if name]
+
+
+def read_table(path: str, columns: Sequence[str]) -> Table:
+    """Reads these columns of a comma-separated file.
+
+    Raises:
+        ConfigError: the file lacks a column.
+        DataError: it cannot be read, or has no rows.
+    """
+    rows = _rows(path)
+    check_columns(path, columns, list(rows[0]))
+    table = Table(path, {name: [row[name].strip() for row in rows] for name in columns}, first=2)
+    for index, row in enumerate(rows):
+        if "" in row:
+            raise DataError(f"{table.row(index)}: more values than headings; quote values that contain commas")
+    return table
+
+
+def _rows(path: str) -> list[dict[str, str]]:
+    """Reads a comma-separated file; each row by the names of its columns, what is left over under an empty name."""
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
             rows = list(reader.DictReader(file, restval="", restkey=""))
@@ -76,9 +101,4 @@ def _table(path: str, columns: Sequence[str]) -> Table:
         raise DataError(f"{path} cannot be read ({error}): {fix}") from error
     if not rows:
         raise DataError(f"{path} has no rows: give a heading line and at least one example")
-    check_columns(path, columns, list(rows[0]))
-    table = Table(path, {name: [row[name].strip() for row in rows] for name in columns}, first=2)
-    for index, row in enumerate(rows):
-        if "" in row:
-            raise DataError(f"{table.row(index)}: more values than headings; quote values that contain commas")
-    return table
+    return rows

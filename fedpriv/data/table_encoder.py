@@ -144,11 +144,14 @@ class TableEncoder:
             raise DataError(f"{name} has no rows: give at least one example")
         names = [str(column) for column in frame.columns]
         check_columns(name, self.columns, names)
-        texts = {column: _texts(frame.iloc[:, names.index(column)]) for column in self.columns}
-        return self.encoded(Table(name, texts, first=0))
+        return self.encoded(table_of(frame, self.columns, name))
 
     def encoded(self, table: Table) -> TensorDataset:
         """Encodes a table of text; see `dataset`."""
+        return TensorDataset(self.inputs(table), self.targets(table))
+
+    def inputs(self, table: Table) -> Tensor:
+        """Returns the features of a table of text, float32 `[n, n_features]`; it need not have the label."""
         if not self._features and not self.categories:
             raise ConfigError("data.numbers", {}, "name at least one column, in numbers or categories")
         features = [self._scaled(table, name).unsqueeze(1) for name in self._features]
@@ -156,7 +159,22 @@ class TableEncoder:
         features += [self._gaps(table, name).float().unsqueeze(1) for name in self.indicators]
         if self.bias:
             features.append(torch.ones(len(features[0]), 1))
-        return TensorDataset(torch.cat(features, 1), self.targets(table))
+        return torch.cat(features, 1)
+
+    @property
+    def feature_columns(self) -> list[str]:
+        """The columns that features are made of."""
+        return [*self._features, *self.categories]
+
+    @property
+    def feature_names(self) -> list[str]:
+        """The name of each feature, in their order, e.g. `age`, `smoker=yes`, `age missing`, `constant`."""
+        names = [*self._features]
+        names += [f"{column}={value}" for column in self.categories for value in self._values(column)]
+        names += [f"{column} missing" for column in self.indicators]
+        if self.bias:
+            names.append("constant")
+        return names
 
     def targets(self, table: Table) -> Tensor:
         """Returns the targets of a table of text, `[n]`; see `dataset`."""
@@ -253,6 +271,12 @@ class TableEncoder:
         if name == self.label or not self._is_gap(name, text):
             return otherwise
         return f"if it is missing, give missing.{name} a value that is public, or list {name} in indicators"
+
+
+def table_of(frame: DataFrame, columns: Sequence[str], name: str) -> Table:
+    """Returns columns of a pandas DataFrame as text, where what is missing is empty."""
+    names = [str(column) for column in frame.columns]
+    return Table(name, {column: _texts(frame.iloc[:, names.index(column)]) for column in columns}, first=0)
 
 
 def check_columns(table: str, expected: Sequence[str], existing: Sequence[str]) -> None:

@@ -46,7 +46,7 @@ from fedpriv.strategies.erm import gradient_descent
 from fedpriv.strategies.proximal import L2, Zero
 
 Floats = NDArray[np.float64]
-_SHARES = {"pilot": 0.4, "information": 0.2, "score": 0.4}  # of the squared ratio of sensitivity to noise
+_SHARES = {"pilot": 0.4, "information": 0.3, "score": 0.3}  # of the squared ratio of sensitivity to noise
 _STEPS = 30  # of the pilot
 _RELIABLE = 3.0  # smallest eigenvalue of the information over the spectral norm of its noise
 _SLACK = 1 + 1e-6  # of bounds that no row reaches, so that rounding clips none

@@ -1,4 +1,4 @@
-"""The commands that read the files of runs: show, report, account, statement, track, key; and those about secrets."""
+"""The commands that read the files of runs: show, report, predict, account, statement, track, key; and those on secrets."""
 
 from __future__ import annotations
 
@@ -67,6 +67,22 @@ def report(
     from fedpriv.cli.reporting import write_report
 
     write_report(folders, output, open_it=open_it, as_json=as_json)
+
+
+@commands.command()
+def predict(
+    run: RunFolder,
+    table: Annotated[Path, typer.Argument(metavar="CSV", help="File with the columns of the features.")],
+    output: Annotated[
+        Path | None, typer.Option("--out", metavar="CSV", help="File to write; printed if left out.")
+    ] = None,
+    allow_plugins: AllowPlugins = False,
+    as_json: AsJson = False,
+) -> None:
+    """Predict the rows of a CSV file with the model of a run on CSV files. It costs no epsilon."""
+    from fedpriv.cli.predicting import predict as write_predictions
+
+    write_predictions(run, table, output, as_json=as_json)
 
 
 @commands.command()
