@@ -39,12 +39,13 @@ class ProblemValues:
         self._n_objectives = population.shard.n_objectives
         loss_tables = tables(population)
         # clients with the same problem and number of examples are one block; a user's function has a block per client
-        row_groups: dict[tuple[int, int, bool], list[int]] = {}
+        # (whether a problem is a sum of losses is the same for all its clients)
+        row_groups: dict[tuple[int, int], list[int]] = {}
         for row, (problem, table) in enumerate(zip(population.problems, loss_tables, strict=True)):
             if table is None:
-                key = id(problem), row, True
+                key = id(problem), row
             else:
-                key = id(problem), len(table.weights), False
+                key = id(problem), len(table.weights)
             row_groups.setdefault(key, []).append(row)
         self._blocks = [_block(population, rows, [loss_tables[row] for row in rows]) for rows in row_groups.values()]
 

@@ -13,7 +13,7 @@ from dp_accounting.pld import privacy_loss_distribution as dpa
 from scipy import optimize, stats
 
 from fedpriv.errors import ConfigError, PrivacyError
-from fedpriv.privacy.accounting import bounds
+from fedpriv.privacy.accounting import bounds, mixtures
 from fedpriv.privacy.accounting.events import Event
 from fedpriv.privacy.accounting.groups import of_group
 from fedpriv.privacy.accounting.mixtures import log_forward, log_replaced
@@ -165,6 +165,28 @@ def test_a_large_group_under_small_noise_against_many_digits(noise: float):
 
         expected = [forward(float(u)) for u in t]
     np.testing.assert_allclose(log_forward(event, t), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("k", "rate", "noise"), [(2, 0.01, 1.0), (7, 0.9, 3.0), (10, 0.1, 0.7), (40, 0.05, 2.0)])
+def test_curves_of_groups_take_few_evaluations(k: int, rate: float, noise: float, monkeypatch: pytest.MonkeyPatch):
+    """Newton's method takes about ten for a whole curve; halving would take several times as many."""
+    calls: list[int] = []
+    ratio = mixtures._ratio
+
+    def counted(weights: mixtures.Weights, x: mixtures.Array, s: float):
+        calls.append(len(x))
+        return ratio(weights, x, s)
+
+    monkeypatch.setattr(mixtures, "_ratio", counted)
+    u = np.linspace(0.0, 30.0, 3000)
+    added, replaced = (of_group(Event("gaussian", noise, kind, rate), k) for kind in ("poisson", "poisson_replace"))
+    counts = list[int]()
+    for curve, event in ((log_forward, added), (mixtures.log_backward, added), (log_replaced, replaced)):
+        calls.clear()
+        with np.errstate(divide="ignore", invalid="ignore"):  # where a curve has fallen to 0
+            curve(event, u)
+        counts.append(len(calls))
+    assert max(counts[:2]) <= 11 and counts[2] <= 20, counts  # the last has two ratios a step
 
 
 def composed(k: int, rate: float, noise: float, count: int) -> float:
