@@ -58,7 +58,7 @@ DELTAS = (
     0.5,
     0.6,
 )  # where the privacy curve is compared with error rates
-LAPLACE = {"mechanism": fp.Laplace()}
+LAPLACE = {"mechanism": fp.Laplace(), "clip": fp.Clip(1.0, "l1")}
 SUMS = {"trust": fp.SecureAggregation(min_honest=CLIENTS)}
 CENTRAL = {"unit": "client", "at": "message", "relation": "add_remove"}
 CASES: dict[str, tuple[dict[str, object], int]] = {
@@ -163,7 +163,7 @@ def games_of(subject: AuditTarget, rounds: int, canaries: int, per_client: int) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--canaries", type=int, default=8000, help="in a few runs of 1000")
-    parser.add_argument("--many", type=int, default=2000, help="in runs with one at each client")
+    parser.add_argument("--many", type=int, default=1200, help="in runs with one at each client")
     parser.add_argument("--each", type=int, default=250, help="canaries of a client in a run of many")
     parser.add_argument("--only", nargs="*", default=[*CASES])
     parser.add_argument("--markdown", type=Path)

@@ -27,8 +27,10 @@ def float64_noise(records: Iterable[Record]) -> tuple[str, ...]:
     for record in records:
         if record.mechanism == "none":
             continue
-        if record.time is not None:
-            kinds["noise over time"] = None
+        if record.time is not None and record.time.factor.scales:
+            kinds["noise over time of buffered matrices"] = None
+        if record.time is not None and record.pairs is not None and record.pairs.ratio:
+            kinds["noise over time with noise of pairs"] = None
         if record.pairs is not None and record.pairs.ratio and "simulated" in record.trust:
             kinds["simulated noise of pairs"] = None
         if record.mechanism == "laplace" and record.trust.startswith("secure_aggregation"):

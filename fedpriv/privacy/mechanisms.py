@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ from fedpriv.distributed import threads
 from fedpriv.distributed.devices import moved
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.clipping import NormName
+from fedpriv.privacy.exact_over_time import CorrelatedRows, inverse_column
 from fedpriv.privacy.exact_rounding import GRID_BITS, GaussianRows, LaplaceRows, RealNoise, SumOfNoise, add_and_round
 from fedpriv.privacy.ledger import Release
 from fedpriv.privacy.noise_history import NoiseHistory
@@ -125,10 +127,11 @@ MECHANISMS: dict[str, Mechanism] = {name: law.mechanism for name, law in NOISE_D
 def is_rounded_exactly(mechanism: Mechanism, device: torch.device, amount: float, past: NoiseHistory | None) -> bool:
     """Whether noise is known as real numbers, so that sums with it are rounded exactly.
 
-    Subclasses of `Gaussian` and `Laplace` may draw other noise, so they are not.
+    Subclasses of `Gaussian` and `Laplace` may draw other noise, so they are not. Noise that is correlated between
+    rounds is Gaussian, and known if its matrix is banded.
     """
-    is_known = type(mechanism) is Gaussian or (type(mechanism) is Laplace and amount == 1)
-    return is_known and device.type == "cpu" and past is None
+    is_known = type(mechanism) is Gaussian or (type(mechanism) is Laplace and amount == 1 and past is None)
+    return is_known and device.type == "cpu" and (past is None or past.is_banded)
 
 
 def real_noise(
@@ -204,7 +207,10 @@ def add_noise(
     count, dim = bounded.shape
     _check_rows(count, scales, clients)
     grids = [2.0 ** (math.ceil(math.log2(scale)) - GRID_BITS) for scale in scales]
-    if is_rounded_exactly(mechanism, bounded.device, amount, past):
+    is_exact = is_rounded_exactly(mechanism, bounded.device, amount, past) and shared is None
+    if is_exact and past is not None:
+        noised = _rounded_exactly_over_time(bounded, scales, grids, record, randomness, clients, amount, past)
+    elif is_exact:
         keys = randomness.keys("noise", record.round, record.index, clients)
         noise = real_noise(mechanism, keys, scales, dim, amount, pair_noise)
         noised = _rounded_exactly(bounded, noise, grids)
@@ -282,6 +288,39 @@ def _rounded_in_float64(
             add(rows)
     if past is not None:
         past.finish(record.round)
+    return noised
+
+
+def _rounded_exactly_over_time(
+    bounded: Tensor,
+    scales: Sequence[float],
+    grids: Sequence[float],
+    record: Record,
+    randomness: Randomness,
+    clients: Sequence[int],
+    amount: float,
+    past: NoiseHistory,
+) -> Tensor:
+    """Returns sums with noise that is correlated between rounds, rounded to their grids as real numbers."""
+    count, dim = bounded.shape
+    column = inverse_column(tuple(past.band))
+    column.absolute_sum(record.round + 1)  # here, and not by several threads at once
+    all_scales = [scale * math.sqrt(amount) for scale in scales]
+
+    @cache
+    def keys_of(round_index: int) -> list[bytes]:
+        keys = randomness.keys("noise", round_index, record.index, clients)
+        return [key.tobytes() for key in keys.numpy()]
+
+    # noise of a round needs that of all earlier rounds, which a stopped run draws again
+    for earlier_round in past.missing(record.round, count, dim, bounded.device):
+        earlier = CorrelatedRows(past, column, keys_of, earlier_round, all_scales, dim)
+        for rows in _blocks(count, dim, _IN_CACHE):
+            earlier.approximate(rows)
+        past.finish(earlier_round)
+    noise = CorrelatedRows(past, column, keys_of, record.round, all_scales, dim)
+    noised = _rounded_exactly(bounded, noise, grids)
+    past.finish(record.round)
     return noised
 
 

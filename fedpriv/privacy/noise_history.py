@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +27,17 @@ class NoiseHistory:
         self._factor = factor
         self._round = 0  # the next round; -1 while the rows of a round are only partly made
         self._state = torch.empty(0)
+        self._bounds = np.zeros((2, 0))
+
+    @property
+    def band(self) -> Sequence[float]:
+        """The numbers of C below its diagonal."""
+        return self._factor.band
+
+    @property
+    def is_banded(self) -> bool:
+        """True if C has a band and no buffers."""
+        return not self._factor.scales
 
     def missing(self, round_index: int, count: int, dim: int, device: torch.device) -> range:
         """Returns the earlier rounds whose unit noise must be filtered first, each followed by `finish`.
@@ -39,9 +53,22 @@ class NoiseHistory:
             self._round = 0
         if self._round == 0:
             self._state = torch.zeros(shape, dtype=torch.float64, device=device)
+            self._bounds = np.zeros((2, count))
         if shape[0]:
             return range(self._round, round_index)
         return range(0)
+
+    def widen(self, rows: slice, error: float, largest: float) -> tuple[float, float]:
+        """Returns bounds on unit noise of all rounds so far, after those of one more, for some of its rows.
+
+        Args:
+            rows: The rows.
+            error: Bound on the errors of their unit noise in a round.
+            largest: Bound on the absolute values of that noise.
+        """
+        self._bounds[0, rows] = np.maximum(self._bounds[0, rows], error)
+        self._bounds[1, rows] = np.maximum(self._bounds[1, rows], largest)
+        return float(self._bounds[0, rows].max()), float(self._bounds[1, rows].max())
 
     def filtered(self, unit: Tensor, rows: slice, round_index: int) -> Tensor:
         """Returns some of the round's rows, from their unit noise `[k, dim]` in float64, which is overwritten.

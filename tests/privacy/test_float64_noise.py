@@ -19,6 +19,7 @@ from fedpriv.privacy.float64_noise import float64_noise_of_run
 from fedpriv.privacy.mechanisms import Gaussian
 from fedpriv.runs.total import total
 
+BUFFERED: dict[str, Any] = {"noise": fp.BLT(2), "sampling": fp.Cyclic(2)}
 LAPLACE: dict[str, Any] = {"mechanism": fp.Laplace(), "clip": fp.Clip(1.0, "l1")}
 
 
@@ -38,10 +39,11 @@ RUNS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("sums of Laplace noise",),
     ),
     "pairs": ({"trust": fp.Pairwise(1, 2.0)}, ("simulated noise of pairs",)),
-    "over time": ({"noise": fp.BSR(2), "sampling": fp.Cyclic(2)}, ("noise over time",)),
+    "over time": ({"noise": fp.BSR(2), "sampling": fp.Cyclic(2)}, ()),
+    "over time, buffered": (BUFFERED, ("noise over time of buffered matrices",)),
     "pairs over time": (
         {"trust": fp.Pairwise(1, 2.0), "noise": fp.BSR(2), "sampling": fp.Cyclic(2)},
-        ("noise over time", "simulated noise of pairs"),
+        ("noise over time with noise of pairs", "simulated noise of pairs"),
     ),
     "own mechanism": ({"mechanism": OwnGaussian()}, ("noise of an own mechanism",)),
 }
@@ -73,9 +75,9 @@ def test_the_line_says_what_the_code_does(name: str, monkeypatch: pytest.MonkeyP
 def test_runs_together_say_what_any_of_them_says() -> None:
     exact, over_time = (
         fp.train(clients_of(blank((6, 6))), fp.fedavg(0.1), fp.Privacy(epsilon=1.0, **settings), rounds=2, seed=seed)
-        for seed, settings in enumerate(({}, RUNS["over time"][0]))
+        for seed, settings in enumerate(({}, RUNS["over time, buffered"][0]))
     )
-    assert total([exact, over_time]).float64_noise == ("noise over time",)
+    assert total([exact, over_time]).float64_noise == ("noise over time of buffered matrices",)
     assert total([exact]).float64_noise == ()
 
 
