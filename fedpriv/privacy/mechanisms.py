@@ -124,14 +124,20 @@ NOISE_DISTRIBUTIONS: dict[NoiseDistributionName, NoiseDistribution] = {
 MECHANISMS: dict[str, Mechanism] = {name: law.mechanism for name, law in NOISE_DISTRIBUTIONS.items()}
 
 
-def is_rounded_exactly(mechanism: Mechanism, device: torch.device, amount: float, past: NoiseHistory | None) -> bool:
+def is_rounded_exactly(
+    mechanism: Mechanism,
+    device: torch.device,
+    amount: float,
+    past: NoiseHistory | None,
+    shared: Callable[[int], Tensor] | None = None,
+) -> bool:
     """Whether noise is known as real numbers, so that sums with it are rounded exactly.
 
     Subclasses of `Gaussian` and `Laplace` may draw other noise, so they are not. Noise that is correlated between
-    rounds is Gaussian, and known if its matrix is banded.
+    rounds is Gaussian, and known if its matrix is banded and no pairs share noise.
     """
     is_known = type(mechanism) is Gaussian or (type(mechanism) is Laplace and amount == 1 and past is None)
-    return is_known and device.type == "cpu" and (past is None or past.is_banded)
+    return is_known and device.type == "cpu" and shared is None and (past is None or past.is_banded)
 
 
 def real_noise(
@@ -207,7 +213,7 @@ def add_noise(
     count, dim = bounded.shape
     _check_rows(count, scales, clients)
     grids = [2.0 ** (math.ceil(math.log2(scale)) - GRID_BITS) for scale in scales]
-    is_exact = is_rounded_exactly(mechanism, bounded.device, amount, past) and shared is None
+    is_exact = is_rounded_exactly(mechanism, bounded.device, amount, past, shared)
     if is_exact and past is not None:
         noised = _rounded_exactly_over_time(bounded, scales, grids, record, randomness, clients, amount, past)
     elif is_exact:

@@ -1,4 +1,4 @@
-"""The commands that read the files of runs: show, report, predict, account, statement, track, key; and those on secrets."""
+"""The commands that read the files of runs: show, report, predict, account, statement, track, key, secrets."""
 
 from __future__ import annotations
 
