@@ -289,6 +289,11 @@ class Site:
         with refuse_plugins():
             return self._proposals.receive(data, party, self.consider)
 
+    def accept_approved(self) -> None:
+        """Accepts the plans that the owner has approved since; what is wrong with one is written beside it."""
+        with self._lock:
+            self._accept_approved()
+
     def _accept_approved(self) -> None:
         """Accepts the plans that the owner has approved; what is wrong with one is written beside it."""
         for proposal in self._proposals.proposals:

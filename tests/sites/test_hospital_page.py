@@ -124,8 +124,9 @@ def test_every_command_of_the_page(tmp_path: Path) -> None:
         for name in HOSPITALS:
             assert f"{fingerprint}  pending" in machine.run(name, status)
             machine.run(name, re.sub('"[^"]*"', f'"{fingerprint}"', approve))
-            machine.stop(name)  # systemctl restart
-            machine.start(name, machine.commands(3)[1])
+        for name in HOSPITALS:
+            log = tmp_path / name / name / "log.jsonl"
+            until(lambda log=log: "answered from now on" in log.read_text(), f"{name} does not answer the plan")
 
         (train,) = machine.commands(5)
         result = machine.run("server", train)

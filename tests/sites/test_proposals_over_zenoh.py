@@ -1,4 +1,4 @@
-"""A plan goes over TLS to sites that name its server, waits for the owner, and trains after a restart of the site."""
+"""A plan goes over TLS to sites that name its server, waits for the owner, and is then answered."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from parties import free_port
+from parties import free_port, until
 from signed import Authority
 from sites_in_memory import config_of, like, sites_of
 from typer.testing import CliRunner
@@ -20,6 +20,7 @@ from fedpriv.sites.messages import TrainRequest, pack
 from fedpriv.sites.over_zenoh.coordinator import OverZenoh
 from fedpriv.sites.over_zenoh.proposing import offer_over_zenoh, proposal_key
 from fedpriv.sites.over_zenoh.site_server import SiteServer
+from fedpriv.sites.proposals import pack_proposal
 from fedpriv.sites.resolved_plan import ResolvedPlan
 
 RUNNER = CliRunner()
@@ -88,6 +89,34 @@ def test_a_plan_arrives_waits_is_approved_and_answered(
     ):
         assert [*server.ask({0: pack(TrainRequest(plan.hash, 0, received))})] == [0]
     assert sites[0].activity.totals().answered == {plan.hash: 1}
+
+
+def test_a_site_that_runs_answers_a_plan_from_when_it_is_approved(
+    offered: tuple[Path, FederationPlan, dict[int, Site], Authority],
+) -> None:
+    folder, plan, sites, _ = offered
+    north, east = sites[0], sites[1]
+    address = f"tls/127.0.0.1:{free_port()}"
+    east.join(plan.text, plan.fingerprint)
+    received = ResolvedPlan.of(plan).begin().received[0].float()
+
+    def question(index: int) -> bytes:
+        return pack(TrainRequest(plan.hash, index, received))
+
+    with (
+        SiteServer(north, [address], folder / "north" / "tls") as server,
+        SiteServer(east, [address], folder / "east" / "tls"),
+        OverZenoh(plan, [address], folder / "keys", wait=60, grace=60) as coordinator,
+    ):
+        north.answer(pack_proposal(plan.text), "coordinator")
+        assert [*coordinator.ask({1: question(0)})] == [1]
+        assert server.served == []
+        fedpriv("site", "approve", folder / "north", plan.fingerprint)
+        until(lambda: server.served, "the approved plan is not answered")
+        assert server.served == [plan.fingerprint]
+        # the other site answers as before, and both are asked at once
+        assert sorted(coordinator.ask({0: question(1), 1: question(1)})) == [0, 1]
+    assert north.activity.totals().answered == {plan.hash: 1}
 
 
 def test_questions_on_the_key_of_proposals_get_no_reply(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import zenoh
 
 _LOG = logging.getLogger(__name__)
+_WATCH_INTERVAL = 1.0  # seconds between looks at what the owner has approved
 _WAITING = 2  # questions of a plan that may wait; a newer one takes the place of the oldest
 
 
@@ -40,6 +41,8 @@ class _Plan:
 class SiteServer:
     """Answers questions that arrive over Zenoh until `close`, in a thread for each accepted plan.
 
+    A site that takes proposals answers a plan from when its owner approves it; its session stays open to the others.
+
     Args:
         site: The site.
         connect: Addresses of the servers, such as `tls/server.example.org:7447`.
@@ -55,40 +58,77 @@ class SiteServer:
 
     def __init__(self, site: Site, connect: Sequence[str], keys: Path | None) -> None:
         self._site = site
+        self._connect = connect
+        self._has_tls = keys is not None
         self._ignored: Counter[str] = Counter()
-        proposers = site.settings.policy.proposers
-        proposals = _plans_for(site, has_tls=keys is not None, takes_proposals=bool(proposers) and keys is not None)
-        self.served = [proposal.fingerprint for proposal in proposals]
-        credentials = None
-        private_key = None
-        pin = site.card.certificate
+        self._credentials = None
+        self._private_key = None
+        self._lock = threading.Lock()  # guards the sessions
+        self._sessions: list[zenoh.Session] = []
+        self._is_closed = threading.Event()
+        self.served: list[str] = []
+        proposers = site.settings.policy.proposers if self._has_tls else ()
+        proposals = _plans_for(site, has_tls=self._has_tls, takes_proposals=bool(proposers))
         if keys is not None:
+            pin = site.card.certificate
             if pin is None:
                 raise FedprivError("the site's card names no certificate: run `fedpriv site keys`, and make a new plan")
-            credentials = credentials_in(keys, pin)
-            private_key = read_private_key(credentials.key)
-        plans = [_plan(proposal, site.card.name, private_key) for proposal in proposals]
+            self._credentials = credentials_in(keys, pin)
+            self._private_key = read_private_key(self._credentials.key)
+        self._serve_plans(proposals, proposers)
+        if proposers:
+            threading.Thread(target=self._watch_approvals, name="approvals", daemon=True).start()
+
+    def close(self) -> None:
+        """Ends all connections."""
+        self._is_closed.set()
+        with self._lock:
+            for session in self._sessions:
+                session.close()
+
+    def _serve_plans(self, proposals: Sequence[FederationPlan], proposers: Sequence[str]) -> None:
+        """Opens a session in which the servers of these plans may ask, and these parties may propose plans.
+
+        Who may ask is fixed when a session is opened, so plans that come later have sessions of their own.
+        """
+        site = self._site
+        plans = [_plan(proposal, site.card.name, self._private_key) for proposal in proposals]
         askers: dict[str, list[str]] = {}
         for proposal, plan in zip(proposals, plans, strict=True):
             coordinator = proposal.document.coordinator
             if coordinator is not None:
                 askers.setdefault(coordinator.common_name, []).append(plan.key)
         limits = [message_limit(site.terms(plan.hash)) for plan in plans]
-        if keys is not None:
-            for name in proposers:
-                askers.setdefault(name, []).append(proposal_key(site.card.name))
-                limits.append(PROPOSAL_LIMIT)
-        limit = max(limits)
-        self._session = open_link(Link(credentials, limit, connect=connect, askers=askers))
-        log_connections(self._session, askers)
+        for name in proposers:
+            askers.setdefault(name, []).append(proposal_key(site.card.name))
+            limits.append(PROPOSAL_LIMIT)
+        with self._lock:
+            if self._is_closed.is_set():
+                return
+            session = open_link(Link(self._credentials, max(limits), connect=self._connect, askers=askers))
+            self._sessions.append(session)
+        log_connections(session, askers)
         for plan in plans:
-            threading.Thread(target=self._serve, args=[plan], name=f"plan {plan.hash[:8]}", daemon=True).start()
-        if proposers and keys is not None:
-            threading.Thread(target=take_proposals, args=[self._session, site], name="proposals", daemon=True).start()
+            name = f"plan {plan.hash[:8]}"
+            threading.Thread(target=self._serve, args=[session, plan], name=name, daemon=True).start()
+        if proposers:
+            threading.Thread(target=take_proposals, args=[session, site], name="proposals", daemon=True).start()
+        self.served += [proposal.fingerprint for proposal in proposals]
 
-    def close(self) -> None:
-        """Ends all connections."""
-        self._session.close()
+    def _watch_approvals(self) -> None:
+        """Accepts plans that the owner approves while the site runs, and answers them."""
+        try:
+            while not self._is_closed.wait(_WATCH_INTERVAL):
+                self._site.accept_approved()
+                fitting = _fitting_plans(self._site, has_tls=self._has_tls)
+                new = [proposal for proposal in fitting if proposal.fingerprint not in self.served]
+                if new:
+                    self._serve_plans(new, ())
+                for proposal in new:
+                    facts = {"event": "served", "plan": proposal.fingerprint}
+                    _LOG.info("a plan that was approved is answered from now on", extra={"facts": facts})
+        except Exception:  # whatever it is: accepted plans are answered, as long as the site itself allows
+            _LOG.exception("plans that are approved are not answered before the site is started again")
 
     def __enter__(self) -> Self:
         return self
@@ -96,13 +136,13 @@ class SiteServer:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _serve(self, plan: _Plan) -> None:
+    def _serve(self, session: zenoh.Session, plan: _Plan) -> None:
         """Answers the questions of a plan, one after another, until the session is closed."""
         import zenoh
 
         waiting: Any = zenoh.handlers.RingChannel(_WAITING)
-        queryable = self._session.declare_queryable(plan.key, waiting)
-        while not self._session.is_closed():
+        queryable = session.declare_queryable(plan.key, waiting)
+        while not session.is_closed():
             try:
                 query = queryable.recv()
             except zenoh.ZError:  # the session is closed
@@ -149,10 +189,19 @@ def _plans_for(site: Site, *, has_tls: bool, takes_proposals: bool) -> Sequence[
     if not proposals:
         fix = "has accepted no plan with a server: fedpriv site join, or fedpriv site peer for a plan on a graph"
         raise ConfigError("site", site.card.name, fix)
-    fitting = [proposal for proposal in proposals if (proposal.document.coordinator is not None) == has_tls]
-    if not fitting:
+    fitting = _fitting_plans(site, has_tls=has_tls)
+    if not fitting and not takes_proposals:
         check_transport(proposals[-1], has_tls=has_tls)
     return fitting
+
+
+def _fitting_plans(site: Site, *, has_tls: bool) -> Sequence[FederationPlan]:
+    """Returns the accepted plans with a server that name certificates, or those that do not."""
+    return [
+        proposal
+        for proposal in site.plans.values()
+        if not proposal.is_graph and (proposal.document.coordinator is not None) == has_tls
+    ]
 
 
 def _plan(proposal: FederationPlan, name: str, private_key: PrivateKey | None) -> _Plan:
