@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -106,7 +106,32 @@ class Functional:
         outputs = self.outputs(params, x)
         if isinstance(outputs, Tensor):
             return self.losses(outputs, y)
+        return self._losses_alone(params, x, y)
+
+    def _losses_alone(self, params: Mapping[str, Tensor], x: Nested, y: Nested) -> Tensor:
+        """Returns the loss of each example, which the model sees alone."""
         return vmap(self.example_loss, in_dims=(None, 0, 0), randomness="different")(params, x, y)
+
+    def gradients_of_clients(self, rows: Tensor, x: Nested, y: Nested, mask: Tensor) -> Tensor:
+        """Returns the gradient of each client's summed loss, `[c, dim], [c, b, ...], [c, b, ...], [c, b] -> [c, dim]`.
+
+        Autograd is outside of vmap: `torch.func.grad` would import `torch._dynamo` and `sympy`, a second and more.
+        """
+
+        def scores_or_losses(params: dict[str, Tensor], x: Nested, y: Nested) -> ScoresOrLoss:
+            outputs = self.outputs(params, x)
+            if isinstance(outputs, Tensor):
+                return (outputs, ())
+            return ((), self._losses_alone(params, x, y))
+
+        with torch.enable_grad():
+            leaf = rows.detach().requires_grad_()
+            results = vmap(scores_or_losses, randomness="different")(self.unflatten(leaf), x, y)
+            scores, losses = cast("tuple[object, Tensor]", results)
+            if isinstance(scores, Tensor):  # outside of vmap the loss has torch's own kernels
+                targets = each(lambda values: values.flatten(0, 1), y)
+                losses = self.losses(scores.flatten(0, 1), targets).view(mask.shape)
+            return torch.autograd.grad((losses * mask).sum(), leaf)[0]
 
 
 def alone(example: Nested) -> Nested:

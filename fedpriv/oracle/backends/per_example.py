@@ -9,7 +9,6 @@ from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, vmap
 
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Loss
@@ -18,6 +17,7 @@ from fedpriv.data.nested import Nested, each
 from fedpriv.oracle.backends.factors import Gradients
 from fedpriv.oracle.backends.functional import Functional, count, is_finite, is_on_cpu, is_one_row, unpad
 from fedpriv.oracle.backends.group_norm import FoldedGroupNorm
+from fedpriv.oracle.backends.padding import PaddedEmbedding
 from fedpriv.oracle.backends.recorded import DivergingExamplesError
 from fedpriv.privacy.clipping import Clip, NormName
 from fedpriv.randomness.streams import torch_generators
@@ -257,23 +257,14 @@ class PerExample(ABC):
                 x, y = each(lambda values: values[0], (x, y))
                 loss = self._summed_loss(self._functional.unflatten(leaf), x, y, mask[0])
                 return torch.autograd.grad(loss, leaf)[0].unsqueeze(0)
-        with self._kernels:
-            if is_one_row(rows):
-                in_dims = (None, 0, 0, 0)
-                params = rows[0]
-            else:
-                in_dims = (0, 0, 0, 0)
-                params = rows
-            gradient = vmap(grad(self._summed_loss), in_dims=in_dims, randomness="different")
-            with _draws_saved(rows.device) as restore_draws:
-                try:
-                    gradients = gradient(self._functional.unflatten(params), x, y, mask)
-                except RuntimeError:
-                    # what torch cannot batch over clients is computed client by client from now on
-                    restore_draws()
-                    self._one_by_one = True
-                    return self._summed_gradients(rows, x, y, mask)
-        return torch.cat([g.reshape(len(mask), -1) for g in gradients.values()], 1)
+        with self._kernels, PaddedEmbedding(), _draws_saved(rows.device) as restore_draws:
+            try:
+                return self._functional.gradients_of_clients(rows, x, y, mask)
+            except RuntimeError:
+                # what torch cannot batch over clients is computed client by client from now on
+                restore_draws()
+                self._one_by_one = True
+                return self._summed_gradients(rows, x, y, mask)
 
     def _summed_loss(self, params: dict[str, Tensor], x: Nested, y: Nested, mask: Tensor) -> Tensor:
         return (self._functional.batch_losses(params, x, y) * mask).sum()
