@@ -109,26 +109,28 @@ def _engine(url: str) -> Engine:
 def _table(engine: Engine, name: str, columns: Sequence[str], key: str | None) -> Table:
     """Reads these columns of a table or view, in the order of its key."""
     import sqlalchemy
+    from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 
     schema, _, table_name = name.rpartition(".")
     try:
         inspector = sqlalchemy.inspect(engine)
         existing = [str(column["name"]) for column in inspector.get_columns(table_name, schema=schema or None)]
-        keys = [key]
-        if key is None:
-            keys = inspector.get_pk_constraint(table_name, schema=schema or None)["constrained_columns"]
+        if key is not None:
+            keys = [key]
+        else:
+            keys: list[str] = inspector.get_pk_constraint(table_name, schema=schema or None)["constrained_columns"]
         if not keys:
             raise ConfigError("data.key", None, f"{name} has no primary key: name a column to sort its rows by")
         check_columns(name, [*columns, *keys], existing)
         table = sqlalchemy.table(table_name, *map(sqlalchemy.column, existing), schema=schema or None)
-        query = sqlalchemy.select(*(table.c[column] for column in columns)).order_by(*(table.c[key] for key in keys))
+        query = sqlalchemy.select(*(table.c[column] for column in columns)).order_by(*(table.c[name] for name in keys))
         with engine.connect() as connection:
             rows = connection.execute(query).all()
     except ConfigError:
         raise
-    except sqlalchemy.exc.NoSuchTableError as error:
+    except NoSuchTableError as error:
         raise DataError(f"there is no table or view {name}: correct data.train or data.test") from error
-    except sqlalchemy.exc.SQLAlchemyError as error:
+    except SQLAlchemyError as error:
         reason = in_short(getattr(error, "orig", None) or error)
         raise DataError(f"table {name} cannot be read ({reason}): check data.url and the rights of its user") from None
     if not rows:

@@ -175,7 +175,11 @@ def _output_of(network: nn.Module, layer: str) -> Network:
 
     def compute(inputs: Tensor) -> Tensor:
         outputs: list[Tensor] = []
-        hook = layers[layer].register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
+
+        def keep(module: nn.Module, inputs: object, output: Tensor) -> None:
+            outputs.append(output)
+
+        hook = layers[layer].register_forward_hook(keep)
         try:
             network(inputs)
         finally:
