@@ -73,13 +73,14 @@ def main() -> None:
     parser.add_argument("--jpeg", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", default="", help="runs whose name has this text")
+    parser.add_argument("--transforms", default="[wavelets, contrast, unit]")
     arguments = parser.parse_args()
     root = arguments.root
     if arguments.jpeg is not None:
         unpack(arguments.jpeg, arguments.out)
         root = arguments.out
     warnings.simplefilter("ignore", PromiseWarning)
-    config = load_config(CONFIG, [f"data.root={root}"])
+    config = load_config(CONFIG, [f"data.root={root}", f"data.transforms={arguments.transforms}"])
     _LOADED.append(data.load(config.data.name, **config.data.options))
     partition = "{kind: iid, n_clients: 10}"
     with fp.allow_plugins():
