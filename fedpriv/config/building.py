@@ -312,7 +312,7 @@ def outline(config: Config) -> PublicDataInfo:
     server = config.problem.server
     facts = None
     if config.data.name in DATASETS:
-        facts = DATASETS[config.data.name].facts
+        facts = DATASETS[config.data.name].facts_of(config.data.options)
     if config.data.extractor is not None:
         facts = None  # how many features there are is known once the network has computed some
     sizes = None

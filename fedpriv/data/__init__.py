@@ -20,7 +20,7 @@ from fedpriv.data.shakespeare import shakespeare
 from fedpriv.data.sql_table import sql
 from fedpriv.data.table_encoder import TableEncoder
 from fedpriv.data.tables import adult, breast_cancer, monks
-from fedpriv.data.torchvision_sets import torchvision
+from fedpriv.data.torchvision_sets import torchvision, torchvision_facts
 from fedpriv.errors import ConfigError
 from fedpriv.settings import plugins
 from fedpriv.settings.checks import checked
@@ -49,7 +49,9 @@ _OWN = {
     "sensors": DatasetEntry(sensors, "simulated sensors that look at one point, regression; needs no file"),
     "mnist": DatasetEntry(mnist, "MNIST, 28x28, 60000 train and 10000 test images", DataFacts(60000, (1, 28, 28), 10)),
     "torchvision": DatasetEntry(
-        torchvision, "CIFAR-10, CIFAR-100, SVHN, Fashion-MNIST, KMNIST or EMNIST, in torchvision's folder layout"
+        torchvision,
+        "CIFAR-10, CIFAR-100, SVHN, Fashion-MNIST, KMNIST or EMNIST, in torchvision's folder layout",
+        torchvision_facts,
     ),
     "adult": DatasetEntry(adult, "UCI Adult (census income), 38 features and a constant, 2 classes"),
     "breast_cancer": DatasetEntry(breast_cancer, "UCI breast cancer, original or diagnostic, 2 classes"),

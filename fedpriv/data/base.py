@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard, cast
 
@@ -84,10 +84,17 @@ class DatasetEntry(RegistryEntry[Split]):
     Args:
         build: Loads the data set.
         description: One line about it.
-        facts: Its public facts, where they never change: then a run is planned without reading the data.
+        facts: Its public facts, where they never change, or a function of its options that returns them: then a run is
+            planned without reading the data.
     """
 
-    facts: DataFacts | None = None
+    facts: DataFacts | Callable[..., DataFacts | None] | None = None
+
+    def facts_of(self, options: Mapping[str, Any]) -> DataFacts | None:
+        """Returns the public facts of the data set with these options; None if they are not known."""
+        if callable(self.facts):
+            return self.facts(**options)
+        return self.facts
 
 
 def size(dataset: Dataset[Any]) -> int:

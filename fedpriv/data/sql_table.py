@@ -118,14 +118,12 @@ def _table(engine: Engine, name: str, columns: Sequence[str], key: str | None) -
         if key is not None:
             keys = [key]
         else:
-            keys = inspector.get_pk_constraint(table_name, schema=schema or None)["constrained_columns"]
+            keys: list[str] = inspector.get_pk_constraint(table_name, schema=schema or None)["constrained_columns"]
         if not keys:
             raise ConfigError("data.key", None, f"{name} has no primary key: name a column to sort its rows by")
         check_columns(name, [*columns, *keys], existing)
         table = sqlalchemy.table(table_name, *map(sqlalchemy.column, existing), schema=schema or None)
-        query = sqlalchemy.select(*(table.c[column] for column in columns)).order_by(
-            *(table.c[column] for column in keys)
-        )
+        query = sqlalchemy.select(*(table.c[column] for column in columns)).order_by(*(table.c[name] for name in keys))
         with engine.connect() as connection:
             rows = connection.execute(query).all()
     except ConfigError:

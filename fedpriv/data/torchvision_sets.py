@@ -9,7 +9,7 @@ from typing import Literal
 
 from torch.utils.data import TensorDataset
 
-from fedpriv.data.base import Split, as_inputs
+from fedpriv.data.base import DataFacts, Split, as_inputs
 from fedpriv.data.torchvision_compat import import_torchvision
 from fedpriv.data.torchvision_layouts import CifarLayout, IdxLayout, ImageLayout, SubsetName, SvhnLayout
 from fedpriv.data.transforms import TransformName
@@ -26,6 +26,21 @@ _LAYOUTS: dict[str, ImageLayout] = {
     "svhn": SvhnLayout(),
     "fashion_mnist": IdxLayout(10, "FashionMNIST"),
     "kmnist": IdxLayout(10, "KMNIST"),
+}
+_FACTS = {
+    "cifar10": DataFacts(50000, (3, 32, 32), 10),
+    "cifar100": DataFacts(50000, (3, 32, 32), 100),
+    "svhn": DataFacts(73257, (3, 32, 32), 10),
+    "fashion_mnist": DataFacts(60000, (1, 28, 28), 10),
+    "kmnist": DataFacts(60000, (1, 28, 28), 10),
+}
+_EMNIST_TRAIN = {
+    "byclass": 697932,
+    "bymerge": 697932,
+    "balanced": 112800,
+    "letters": 124800,
+    "digits": 240000,
+    "mnist": 60000,
 }
 _EMNIST_CLASSES = {"byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26, "digits": 10, "mnist": 10}
 
@@ -71,6 +86,19 @@ def torchvision(
     test = examples("test")
     description = f"{layout.class_name}: {len(train)} train and {len(test)} test images, {layout.n_classes} classes"
     return Split(train, test, n_classes=layout.n_classes, writers=None, description=description)
+
+
+def torchvision_facts(dataset: str = "", emnist_split: str | None = None, **other_options: object) -> DataFacts | None:
+    """Returns the published facts of a data set; None for options that `torchvision` refuses.
+
+    Args:
+        dataset: See `torchvision`.
+        emnist_split: See `torchvision`.
+        **other_options: The other options of `torchvision`, which change none of them.
+    """
+    if dataset == "emnist" and emnist_split in _EMNIST_TRAIN:
+        return DataFacts(_EMNIST_TRAIN[emnist_split], (1, 28, 28), _EMNIST_CLASSES[emnist_split])
+    return _FACTS.get(dataset)
 
 
 def _layout(dataset: str, emnist_split: str | None) -> ImageLayout:

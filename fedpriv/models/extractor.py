@@ -176,7 +176,7 @@ def _output_of(network: nn.Module, layer: str) -> Network:
     def compute(inputs: Tensor) -> Tensor:
         outputs: list[Tensor] = []
 
-        def keep(_module: nn.Module, _inputs: object, output: Tensor) -> None:
+        def keep(module: nn.Module, inputs: object, output: Tensor) -> None:
             outputs.append(output)
 
         hook = layers[layer].register_forward_hook(keep)

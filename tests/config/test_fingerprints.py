@@ -16,6 +16,7 @@ SHIPPED = {
     "a9a_dual_averaging": "a30b4bef3ad6f929",
     "adult_fairness": "fd8bb71b62165120",
     "adult_fairness_private": "4aa2dcb26c42e45d",
+    "cifar10_scattering_sums": "0b001f7f21935a9e",
     "covertype_dual_averaging": "9cd68cc7e2645da0",
     "covertype_svrg": "e9eea6ad78b2c591",
     "covertype_svrg_published": "e2db1d42827e7c37",
@@ -42,6 +43,7 @@ SHIPPED = {
     "mnist_softmax_pairwise": "6c64e5fb4b486905",
     "np_breast_cancer": "1f91565fd11e8d37",
     "sensor_fusion": "d8eb26021df71544",
+    "shakespeare_lstm": "c0cf28721798447e",
 }
 
 

@@ -13,6 +13,8 @@ import pytest
 import scipy.io
 import torch
 
+from fedpriv.config import load_config
+from fedpriv.config.building import outline, planned
 from fedpriv.data import load
 from fedpriv.errors import ConfigError, DataError
 
@@ -148,3 +150,13 @@ def test_a_label_beyond_the_classes_is_refused(tmp_path: Path):
     idx_set(tmp_path / "KMNIST" / "raw", ("train", "t10k"), [10, 0])
     with pytest.raises(DataError, match=r"train\[0\] has label 10"):
         load("torchvision", dataset="kmnist", root=str(tmp_path))
+
+
+def test_a_run_is_planned_without_the_images():
+    """Sizes and shapes are published, so a plan needs no file."""
+    run = Path(__file__).parents[2] / "configs" / "cifar10_scattering_sums.yaml"
+    overrides = ["data.root=absent", "data.transforms=[]", "privacy.epsilon=null", "privacy.noise_multiplier=3"]
+    plan = planned(load_config(run, overrides), 0)
+    assert plan.n_clients == 10
+    emnist = ["data={name: torchvision, dataset: emnist, emnist_split: letters, partition: {kind: iid, n_clients: 10}}"]
+    assert outline(load_config(run, emnist)).n_classes == 26

@@ -63,7 +63,20 @@ def test_the_sizes_that_the_docstrings_state():
     assert n_parameters(FemnistCNN()) == 59294
 
 
-@pytest.mark.parametrize("name", MODELS)
+def test_the_model_of_text_treats_examples_alone_and_sees_no_later_token():
+    """Its gradients by example are in tests/data/test_shakespeare.py: vmap does not batch an LSTM."""
+    model = resolve("char_lstm", input_shape=(6,), n_classes=5, hidden=7)
+    validate_model(model)
+    tokens = torch.tensor([[0, 1, 2, 3, 4, 1], [0, 4, 4, 2, 1, 3]])
+    scores = model(tokens)
+    assert scores.shape == (2, 5, 6)
+    torch.testing.assert_close(scores[:1], model(tokens[:1]))
+    changed = tokens.clone()
+    changed[:, 4] = 0
+    torch.testing.assert_close(model(changed)[..., :4], scores[..., :4])
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "char_lstm"])
 def test_every_model_treats_examples_alone_and_is_differentiable_by_example(name):
     n_classes = 2 if name == "logistic_regression" else 10
     model = resolve(name, input_shape=(1, 28, 28), n_classes=n_classes)
