@@ -50,6 +50,7 @@ from .privacy.settings import (
     Statistics,
 )
 from .reports import sinks as sinks
+from .runs.compare import compare
 from .runs.fit import fit
 from .runs.results import Result, RoundReport
 from .runs.total import total
@@ -169,6 +170,7 @@ __all__ = [
     "allow_plugins",
     "binary_metrics",
     "class_loss",
+    "compare",
     "count_examples",
     "decentralized_sgd",
     "dual_averaging",

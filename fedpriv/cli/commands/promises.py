@@ -1,4 +1,4 @@
-"""The commands about privacy promises: audit, budget, tune, claims."""
+"""The commands about privacy promises: audit, budget, tradeoff, tune, claims."""
 
 from __future__ import annotations
 
@@ -71,6 +71,30 @@ def budget(
         terms = {"unit": unit, "relation": relation, "shared": shared, "data": data, "accountant": accountant}
         budgeting.create(file, epsilon=epsilon, delta=delta, **terms)
     budgeting.print_balance(file, as_json=as_json)
+
+
+@commands.command()
+def tradeoff(
+    config: ConfigFile,
+    epsilons: Annotated[str, typer.Argument(metavar="epsilon=E,E,...", help="The targets, e.g. epsilon=.5,1,2,4,8.")],
+    overrides: Overrides = None,
+    stand_in: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--stand-in",
+            metavar="FIELD=VALUE",
+            help="Also train, on public or made-up data: what replaces the private ones, e.g. data.train=public.csv.",
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", help="Runs on stand-in data for each target.", min=1)] = 3,
+    picture: Annotated[Path | None, typer.Option("--out", metavar="PNG", help="Draw it to this file.")] = None,
+    allow_plugins: AllowPlugins = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what each target epsilon costs in noise, and what an attacker could do at it; spends nothing."""
+    from fedpriv.cli import trading
+
+    trading.run(config, epsilons, overrides or [], stand_in or [], seeds, picture, as_json=as_json)
 
 
 @commands.command()

@@ -1,0 +1,73 @@
+"""Prints what several target epsilons mean, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.markup import escape
+
+from fedpriv.cli import shipped
+from fedpriv.cli.printing import busy_with, out, print_json
+from fedpriv.errors import ConfigError
+from fedpriv.planning.notebook_display import aligned
+from fedpriv.tuning.tradeoff import tradeoff
+
+
+def run(
+    config: Path,
+    targets: str,
+    overrides: Sequence[str],
+    stand_in: Sequence[str],
+    seeds: int,
+    picture: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Prints the table, and draws it.
+
+    Args:
+        config: The configuration.
+        targets: `epsilon=.5,1,2`.
+        overrides: Settings to change.
+        stand_in: Settings that replace the private data.
+        seeds: Runs on stand-in data for each target.
+        picture: PNG file to write; None draws nothing.
+        as_json: Print one JSON object.
+
+    Raises:
+        ConfigError: the targets have another form, or cannot be reached.
+    """
+    if picture is not None and picture.suffix != ".png":
+        raise ConfigError("--out", str(picture), "pictures are PNG files: give a name that ends in .png")
+    with busy_with("planning") as status:
+        result = tradeoff(
+            shipped.resolve(config),
+            overrides,
+            _numbers(targets),
+            stand_in=stand_in,
+            seeds=seeds,
+            watch=lambda text: status.update(text),
+        )
+    if picture is not None:
+        result.figure().savefig(picture)
+    if as_json:
+        print_json(result.to_json())
+        return
+    for line in aligned(result.table()):
+        out.print(escape(line))
+    for note in result.notes:
+        out.print(f"[yellow]note:[/] {escape(note)}")
+    if picture is not None:
+        out.print(f"picture: {escape(str(picture))}")
+
+
+def _numbers(text: str) -> list[float]:
+    name, equals, values = text.partition("=")
+    try:
+        numbers = [float(value) for value in values.split(",")]
+    except ValueError:
+        numbers = []
+    if name not in ("epsilon", "privacy.epsilon") or not equals or not numbers:
+        raise ConfigError("epsilon", text, "write the targets as epsilon=.5,1,2,4,8")
+    return numbers

@@ -1,0 +1,258 @@
+"""What each target epsilon costs in noise and, on public or stand-in data, in accuracy.
+
+The private data are not trained on: noise follows from the plan, which uses their public sizes alone. Accuracies are
+those of runs on other data, which the user names because they are public or made up.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.config import Config, build, forecast, load_config
+from fedpriv.errors import ConfigError
+from fedpriv.evaluation import metrics
+from fedpriv.privacy.membership import detection_at, right_guesses
+from fedpriv.storage import strict_json
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FALSE_ALARMS = 0.01
+_BLUE, _GREY = "#0072B2", "#5F6368"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What one target epsilon means.
+
+    Attributes:
+        epsilon: The target.
+        spent: The epsilon of the planned run.
+        delta: Its delta.
+        noise_multiplier: Noise over sensitivity.
+        right_guesses: How often an attacker guesses right at most, from even odds.
+        detection: How many members an attacker finds at most, at 1 % false alarms.
+        scores: The test metric of each run on stand-in data.
+    """
+
+    epsilon: float
+    spent: float
+    delta: float
+    noise_multiplier: float
+    right_guesses: float
+    detection: float
+    scores: tuple[float, ...] = ()
+
+    @property
+    def score(self) -> float | None:
+        """Mean of the scores; None without any, or if a run broke."""
+        if not self.scores or not all(map(math.isfinite, self.scores)):
+            return None
+        return statistics.fmean(self.scores)
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the scores; 0 for fewer than two."""
+        if len(self.scores) < 2 or self.score is None:
+            return 0.0
+        return statistics.stdev(self.scores)
+
+
+@dataclass(frozen=True)
+class Tradeoff:
+    """Targets side by side.
+
+    Attributes:
+        targets: The targets, in the order of their epsilon.
+        metric: Name of the test metric; empty without stand-in data.
+        reference: Its mean without noise, on the same stand-in data; None without.
+        notes: What the reader must know.
+    """
+
+    targets: tuple[Target, ...]
+    metric: str
+    reference: float | None
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the table as values for JSON."""
+        return strict_json.plain({**asdict(self), "metric": self.metric or None})
+
+    def table(self) -> list[list[str]]:
+        """Returns headings and a row for each target."""
+        heading = ["epsilon", "noise multiplier", "attacker guesses right", "finds at 1 % false alarms"]
+        if self.metric:
+            heading.append(_metric(self.metric).title)
+        rows = [heading]
+        for target in self.targets:
+            row = [
+                f"{target.epsilon:g}",
+                f"{target.noise_multiplier:.4g}",
+                f"at most {_percent(target.right_guesses)}",
+                f"at most {_percent(target.detection)}",
+            ]
+            if self.metric:
+                row.append(self._score(target))
+            rows.append(row)
+        if self.reference is not None:
+            rows.append(["no noise", "0", "always", "all", _metric(self.metric).text(self.reference)])
+        return rows
+
+    def _score(self, target: Target) -> str:
+        row = _metric(self.metric)
+        if target.score is None:
+            return "not finite"
+        text = row.text(target.score)
+        if len(target.scores) > 1:
+            text += f" +- {row.text(target.spread)}"
+        return text
+
+    def figure(self) -> Figure:
+        """Draws the test metric, or the noise multiplier, and the bound on right guesses against epsilon."""
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7.2, 5.4), dpi=150, layout="constrained")
+        FigureCanvasAgg(figure)
+        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+        epsilons = [target.epsilon for target in self.targets]
+        if self.metric:
+            row = _metric(self.metric)
+            factor = 100 if row.percent else 1
+            scored = [target for target in self.targets if target.score is not None]
+            means = [factor * (target.score or 0.0) for target in scored]
+            spreads = [factor * target.spread for target in scored]
+            top.errorbar([target.epsilon for target in scored], means, spreads, marker="o", color=_BLUE, capsize=3)
+            if self.reference is not None:
+                top.axhline(factor * self.reference, color=_GREY, linestyle="--", label="no noise")
+                top.legend(frameon=False)
+            top.set_ylabel(row.title + (", %" if row.percent else "") + "\non stand-in data")
+        else:
+            top.plot(epsilons, [target.noise_multiplier for target in self.targets], "o-", color=_BLUE)
+            top.set_ylabel("noise multiplier")
+        bottom.plot(epsilons, [100 * target.right_guesses for target in self.targets], "o-", color="#D55E00")
+        bottom.axhline(50, color=_GREY, linestyle=":", linewidth=1)
+        bottom.set_ylabel("attacker guesses\nright, at most, %")
+        bottom.set_xlabel("epsilon")
+        bottom.set_xscale("log")
+        bottom.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
+        bottom.minorticks_off()
+        return figure
+
+
+def tradeoff(
+    path: Path,
+    overrides: Sequence[str],
+    epsilons: Sequence[float],
+    *,
+    stand_in: Sequence[str] = (),
+    seeds: int = 3,
+    watch: Callable[[str], None] = lambda _: None,
+) -> Tradeoff:
+    """Plans a run at several targets and, if stand-in data are named, trains on these.
+
+    Args:
+        path: The configuration.
+        overrides: Settings to change.
+        epsilons: The targets.
+        stand_in: Settings that replace the private data by public or made-up ones, e.g. `data.train=public.csv`.
+        seeds: Runs on stand-in data at each target.
+        watch: Called with a line about what is being done.
+
+    Raises:
+        ConfigError: a target cannot be reached, or the stand-in settings leave the data as they are.
+    """
+    if not epsilons or not all(0 < epsilon < math.inf for epsilon in epsilons):
+        raise ConfigError("epsilon", list(epsilons), "give positive targets, e.g. epsilon=.5,1,2,4,8")
+    private = load_config(path, overrides)
+    targets = list[Target]()
+    for epsilon in sorted(set(epsilons)):
+        watch(f"planning epsilon={epsilon:g}")
+        targets.append(_planned(load_config(path, [*overrides, f"privacy.epsilon={epsilon!r}"]), epsilon))
+    unit = {"sample": "one example", "client": "the data of one client"}[private.privacy.unit]
+    notes = [f"an attacker knows all but {unit}, sees all that is released, and starts from even odds"]
+    if not stand_in:
+        notes.append("nothing was trained; name public data to see accuracies: --stand-in data.train=public.csv")
+        return Tradeoff(tuple(targets), "", None, tuple(notes))
+
+    elsewhere = [*overrides, *stand_in, "privacy.budget=null"]  # the lifetime budget is that of the private data
+    if load_config(path, elsewhere).data == private.data:
+        fix = "leaves the data as they are, and runs on them would spend their budget: change a setting of data"
+        raise ConfigError("--stand-in", " ".join(stand_in), fix)
+    scored = list[Target]()
+    metric = ""
+    for target in targets:
+        watch(f"training on stand-in data at epsilon={target.epsilon:g}")
+        metric, scores = _scores(path, [*elsewhere, f"privacy.epsilon={target.epsilon!r}"], seeds)
+        scored.append(_with_scores(target, scores))
+    watch("training on stand-in data without noise")
+    _, exact = _scores(path, [*elsewhere, "privacy={at: none}"], 1)
+    mine, other = (forecast(load_config(path, settings)).examples for settings in (overrides, elsewhere))
+    notes.append(
+        f"clients have {_sizes(mine)} examples here and {_sizes(other)} in the stand-in: the same noise multiplier "
+        "disturbs a mean of fewer examples more"
+    )
+    return Tradeoff(tuple(scored), metric, exact[0], tuple(notes))
+
+
+def _planned(config: Config, epsilon: float) -> Target:
+    """Returns a target without scores, from the plan of the run."""
+    if config.privacy.noise_multiplier is not None:
+        fix = "fixes the noise, so that a target changes nothing: leave it out (privacy.noise_multiplier=null)"
+        raise ConfigError("privacy.noise_multiplier", config.privacy.noise_multiplier, fix)
+    plan = forecast(config)
+    if plan.noise_multiplier is None:
+        raise ConfigError("privacy.at", config.privacy.at, "the run has no noise: there is nothing to trade")
+    spent = plan.spent
+    return Target(
+        epsilon,
+        spent.epsilon,
+        spent.delta,
+        plan.noise_multiplier,
+        right_guesses(spent.epsilon, spent.delta),
+        detection_at(FALSE_ALARMS, spent.epsilon, spent.delta),
+    )
+
+
+def _scores(path: Path, settings: Sequence[str], seeds: int) -> tuple[str, tuple[float, ...]]:
+    """Trains on stand-in data with fresh noise; returns the name of the metric and its values."""
+    name = ""
+    scores = list[float]()
+    for _ in range(seeds):
+        training = build(load_config(path, settings))
+        for _ in training:
+            pass
+        result = training.result()
+        facts: dict[str, Any] = {
+            "test_accuracy": result.test_accuracy,
+            "test_loss": result.test_loss,
+            **result.measures,
+        }
+        name = next((row.name for row in metrics.headlines() if facts.get(row.name) is not None), "")
+        if not name:
+            raise ConfigError("log.test", False, "the stand-in data have no test metric: leave log.test out")
+        scores.append(float(facts[name]))
+    return name, tuple(scores)
+
+
+def _with_scores(target: Target, scores: tuple[float, ...]) -> Target:
+    return replace(target, scores=scores)
+
+
+def _metric(name: str) -> metrics.Metric[metrics.OfTest]:
+    return next(row for row in metrics.headlines() if row.name == name)
+
+
+def _sizes(examples: tuple[int, int]) -> str:
+    smallest, largest = examples
+    return str(smallest) if smallest == largest else f"{smallest} to {largest}"
+
+
+def _percent(value: float) -> str:
+    """Formats a bound, rounded up, as a percentage."""
+    return f"{min(100.0, math.ceil(value * 1000 - 1e-9) / 10):g} %"
