@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 from backend_cases import CASES, Case, Flat, cnn, join, ragged, softmax
-from torch import nn
+from torch import Tensor, nn
 
 from fedpriv.oracle.backends import BACKENDS
+from fedpriv.oracle.backends.functional import unpad
 from fedpriv.oracle.backends.per_example import in_cache
 from fedpriv.privacy.clipping import Clip
 
@@ -141,6 +142,28 @@ def test_an_exact_sum_passes_a_broken_example_on_to_its_own_client_only(case: Ca
     assert broken.tolist() == [1, 0]
     assert torch.isnan(sums[0]).any()
     assert torch.isfinite(sums[1]).all()
+
+
+@pytest.mark.parametrize("name", ["vmap", "ghost"])
+def test_an_exact_sum_of_clients_of_several_sizes_is_one_backward_pass(name: str) -> None:
+    """A model whose outputs are a tensor needs no gradients of single examples, padding or not."""
+    case = softmax()
+    params, batch = case.rows(3), ragged((3, 1, 2))
+    backend = BACKENDS[name](case.model, case.loss)
+    sums, _ = backend.clipped_sum(params, batch, None)
+    assert not backend._example_by_example
+    wanted, _ = BACKENDS["loop"](case.model, case.loss).clipped_sum(params, batch, None)
+    torch.testing.assert_close(sums, wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_padding_becomes_the_first_example_of_its_client() -> None:
+    batch = ragged((3, 3))
+    batch.mask[:] = torch.tensor([[True, True, True], [False, True, False]])
+    inputs, targets = unpad(batch)
+    assert isinstance(inputs, Tensor) and isinstance(targets, Tensor)
+    assert torch.equal(inputs[0], batch.inputs[0]) and torch.equal(targets[0], batch.targets[0])
+    for cell in range(3):
+        assert torch.equal(inputs[1, cell], batch.inputs[1, 1]) and targets[1, cell] == batch.targets[1, 1]
 
 
 @pytest.mark.parametrize("name", ["vmap", "ghost"])
