@@ -31,8 +31,14 @@ EXTRAS = {
     "zenoh": ("zenoh",),
     "flower": ("flwr",),
     "metrics": ("prometheus_client",),
+    "mlflow": ("mlflow",),
+    "onnx": ("onnxruntime",),
+    "parquet": ("pyarrow",),
+    "secrets": ("keyring", "pyrage"),
+    "sql": ("sqlalchemy",),
+    "wandb": ("wandb",),
 }
-DATA_FOLDERS = ("adult", "breast-cancer-wisconsin", "covertype", "femnist", "libsvm", "mnist", "monks")
+DATA_FOLDERS = ("adult", "breast-cancer-wisconsin", "covertype", "femnist", "heart", "libsvm", "mnist", "monks")
 _COLOURS = {"ok": "green", "note": "yellow", "problem": "bold red"}
 _NEEDED = 1 << 30  # bytes: checkpoints and ledgers of a usual run, twice
 _SUPPORTED = ((3, 11), (3, 13))
