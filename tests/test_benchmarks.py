@@ -76,8 +76,12 @@ PARTS = {  # of the scripts above, and run by them
     "reproduce": {"sensors", "svm_problem", "svm_runs"},
     "audit": set(),
 }
-# need a network or another library
-PEERS = {"speed": {"pfl_environment"}, "reproduce": {"logistic_regression_peer"}, "audit": set()}
+# need a network, another library, or data of which no small copy is made
+PEERS = {
+    "speed": {"pfl_environment"},
+    "reproduce": {"logistic_regression_peer", "heart", "cifar10"},
+    "audit": set(),
+}
 
 
 @pytest.fixture(scope="module")

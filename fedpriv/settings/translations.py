@@ -595,6 +595,7 @@ TERMS: tuple[Term, ...] = (
         "compute.engine: processes",
     ),
     _option(_COMPUTE, "compute", "timeout"),
+    _option(_COMPUTE, "compute", "pace"),
     Term("state", "client_state offload", 'state="disk"', _COMPUTE, "compute.state: disk"),
     # what is measured and written
     Term(
@@ -629,6 +630,7 @@ TERMS: tuple[Term, ...] = (
         "log.tensorboard: true",
         ("folder",),
     ),
+    Term("secrets", "keyring secret_store", 'secrets="keyring"', _TRAIN, "log.secrets: keyring"),
     Term(
         "folder",
         "out out_dir output output_dir outdir save_dir save_path save_to checkpoint_dir checkpoint_path ckpt_dir "
@@ -863,8 +865,11 @@ def suggestion(word: str, value: object, known: Collection[str], language: Langu
             if conversion.name in known:
                 return f"unknown; {conversion.name} stands for it here: write {conversion.text(shown, language)}"
 
-    # a slip of the pen, unless other libraries have this very word
-    if not meant and difflib.get_close_matches(word, known, n=1, cutoff=0.8):
+    # a slip of the pen; where other libraries have this very word, of one letter in ten at most
+    cutoff = 0.8
+    if meant:
+        cutoff = 0.9
+    if difflib.get_close_matches(word, known, n=1, cutoff=cutoff):
         return f"unknown{nearest(word, known)}{names}"
 
     # a setting of another object

@@ -39,10 +39,11 @@ def serve(rank: int, meeting: str, calls: Connection) -> None:
         engines.MESHES["processes"] = lambda timeout, group=group: split_clients(timeout, group)
         engines.MESHES["examples"] = lambda timeout, group=group: split_examples(timeout, group)
         try:
-            calls.send((None, getattr(importlib.import_module(module), name)(*arguments)))
+            answer = (None, getattr(importlib.import_module(module), name)(*arguments))
         except BaseException as error:
-            calls.send((f"{type(error).__name__}: {error}\n{traceback.format_exc()}", None))
-        gc.collect()  # a folder belongs to a run until it is gone
+            answer = (f"{type(error).__name__}: {error}\n{traceback.format_exc()}", None)
+        gc.collect()  # a folder belongs to a run until it is gone: before somebody else is told to go on with it
+        calls.send(answer)
 
 
 class Failed(Exception):
