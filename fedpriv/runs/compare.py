@@ -155,7 +155,9 @@ def compare(
 
 def _values(results: Sequence[Result], name: str) -> list[float]:
     """Returns the metric of each result that has it."""
-    facts = [{"test_accuracy": r.test_accuracy, "test_loss": r.test_loss, **r.measures} for r in results]
+    facts: list[dict[str, Any]] = [
+        {"test_accuracy": r.test_accuracy, "test_loss": r.test_loss, **r.measures} for r in results
+    ]
     return [float(row[name]) for row in facts if row.get(name) is not None]
 
 
