@@ -17,7 +17,7 @@ import torch
 from fedpriv.errors import ConfigError
 from fedpriv.strategies.optimizers import Adam, AdamW, Momentum, Optimizer, Sgd, WeightDecay
 
-_NO_EFFECT = {"foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay", "params", "initial_lr"}
+_NO_EFFECT = {"foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay", "params"}
 _OFF = {"dampening": 0, "maximize": False, "amsgrad": False}
 _OWN_RULE = "use SGD, Adam or AdamW, or write an optimiser for fedpriv.fedavg and call fedpriv.train"
 
@@ -40,6 +40,11 @@ def from_torch(optimizer: torch.optim.Optimizer) -> tuple[float, Optimizer[Any]]
     if optimizer.state:
         fix = "has made steps already, and fedpriv would start anew: make a new one"
         raise ConfigError("optimizer", kind.__name__, fix)
+    if any("initial_lr" in group for group in optimizer.param_groups):  # torch's schedulers write it there
+        fix = (
+            "has a scheduler, which nobody would step: write the run out with fedpriv.train and a schedule, e.g. Cosine"
+        )
+        raise ConfigError("optimizer.lr", kind.__name__, fix)
     options = _options(optimizer)
     for name, off in _OFF.items():
         value = options.pop(name, off)

@@ -153,8 +153,9 @@ def test_it_draws_on_a_lifetime_budget(tmp_path: Any):
     ours = model()
     fit(ours, optim.SGD(ours.parameters(), lr=0.5), budget=path)
     assert budget.balance().spent.epsilon == pytest.approx(2.0, rel=0.01)
+    other = model()
     with pytest.raises(fedpriv.BudgetExhausted):
-        fit(ours, optim.SGD(ours.parameters(), lr=0.5), budget=path, secret_seed=3)
+        fit(other, optim.SGD(other.parameters(), lr=0.5), budget=path, secret_seed=3)
 
 
 REFUSED: dict[str, tuple[Callable[[nn.Module], optim.Optimizer], str]] = {
@@ -190,6 +191,24 @@ def test_an_optimizer_that_has_made_steps_is_refused():
     optimizer.step()
     with pytest.raises(fedpriv.ConfigError, match="make a new one"):
         fit(ours, optimizer)
+
+
+def test_an_optimizer_with_a_scheduler_is_refused():
+    ours = model()
+    optimizer = optim.SGD(ours.parameters(), lr=0.1)
+    optim.lr_scheduler.StepLR(optimizer, 1)
+    with pytest.raises(fedpriv.ConfigError, match="has a scheduler"):
+        fit(ours, optimizer)
+
+
+def test_a_second_fit_does_not_forget_the_price_of_the_first():
+    ours = model()
+    first = fit(ours, optim.SGD(ours.parameters(), lr=0.1))
+    with pytest.raises(fedpriv.ConfigError, match=r"epsilon=2 .*earlier fit"):
+        fit(ours, optim.SGD(ours.parameters(), lr=0.1), secret_seed=3)
+    later = copy.deepcopy(ours)
+    second = fit(later, optim.SGD(later.parameters(), lr=0.1), secret_seed=3)
+    assert fedpriv.total([first, second]).epsilon > 2.5
 
 
 def test_words_of_opacus_are_answered_with_those_of_fit():
