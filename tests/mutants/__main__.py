@@ -101,8 +101,11 @@ class Session:
                 if run.poll():
                     del at_work[folder]
                     self._write(folder, job.mutant.path, self.sources[job.mutant.path])
+                    log = (folder / ".log").read_text()
+                    if run.result == "exit 4" and "ImportError while loading conftest" in log:
+                        run.result = "not imported"
                     if run.result == "nothing" or str(run.result).startswith("exit"):
-                        raise SystemExit(f"{' '.join(run.words)}\n{(folder / '.log').read_text()[-2000:]}")
+                        raise SystemExit(f"{' '.join(run.words)}\n{log[-2000:]}")
                     failed = next(iter(run.report()["failed"]), str(run.result))
                     self._note(job, "" if run.result == "passed" else failed)
             time.sleep(0.02)

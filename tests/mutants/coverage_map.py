@@ -133,8 +133,9 @@ class Map:
             text = source[line - 1].strip()
             if any(map(str.isalnum, text)):
                 found.update(self._by_line.get((mutant.path, text), {}))
-        # code that runs at import, or that was written since
-        found = found or self._by_file.get(mutant.path, {})
+        # code that runs at import runs in whichever test comes first: any test of the file may use what it makes
+        if mutant.at_import or not found:
+            found = {**self._by_file.get(mutant.path, {}), **found}
         ordered, nth = sorted(found, key=lambda name: found[name] * self._breadth[name]), Counter[str]()
         place: dict[str, int] = {}
         for name in ordered:

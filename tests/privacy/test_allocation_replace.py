@@ -148,7 +148,8 @@ def test_lines_below_delta_are_below_it_everywhere():
 def test_bounds_are_about_one_per_cent_apart(batches: int, noise: float, epochs: int, delta: float, accuracy: float):
     found = epsilon_bounds(batches, noise, epochs, delta)
     assert 0 < found.lower <= found.upper <= (1 + accuracy) * found.lower
-    assert found.upper <= epsilon(batches, noise, epochs, delta, COARSE) * (1 + 1e-9)
+    quick = epsilon(batches, noise, epochs, delta, COARSE)
+    assert found.upper * (1 - 1e-9) <= quick <= 1.035 * found.lower  # 3 % too large
 
 
 @pytest.mark.parametrize("batches, noise, epochs", [(1000, 1.0, 20), (100, 0.7, 1), (20, 0.5, 3), (5, 1.0, 10)])
