@@ -519,7 +519,6 @@ TERMS: tuple[Term, ...] = (
         "compute.engine: processes",
     ),
     _option(_COMPUTE, "compute", "timeout"),
-    _option(_COMPUTE, "compute", "pace", "round_seconds min_round_time"),
     Term("state", "client_state offload", 'state="disk"', _COMPUTE, "compute.state: disk"),
     # what is measured and written
     Term(
@@ -604,7 +603,6 @@ TERMS: tuple[Term, ...] = (
     ),
     _option(_TRAIN, "", "seed", "random_seed random_state manual_seed rng rng_seed"),
     _option(_TRAIN, "", "secret_seed", "noise_seed noise_generator generator"),
-    Term("secrets", "key_store secret_store vault", 'secrets="keyring"', _TRAIN, "log.secrets: keyring"),
     _option(_TRAIN, "log", "stop_on", "nan_policy terminate_on_nan"),
     _option(_TRAIN, "log", "optimum", "f_star f_opt"),
     _option(_TRAIN, "log", "client_tests", "client_test test_sets per_client_test"),

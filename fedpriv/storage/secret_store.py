@@ -305,7 +305,7 @@ def _imported(name: str) -> ModuleType:
     try:
         if name == "keyring":
             import keyring
-            import keyring.errors
+            import keyring.errors  # pyright: ignore[reportUnusedImport] - callers use it
 
             return keyring
         import pyrage
