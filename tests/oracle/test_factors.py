@@ -9,7 +9,7 @@ import torch
 from backend_cases import ragged
 from torch import Tensor, nn
 
-from fedpriv.oracle.backends import BACKENDS
+from fedpriv.oracle.backends import BACKENDS, factors
 from fedpriv.oracle.backends.factors import Convolved, Dense, Gradients, OuterProducts
 from fedpriv.oracle.backends.tables import FewRows, Tied
 from fedpriv.privacy.clipping import Clip
@@ -110,3 +110,20 @@ def test_a_close_point_of_comparison_leaves_small_factors() -> None:
     )
     assert not math.isclose(float(wanted.norm()), 0.0)
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6 * float(wanted.abs().max()))
+
+
+def test_products_in_pieces_are_those_of_all_examples_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With hardly any memory for factors in float64: an example at a time."""
+    draw = torch.Generator().manual_seed(0)
+    products = OuterProducts(torch.randn(2, 5, 3, 4, generator=draw), torch.randn(2, 5, 3, 6, generator=draw))
+    weights = torch.rand(2, 5, generator=draw).double()
+
+    def results() -> tuple[Tensor, Tensor]:
+        sums = torch.zeros(2, 24, dtype=torch.float64)
+        products.add_to(sums, weights)
+        return products.squares(), sums
+
+    together = results()
+    monkeypatch.setattr(factors, "_CONVERTED", 1)
+    for piece, whole in zip(results(), together, strict=True):
+        torch.testing.assert_close(piece, whole, rtol=1e-12, atol=0)

@@ -119,3 +119,12 @@ def test_draws_have_the_law_that_is_priced(number: NumberOfTrials):
 def test_numbers_out_of_range_are_refused(made: object):
     with pytest.raises(ConfigError):
         made()
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=str)
+def test_trials_of_hardly_any_noise_have_a_price_without_an_overflow(number: NumberOfTrials):
+    """Divergences near the largest float: the price is finite as long as they are, and not below that of a trial."""
+    one = np.full(ORDERS.shape, 1e306)
+    with np.errstate(over="raise"):
+        curve = number.curve(one)
+    assert (curve >= one).all() and np.isfinite(curve).all()
