@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -116,3 +117,13 @@ def test_a_column_of_few_rounds_is_the_beginning_of_that_of_many(factor: Factor)
     assert whole[0] == 1
     for rounds in range(1, 6):
         assert factor.column(rounds).tolist() == whole[:rounds].tolist()
+
+
+@pytest.mark.parametrize("number", [1e3 + 1, math.inf, math.nan, -1e3 - 1])
+def test_a_factor_of_large_numbers_is_none(number: float) -> None:
+    """Their sums would be rounded: a thousand is the most."""
+    assert Factor((1e3, -1e3)).band == (1e3, -1e3)
+    with pytest.raises(ValueError, match="no factor"):
+        Factor((0.5, number))
+    with pytest.raises(ValueError, match="no factor"):
+        Factor((), (number,), (0.5,))
