@@ -13,6 +13,7 @@ They have no noise: test data are public. They cost no epsilon.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,7 +29,7 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class _OfAnswers:
+class BinaryMetric(ABC):
     """A metric of probabilities and truth, averaged over labels.
 
     Args:
@@ -43,23 +44,23 @@ class _OfAnswers:
         chances, truth = _columns(outputs, targets, probabilities=self.probabilities)
         if not np.isfinite(chances).all():
             return math.nan
-        values = [self.of_label(chances[:, label], truth[:, label]) for label in range(chances.shape[1])]
+        values = [self.score(chances[:, label], truth[:, label]) for label in range(chances.shape[1])]
         known = [value for value in values if not math.isnan(value)]
         if not known:
             return math.nan
         return math.fsum(known) / len(known)
 
-    def of_label(self, chances: Floats, truth: Flags) -> float:
+    @abstractmethod
+    def score(self, chances: Floats, truth: Flags) -> float:
         """Computes it for one label, from probabilities `[n]` and truth `[n]`; NaN where it has no meaning."""
-        raise NotImplementedError
 
 
 @checked("metrics")
 @dataclass(frozen=True)
-class Auc(_OfAnswers):
+class Auc(BinaryMetric):
     """Area under the ROC curve: the probability that a yes has a higher score than a no."""
 
-    def of_label(self, chances: Floats, truth: Flags) -> float:
+    def score(self, chances: Floats, truth: Flags) -> float:
         """See `Auc`; NaN if all or none are a yes."""
         from sklearn.metrics import roc_auc_score  # slow to import
 
@@ -70,7 +71,7 @@ class Auc(_OfAnswers):
 
 @checked("metrics")
 @dataclass(frozen=True)
-class Sensitivity(_OfAnswers):
+class Sensitivity(BinaryMetric):
     """Fraction of the yes that are recognised (true positive rate, recall).
 
     Args:
@@ -80,36 +81,36 @@ class Sensitivity(_OfAnswers):
 
     threshold: Ratio = 0.5
 
-    def of_label(self, chances: Floats, truth: Flags) -> float:
+    def score(self, chances: Floats, truth: Flags) -> float:
         """See `Sensitivity`; NaN if none is a yes."""
         return _fraction(chances[truth] >= self.threshold)
 
 
 @checked("metrics")
 @dataclass(frozen=True)
-class Specificity(_OfAnswers):
+class Specificity(BinaryMetric):
     """Fraction of the no that are recognised (true negative rate); arguments as of `Sensitivity`."""
 
     threshold: Ratio = 0.5
 
-    def of_label(self, chances: Floats, truth: Flags) -> float:
+    def score(self, chances: Floats, truth: Flags) -> float:
         """See `Specificity`; NaN if none is a no."""
         return _fraction(chances[~truth] < self.threshold)
 
 
 @checked("metrics")
 @dataclass(frozen=True)
-class Brier(_OfAnswers):
+class Brier(BinaryMetric):
     """Mean squared difference of probability and truth; 0.25 is a guess."""
 
-    def of_label(self, chances: Floats, truth: Flags) -> float:
+    def score(self, chances: Floats, truth: Flags) -> float:
         """See `Brier`."""
         return float(np.square(chances - truth).mean())
 
 
 @checked("metrics")
 @dataclass(frozen=True)
-class CalibrationError(_OfAnswers):
+class CalibrationError(BinaryMetric):
     """Expected calibration error: how far probabilities are from frequencies, averaged over bins of equal width.
 
     Args:
@@ -119,14 +120,14 @@ class CalibrationError(_OfAnswers):
 
     bins: Count = 10
 
-    def of_label(self, chances: Floats, truth: Flags) -> float:
+    def score(self, chances: Floats, truth: Flags) -> float:
         """See `CalibrationError`."""
         bins = np.minimum((chances * self.bins).astype(int), self.bins - 1)
         excess = np.bincount(bins, chances - truth, self.bins)
         return float(np.abs(excess).sum() / len(chances))
 
 
-BINARY: dict[str, Callable[[], _OfAnswers]] = {
+BINARY: dict[str, Callable[[], BinaryMetric]] = {
     "auc": Auc,
     "sensitivity": Sensitivity,
     "specificity": Specificity,
@@ -137,7 +138,7 @@ BINARY: dict[str, Callable[[], _OfAnswers]] = {
 
 
 @checked("binary_metrics")
-def binary_metrics(*, probabilities: bool = False, threshold: Ratio = 0.5) -> dict[str, _OfAnswers]:
+def binary_metrics(*, probabilities: bool = False, threshold: Ratio = 0.5) -> dict[str, BinaryMetric]:
     """Returns the metrics of yes-or-no answers by name, for `train(..., metrics=fedpriv.binary_metrics())`.
 
     Args:

@@ -17,12 +17,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedpriv.privacy.exact_rounding import Approximation, GaussianRows, multiplied
+from fedpriv.errors import PrivacyError
+from fedpriv.privacy.exact_rounding import GaussianRows, multiplied
 from fedpriv.privacy.noise_history import NoiseHistory
 from fedpriv.randomness.real_draws import Interval, real_normal
+from fedpriv.randomness.short_rows import BoundedRows
 
 Array = NDArray[np.float64]
 _UNIT = 2.0**-53
+_FURTHER_WORDS = 2  # of a draw without a bound: with them its own rounding is all that it errs by
 _PRECISION = 640  # bits of the column of C^-1: beyond those of a number that ten words leave undecided
 
 
@@ -87,7 +90,7 @@ class CorrelatedRows:
     scales: Sequence[float]
     dim: int
 
-    def approximate(self, rows: slice) -> Approximation:
+    def approximate(self, rows: slice) -> BoundedRows:
         """See `RealNoise`. It filters these rows, and so is called once for each of them."""
         unit = GaussianRows(self.keys_of(self.round), [1.0] * len(self.scales), self.dim)
         draws, errors, largest = unit.approximate(rows)
@@ -99,7 +102,7 @@ class CorrelatedRows:
         scales = np.array(self.scales[rows], dtype=np.float64)[:, None]
         scaled_errors = scales * (error + 1.01 * _UNIT * size)  # the product with the scale is rounded
         filtered *= scales  # the history has a copy
-        return Approximation(filtered, scaled_errors, 1.01 * size * float(scales.max()))
+        return BoundedRows(filtered, scaled_errors, 1.01 * size * float(scales.max()))
 
     def interval(self, row: int, column: int, extra: int) -> Interval | None:
         """See `RealNoise`."""
@@ -121,11 +124,13 @@ class CorrelatedRows:
 
         for row, column in np.argwhere(np.isnan(draws)).tolist():
             key = self.keys_of(self.round)[(rows.start or 0) + row]
-            interval = next(
-                interval
-                for extra in range(_PRECISION // 64)
-                if (interval := real_normal(key, self.dim, column, extra)) is not None
-            )
+            # the first word alone may leave it open by far more than the bound on the other draws
+            for extra in range(_FURTHER_WORDS, _PRECISION // 64):
+                interval = real_normal(key, self.dim, column, extra)
+                if interval is not None:
+                    break
+            else:
+                raise PrivacyError("a normal number has no bound: the random stream is broken")
             draws[row, column] = to_float(interval[0])
             largest = max(largest, 1.01 * abs(draws[row, column]))
         return largest

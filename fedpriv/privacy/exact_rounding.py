@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, cast
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fedpriv.errors import PrivacyError
 from fedpriv.randomness.keystream import BoundedDraws, Keystream
 from fedpriv.randomness.real_draws import Interval, check_functions, real_laplace, real_normal
-from fedpriv.randomness.short_rows import LONGEST, bounded_laplace_rows, bounded_normal_rows
+from fedpriv.randomness.short_rows import LONGEST, BoundedRows, bounded_laplace_rows, bounded_normal_rows
 
 Array = NDArray[np.float64]
 GRID_BITS = 20
@@ -32,24 +32,10 @@ _IN_CACHE = 2**15  # numbers of a row that are rounded at once
 _MOST_EXTRA = 64  # words of further bits; undecided after so many with probability 2^-4000
 
 
-class Approximation(NamedTuple):
-    """Rows of noise in float64.
-
-    Attributes:
-        draws: The noise, `[k, dim]`; NaN where its error is not bounded.
-        errors: Bound on the absolute error of each row's other numbers, `[k, 1]`.
-        largest: Bound on the absolute value of all of them.
-    """
-
-    draws: Array
-    errors: Array
-    largest: float
-
-
 class RealNoise(Protocol):
     """The noise of an answer as real numbers, and its approximation in float64."""
 
-    def approximate(self, rows: slice) -> Approximation:
+    def approximate(self, rows: slice) -> BoundedRows:
         """Returns an approximation of some rows."""
         ...
 
@@ -72,12 +58,11 @@ class GaussianRows:
     scales: Sequence[float]
     dim: int
 
-    def approximate(self, rows: slice) -> Approximation:
+    def approximate(self, rows: slice) -> BoundedRows:
         """See `RealNoise`."""
         keys, scales = self.keys[rows], self.scales[rows]
         if self.dim <= LONGEST and len(keys) > 1:
-            short = bounded_normal_rows(keys, self.dim, scales)
-            return Approximation(short.draws, short.errors, short.largest)
+            return bounded_normal_rows(keys, self.dim, scales)
         return _stacked(
             [Keystream(key).bounded_normal(self.dim, scale) for key, scale in zip(keys, scales, strict=True)]
         )
@@ -101,12 +86,11 @@ class LaplaceRows:
     scales: Sequence[float]
     dim: int
 
-    def approximate(self, rows: slice) -> Approximation:
+    def approximate(self, rows: slice) -> BoundedRows:
         """See `RealNoise`."""
         keys, scales = self.keys[rows], self.scales[rows]
         if self.dim <= LONGEST and len(keys) > 1:
-            short = bounded_laplace_rows(keys, self.dim, scales)
-            return Approximation(short.draws, short.errors, short.largest)
+            return bounded_laplace_rows(keys, self.dim, scales)
         return _stacked(
             [Keystream(key).bounded_laplace(self.dim, scale) for key, scale in zip(keys, scales, strict=True)]
         )
@@ -123,13 +107,13 @@ class SumOfNoise:
     first: RealNoise
     second: RealNoise
 
-    def approximate(self, rows: slice) -> Approximation:
+    def approximate(self, rows: slice) -> BoundedRows:
         """See `RealNoise`."""
         draws, errors, largest = self.first.approximate(rows)
         others, other_errors, other_largest = self.second.approximate(rows)
         draws += others
         largest += other_largest
-        return Approximation(draws, errors + other_errors + 1.01 * _UNIT * largest, largest)
+        return BoundedRows(draws, errors + other_errors + 1.01 * _UNIT * largest, largest)
 
     def interval(self, row: int, column: int, extra: int) -> Interval | None:
         """See `RealNoise`."""
@@ -147,13 +131,13 @@ def sum_of_intervals(first: Interval, second: Interval) -> Interval:
     return mpf_add(first[0], second[0]), mpf_add(first[1], second[1])
 
 
-def _stacked(rows: Sequence[BoundedDraws]) -> Approximation:
+def _stacked(rows: Sequence[BoundedDraws]) -> BoundedRows:
     """Returns rows as one approximation."""
     errors = np.array([[row.error] for row in rows])
     largest = max(row.largest for row in rows)
     if len(rows) == 1:
-        return Approximation(rows[0].draws[None], errors, largest)
-    return Approximation(np.stack([row.draws for row in rows]), errors, largest)
+        return BoundedRows(rows[0].draws[None], errors, largest)
+    return BoundedRows(np.stack([row.draws for row in rows]), errors, largest)
 
 
 def add_and_round(bounded: Array, noise: RealNoise, rows: slice, grids: Array, result: Array) -> int:

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.privacy.exact_rounding import Approximation, multiplied, sum_of_intervals
+from fedpriv.privacy.exact_rounding import multiplied, sum_of_intervals
 from fedpriv.privacy.pairwise import Edges, Pairs
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.keystream import Keystream
 from fedpriv.randomness.real_draws import Interval, real_normal
+from fedpriv.randomness.short_rows import BoundedRows
 from fedpriv.randomness.streams import PairSecrets, Randomness, normal
 
 _ZERO = 1e-10  # eigenvalues of Laplacians below it
@@ -140,7 +141,7 @@ class OwnPairsNoise:
     deviation: float
     dim: int
 
-    def approximate(self, rows: slice) -> Approximation:
+    def approximate(self, rows: slice) -> BoundedRows:
         """See `RealNoise`; there is one row."""
         total = np.zeros((1, self.dim))
         error, largest = 0.0, 0.0
@@ -149,7 +150,7 @@ class OwnPairsNoise:
             total += sign * draws
             largest += draw_largest
             error += draw_error + 1.01 * 2.0**-53 * largest  # of the draw, and of the sum so far
-        return Approximation(total, np.array([[error]]), largest)
+        return BoundedRows(total, np.array([[error]]), largest)
 
     def interval(self, row: int, column: int, extra: int) -> Interval | None:
         """See `RealNoise`."""

@@ -16,7 +16,7 @@ from torch import nn
 
 from fedpriv.clients.batch import Batch
 from fedpriv.oracle.backends import BACKENDS
-from fedpriv.oracle.backends.attention import WRITTEN_OUT, attend_together
+from fedpriv.oracle.backends.attention import WRITTEN_OUT, fused_attention
 from fedpriv.privacy.clipping import Clip
 
 pytestmark = pytest.mark.filterwarnings(
@@ -59,9 +59,9 @@ def test_attention_of_all_examples_together_is_that_of_each(mask: str | None, le
         outputs = batched(q, k, v, bias)
         return outputs, torch.autograd.grad(outputs.sin().sum(), (q, k, v))
 
-    together, expected = every(attend_together), every(nn.functional.scaled_dot_product_attention)
+    together, expected = every(fused_attention), every(nn.functional.scaled_dot_product_attention)
     torch.testing.assert_close(together, expected, rtol=1e-9, atol=1e-12)
-    assert attend_together(q, k, v) is None, "nothing is under vmap"
+    assert fused_attention(q, k, v) is None, "nothing is under vmap"
 
 
 @pytest.mark.parametrize("backend", ["ghost", "loop"])

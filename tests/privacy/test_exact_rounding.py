@@ -15,7 +15,6 @@ import fedpriv as fp
 from fedpriv.errors import PrivacyError
 from fedpriv.privacy.correlated import Factor
 from fedpriv.privacy.exact_rounding import (
-    Approximation,
     GaussianRows,
     LaplaceRows,
     RealNoise,
@@ -30,6 +29,7 @@ from fedpriv.privacy.pairwise import Pairs
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.keystream import Keystream
 from fedpriv.randomness.real_draws import Interval
+from fedpriv.randomness.short_rows import BoundedRows
 from fedpriv.randomness.streams import Randomness
 
 RECORD = Record(0, "gradient", 0, "gaussian", 1.0, "sample", "replace_one")
@@ -84,9 +84,9 @@ def test_every_number_is_the_real_sum_rounded(law: str, fineness: int, size: flo
 class TooSure(GaussianRows):
     """Promises a smaller error than its draws have."""
 
-    def approximate(self, rows: slice) -> Approximation:
+    def approximate(self, rows: slice) -> BoundedRows:
         draws, errors, _ = super().approximate(rows)
-        return Approximation(draws, errors * 2.0**-12, 0.0)
+        return BoundedRows(draws, errors * 2.0**-12, 0.0)
 
 
 def test_a_bound_that_is_too_small_is_found():

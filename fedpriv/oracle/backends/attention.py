@@ -41,7 +41,7 @@ def _scaled_dot_product(
     return functional.dropout(scores.softmax(-1), dropout_p) @ value
 
 
-def attend_together(
+def fused_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,

@@ -17,6 +17,7 @@ from torch.func import vmap
 
 from fedpriv.clients.client import Loss
 from fedpriv.data.nested import Nested, each, first, leaves
+from fedpriv.oracle.backends.batched_forward import BatchedForward, MixingRowsError
 from fedpriv.oracle.backends.calls import Call, Cells
 from fedpriv.oracle.backends.factors import Dense, Gradients
 from fedpriv.oracle.backends.functional import ScoresOrLoss, is_one_row
@@ -24,7 +25,6 @@ from fedpriv.oracle.backends.per_example import PerExample, in_cache
 from fedpriv.oracle.backends.recorded import DivergingExamplesError, Recording
 from fedpriv.oracle.backends.row_layers import OPERATIONS
 from fedpriv.oracle.backends.tables import total
-from fedpriv.oracle.backends.together import MixingRowsError, Together
 from fedpriv.privacy.clipping import NormName
 
 _MAX_EXAMPLES = 512  # examples at once on any device: in longer sums rounding would count (see `factors.LONGEST`)
@@ -53,26 +53,26 @@ class GhostBackend(PerExample):
         return in_cache(sum(gradient.numbers for gradient in gradients) * params.element_size(), _MEBIBYTES)
 
     def _gradients(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
-        gradients = self._batched(params, x, y, views)
+        gradients = self._recorded_gradients(params, x, y, views)
         if not gradients:
             # the model changes recorded tensors in place: from now on copies are recorded
             self._keep = Tensor.clone
-            gradients = self._batched(params, x, y, views)
+            gradients = self._recorded_gradients(params, x, y, views)
         return gradients
 
-    def _batched(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
+    def _recorded_gradients(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
         """Returns the gradients, without vmap if possible; an empty list if the model changed a recorded tensor."""
         if self._rows_apart and views == 1 and is_one_row(params):
             try:
-                return self._together(params[0], x, y)
+                return self._gradients_without_vmap(params[0], x, y)
             except DivergingExamplesError:
                 raise
             except Exception:  # what the model makes of sizes that are none, and `MixingRowsError`
                 self._rows_apart = False
-        return self._run(params, x, y, views)
+        return self._gradients_under_vmap(params, x, y, views)
 
-    def _together(self, row: Tensor, x: Nested, y: Nested) -> list[Gradients]:
-        """Returns the gradients from a plain pass over all clients' examples as one batch; see `_batched`.
+    def _gradients_without_vmap(self, row: Tensor, x: Nested, y: Nested) -> list[Gradients]:
+        """Returns the gradients from a plain pass over all clients' examples as one batch; see `_recorded_gradients`.
 
         Raises:
             MixingRowsError: the model is not known to keep the rows of a batch apart.
@@ -84,7 +84,7 @@ class GhostBackend(PerExample):
             params = self._functional.unflatten(row.detach().requires_grad_())
             buffers = self._functional.buffers()
             constants = [*buffers.values(), *self._functional.frozen]
-            with Together(params, constants, leaves(x), math.prod(cells), calls, self._keep, OPERATIONS) as mode:
+            with BatchedForward(params, constants, leaves(x), math.prod(cells), calls, self._keep, OPERATIONS) as mode:
                 outputs = self._functional.outputs(params, x, buffers)
             if not mode.is_rows(outputs):
                 raise MixingRowsError("the model returns no tensor with a row for each example")
@@ -93,9 +93,9 @@ class GhostBackend(PerExample):
                 return []
             sought = [*mode.copies.values(), *(call.output.stored for call in calls)]
             gradients = torch.autograd.grad(objective, sought, allow_unused=True)
-        return self._of_parameters(row, mode.copies, calls, gradients, cells)
+        return self._parameter_gradients(row, mode.copies, calls, gradients, cells)
 
-    def _run(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
+    def _gradients_under_vmap(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
         """Returns the gradients; an empty list if the model changed a recorded tensor in place."""
         cells = _cells(x)
         unflatten = self._functional.unflatten
@@ -148,9 +148,9 @@ class GhostBackend(PerExample):
             else:
                 objective = losses.sum() / views
             gradients = torch.autograd.grad(objective, inputs, allow_unused=True)
-        return self._of_parameters(params, copies, calls, gradients, cells)
+        return self._parameter_gradients(params, copies, calls, gradients, cells)
 
-    def _of_parameters(
+    def _parameter_gradients(
         self,
         params: Tensor,
         copies: Mapping[str, Tensor],

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from fedpriv.oracle.backends.attention import WRITTEN_OUT, attend_together
+from fedpriv.oracle.backends.attention import WRITTEN_OUT, fused_attention
 from fedpriv.oracle.backends.calls import Call, Cells, Terms, Value
 from fedpriv.oracle.backends.cells import cell_functions
 from fedpriv.oracle.backends.factors import Convolved, Dense, Gradients, Integers, OuterProducts
@@ -75,7 +75,7 @@ class Recording(TorchFunctionMode):
             **cell_functions(self._linear_or_copies),
             **RecurrentRecorder(self._names, shared, calls, levels).functions(),
             **WRITTEN_OUT,
-            functional.scaled_dot_product_attention: attend_together,
+            functional.scaled_dot_product_attention: fused_attention,
         }
 
     def __torch_function__(

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedpriv.oracle.backends import row_operations
-from fedpriv.oracle.backends.together import MixingRowsError, Operation, Together
+from fedpriv.oracle.backends.batched_forward import BatchedForward, MixingRowsError, Operation
 
 _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
@@ -20,14 +20,14 @@ def _require(condition: bool) -> None:
         raise MixingRowsError("a layer's arguments are not known to keep examples apart")
 
 
-def _weights(mode: Together, *weights: Tensor | None) -> bool:
+def _weights(mode: BatchedForward, *weights: Tensor | None) -> bool:
     """Whether the weights are trained; they must all be, or all be constants."""
     trained = [mode.is_trained(weight) for weight in weights if weight is not None]
     _require(all(trained) or all(weight is None or mode.is_constant(weight) for weight in weights))
     return all(trained)
 
 
-def _recorded(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def _recorded(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     output = mode.recorded(func, args, kwargs)
     _require(output is not None)
     return mode.rows(output)
@@ -36,7 +36,7 @@ def _recorded(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], k
 def _layer(least: int) -> Operation:
     """A layer with input, weight and bias, whose input has at least so many dimensions."""
 
-    def operation(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    def operation(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         x, weight = args[:2]
         offset = args[2] if len(args) > 2 else kwargs.get("bias")
         _require(mode.is_rows(x) and x.dim() >= least)
@@ -47,7 +47,7 @@ def _layer(least: int) -> Operation:
     return operation
 
 
-def _embedding(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def _embedding(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     index, weight = args[:2]
     trained = _weights(mode, weight)
     # a norm that rows are scaled to is written into the weight
@@ -65,13 +65,15 @@ def _embedding(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], 
     return _recorded(mode, func, args, kwargs)
 
 
-def _embedding_bag(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def _embedding_bag(
+    mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:  # noqa: ANN401
     _require(all(mode.is_rows(value) or mode.is_trained(value) for value in args if isinstance(value, Tensor)))
     _require(not any(isinstance(value, Tensor) and not mode.is_rows(value) for value in kwargs.values()))
     return _recorded(mode, func, args, kwargs)
 
 
-def _addmm(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def _addmm(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     offset, x, weight = args
     _require(mode.is_rows(x) and not kwargs)
     if _weights(mode, offset, weight):
@@ -79,7 +81,7 @@ def _addmm(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwar
     return mode.rows(func(*args))
 
 
-def _recurrent(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def _recurrent(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     x, state, weights, *options, batch_first = args
     _require(isinstance(weights, (tuple, list)) and batch_first is True and x.dim() == 3 and not kwargs)
     _, _, dropout, train, _ = options
@@ -93,7 +95,7 @@ def _recurrent(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], 
     return output
 
 
-def _layer_norm(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def _layer_norm(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     names = ("input", "normalized_shape", "weight", "bias", "eps")
     x, shape, weight, bias, eps = _bound(names, args, kwargs, (None, None, None, None, 1e-5))
     _require(mode.is_rows(x) and len(shape) < x.dim())
@@ -108,7 +110,7 @@ def _layer_norm(mode: Together, func: Callable[..., Any], args: tuple[Any, ...],
     return mode.rows(output)
 
 
-def _group_norm(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def _group_norm(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     """Many examples, each with a copy of the weights, are one example with more channels and groups."""
     names = ("input", "num_groups", "weight", "bias", "eps")
     x, groups, weight, bias, eps = _bound(names, args, kwargs, (None, None, None, None, 1e-5))
@@ -122,7 +124,7 @@ def _group_norm(mode: Together, func: Callable[..., Any], args: tuple[Any, ...],
     return mode.rows(torch.group_norm(folded, groups * mode.count, weights, biases, eps).view(x.shape))
 
 
-def _attention(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def _attention(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
     defaults = (None, None, None, None, 0.0, False, None, False)
     query, key, value, mask, dropout, causal, scale, grouped = _bound(names, args, kwargs, defaults)

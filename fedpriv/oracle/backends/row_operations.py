@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedpriv.oracle.backends.together import BatchSize, MixingRowsError, Operation, Together
+from fedpriv.oracle.backends.batched_forward import BatchedForward, BatchSize, MixingRowsError, Operation
 
 
 def _require(condition: bool) -> None:
@@ -30,7 +30,7 @@ def _tensors(values: Sequence[Any]) -> Iterator[Tensor]:
 def _of_rows(check: Operation) -> Operation:
     """Wraps what is done for arguments among which are rows; with constants alone torch's function is called."""
 
-    def operation(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    def operation(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         tensors = [*_tensors((*args, *kwargs.values()))]
         if all(mode.is_constant(tensor) for tensor in tensors):
             return mode.constant(func(*args, **kwargs))
@@ -42,7 +42,7 @@ def _of_rows(check: Operation) -> Operation:
     return operation
 
 
-def _aligned(mode: Together, value: Any, dims: int) -> Any:  # noqa: ANN401
+def _aligned(mode: BatchedForward, value: Any, dims: int) -> Any:  # noqa: ANN401
     """Returns a tensor whose dimensions line up with those of rows of `dims` dimensions, as they do for one example."""
     if not isinstance(value, Tensor):
         return value
@@ -61,14 +61,14 @@ def _aligned(mode: Together, value: Any, dims: int) -> Any:  # noqa: ANN401
     return value.reshape(len(value), *(1,) * missing, *value.shape[1:])
 
 
-def _elementwise(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def _elementwise(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     _require("out" not in kwargs and (func is not torch.where or len(args) == 3))
     dims = max(tensor.dim() for tensor in _tensors((*args, *kwargs.values())) if mode.is_rows(tensor))
     aligned = [_aligned(mode, value, dims) for value in args]
     return func(*aligned, **{name: _aligned(mode, value, dims) for name, value in kwargs.items()})
 
 
-def _one(mode: Together, args: tuple[Any, ...]) -> Tensor:
+def _one(mode: BatchedForward, args: tuple[Any, ...]) -> Tensor:
     """Returns the first argument, the only one that is a tensor."""
     _require(bool(args) and mode.is_rows(args[0]) and len([*_tensors(args[1:])]) == 0)
     return args[0]
@@ -83,7 +83,7 @@ def _inner(dims: object, count: int) -> None:
 def _along(position: int, extra: int = 0, names: tuple[str, ...] = ("dim",)) -> Operation:
     """An operation along dimensions, the argument at a position; `extra` dimensions are in its result."""
 
-    def check(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    def check(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         x = _one(mode, args)
         dims = [kwargs[name] for name in names if name in kwargs]
         _require(len(args) > position or bool(dims))
@@ -93,28 +93,28 @@ def _along(position: int, extra: int = 0, names: tuple[str, ...] = ("dim",)) -> 
     return check
 
 
-def _transpose(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def _transpose(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     x = _one(mode, args)
     _require(len(args) == 3 and not kwargs)
     _inner(args[1:], x.dim())
     return func(*args)
 
 
-def _permute(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def _permute(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     x = _one(mode, args)
     dims = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
     _require(len(dims) == x.dim() and not kwargs and dims[0] == 0)
     return func(*args)
 
 
-def _flatten(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def _flatten(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     x = _one(mode, args)
     start = args[1] if len(args) > 1 else kwargs.get("start_dim", 0)
     _inner(start, max(x.dim(), 2))
     return func(*args, **kwargs)
 
 
-def _reshape(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def _reshape(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     """Rows stay rows if their number does, whatever it is."""
     _require(mode.is_rows(args[0]) and not kwargs)
     shape = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
@@ -124,7 +124,7 @@ def _reshape(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kw
     return mode.rows(func(args[0], sizes))
 
 
-def _expand(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def _expand(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     _require(mode.is_rows(args[0]) and not kwargs)
     shape = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
     _require(len(shape) == args[0].dim() and (isinstance(shape[0], BatchSize) or shape[0] == -1))
@@ -135,7 +135,7 @@ def _expand(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwa
 def _join(new: int) -> Operation:
     """`cat` or, with a new dimension, `stack`."""
 
-    def check(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    def check(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         tensors, *rest = args
         _require(isinstance(tensors, (tuple, list)) and all(mode.is_rows(tensor) for tensor in tensors))
         dim = rest[0] if rest else kwargs.get("dim", 0)
@@ -146,7 +146,7 @@ def _join(new: int) -> Operation:
     return check
 
 
-def _index(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def _index(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     """Indexing by numbers and slices after all examples are taken."""
     x, index = args
     if mode.is_state(x):
@@ -168,21 +168,21 @@ def _index(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwar
 
 
 def _pooling(dims: int) -> Operation:
-    def check(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    def check(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         _require(_one(mode, args).dim() == dims)
         return func(*args, **kwargs)
 
     return check
 
 
-def _pad(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def _pad(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     x = _one(mode, args)
     pad = args[1] if len(args) > 1 else kwargs["pad"]
     _require(len(pad) <= 2 * (x.dim() - 1))
     return func(*args, **kwargs)
 
 
-def _product(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def _product(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     left, right = args
     both = mode.is_rows(left) and mode.is_rows(right) and left.dim() == right.dim() >= 3
     into_rows = mode.is_rows(left) and mode.is_constant(right) and left.dim() >= 2 == right.dim()
@@ -190,18 +190,18 @@ def _product(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kw
     return func(left, right)
 
 
-def _dropout(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def _dropout(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     """Dropout that is off; what draws is left to vmap, whose draws do not change."""
     _require(not dict(zip(("p", "training"), args[1:], strict=False), **kwargs).get("training", True))
     return _elementwise(mode, func, args, kwargs)
 
 
-def _getter(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def _getter(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     """What is the same for every batch: type, device, number of dimensions."""
     return func(*args, **kwargs)
 
 
-def _shape(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def _shape(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     """Returns sizes, with the number of examples hidden."""
     x, *dims = args
     dims = [*dims, *kwargs.values()]
@@ -215,7 +215,7 @@ def _shape(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwar
     return sizes[dims[0]]
 
 
-def _flag(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def _flag(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     """`all` and `any` of one example's values: a flag for each."""
     if mode.is_constant(args[0]):
         return mode.constant(func(*args, **kwargs))
@@ -224,7 +224,7 @@ def _flag(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwarg
     return mode.rows(func(flags, 1))
 
 
-def _truth(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def _truth(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     if mode.is_constant(args[0]):
         return func(*args)
     _require(mode.is_rows(args[0]) and args[0].dim() == 1)
@@ -233,7 +233,7 @@ def _truth(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwar
     return mode.decide(args[0])
 
 
-def _create(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def _create(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     """Constants; and the first states of recurrent layers, `[layers, b, width]`."""
     if func is torch.zeros and len(args) == 3 and isinstance(args[1], BatchSize):
         states = func(args[0], mode.count, args[2], **kwargs)
@@ -250,12 +250,14 @@ def _named(operation: Operation, names: str) -> dict[object, Operation]:
     return {getattr(owner, name): operation for name in names.split() for owner in owners if hasattr(owner, name)}
 
 
-def _matrix_transpose(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def _matrix_transpose(
+    mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:  # noqa: ANN401
     _require(_one(mode, args).dim() >= 3)
     return func(*args, **kwargs)
 
 
-def _converted(mode: Together, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+def _converted(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     _one(mode, args)
     return func(*args, **kwargs)
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedpriv.oracle.backends.calls import Call
 from fedpriv.oracle.backends.recorded import DivergingExamplesError, Recording
 
-Operation = Callable[["Together", Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+Operation = Callable[["BatchedForward", Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """Does what a function of torch does with these arguments, or raises `MixingRowsError`."""
 
 
@@ -46,7 +46,7 @@ class BatchSize(int):
     __hash__ = __repr__ = __str__ = __format__ = __round__ = __trunc__ = __invert__ = _refuse
 
 
-class Together(Recording):
+class BatchedForward(Recording):
     """A context in which a model computes a batch, `[b, ...]`, and its layers are recorded.
 
     Guarantee: what a model returns as a tensor of `is_rows` has, in each row, what the model gives for that example

@@ -11,9 +11,9 @@ from torch.nn import functional
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.layout import Layout
 from fedpriv.models import FemnistCNN, MnistCNN, ResNet18, VisionTransformer, add_lora
+from fedpriv.oracle.backends.batched_forward import BatchSize, MixingRowsError
 from fedpriv.oracle.backends.ghost import GhostBackend
 from fedpriv.oracle.backends.loop import LoopBackend
-from fedpriv.oracle.backends.together import BatchSize, MixingRowsError
 from fedpriv.privacy.clipping import Clip
 
 N, CLASSES, LOSS = 5, 3, nn.CrossEntropyLoss()
