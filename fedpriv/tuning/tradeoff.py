@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.config import Config, build, forecast, load_config
+from fedpriv.config.schema import DataSection
 from fedpriv.errors import ConfigError
 from fedpriv.evaluation import metrics
 from fedpriv.privacy.membership import detection_at, right_guesses
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FALSE_ALARMS = 0.01
+# options of data sets that say where the rows are; others choose among these rows, divide or change them
+_SOURCES = ("train", "root", "url", "path", "dataset", "file")
 _BLUE, _GREY = "#0072B2", "#5F6368"
 
 
@@ -165,7 +168,7 @@ def tradeoff(
         watch: Called with a line about what is being done.
 
     Raises:
-        ConfigError: a target cannot be reached, or the stand-in settings leave the data as they are.
+        ConfigError: a target cannot be reached, or the stand-in settings name no other data.
     """
     if not epsilons or not all(0 < epsilon < math.inf for epsilon in epsilons):
         raise ConfigError("epsilon", list(epsilons), "give positive targets, e.g. epsilon=.5,1,2,4,8")
@@ -181,15 +184,18 @@ def tradeoff(
         return Tradeoff(tuple(targets), "", None, tuple(notes))
 
     elsewhere = [*overrides, *stand_in, "privacy.budget=null"]  # the lifetime budget is that of the private data
-    if load_config(path, elsewhere).data == private.data:
-        fix = "leaves the data as they are, and runs on them would spend their budget: change a setting of data"
+    if _source(load_config(path, elsewhere).data) == _source(private.data):
+        fix = (
+            "leaves the data as they are, and one of the runs on them would have no noise: name other data, by "
+            f"data.name or one of {', '.join(f'data.{option}' for option in _SOURCES)}"
+        )
         raise ConfigError("--stand-in", " ".join(stand_in), fix)
     scored = list[Target]()
     metric = ""
     for target in targets:
         watch(f"training on stand-in data at epsilon={target.epsilon:g}")
         metric, scores = _scores(path, [*elsewhere, f"privacy.epsilon={target.epsilon!r}"], seeds)
-        scored.append(_with_scores(target, scores))
+        scored.append(replace(target, scores=scores))
     watch("training on stand-in data without noise")
     _, exact = _scores(path, [*elsewhere, "privacy={at: none}"], 1)
     mine, other = (forecast(load_config(path, settings)).examples for settings in (overrides, elsewhere))
@@ -198,6 +204,16 @@ def tradeoff(
         "disturbs a mean of fewer examples more"
     )
     return Tradeoff(tuple(scored), metric, exact[0], tuple(notes))
+
+
+def _source(section: DataSection) -> tuple[str, dict[str, str]]:
+    """Returns where a data set's rows come from: its name, and the options that say where they are."""
+    places = dict[str, str]()
+    for option in _SOURCES:
+        value = section.options.get(option)
+        if value is not None:
+            places[option] = str(Path(str(value)).resolve())
+    return section.name, places
 
 
 def _planned(config: Config, epsilon: float) -> Target:
@@ -238,10 +254,6 @@ def _scores(path: Path, settings: Sequence[str], seeds: int) -> tuple[str, tuple
             raise ConfigError("log.test", False, "the stand-in data have no test metric: leave log.test out")
         scores.append(float(facts[name]))
     return name, tuple(scores)
-
-
-def _with_scores(target: Target, scores: tuple[float, ...]) -> Target:
-    return replace(target, scores=scores)
 
 
 def _metric(name: str) -> metrics.Metric[metrics.OfTest]:

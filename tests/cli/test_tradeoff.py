@@ -76,7 +76,15 @@ def test_the_table_and_the_picture(config: Path, tmp_path: Path):
 
 
 def test_private_data_are_never_the_stand_in(config: Path, tmp_path: Path):
-    for setting in ("rounds=3", "model=softmax"):
+    same = f"data.train={config.parent}/./private.csv"
+    for setting in (
+        "rounds=3",
+        "model=softmax",
+        "data.bias=false",
+        "data.partition.seed=5",
+        "data.augment=[flip]",
+        same,
+    ):
         said = refused("tradeoff", str(config), "epsilon=1", "--stand-in", setting)
         assert "leaves the data as they are" in said
 

@@ -120,7 +120,7 @@ def test_a_draw_without_a_bound_does_not_spoil_later_rounds(monkeypatch: pytest.
 
 
 def test_a_draw_far_in_the_tails_is_as_near_as_all_others():
-    """Of this stream the 20 821st radius is 6.75: its first word leaves it open by 5000 times the bound on the others."""
+    """A radius of 6.75, which its first word leaves open by 5000 times the bound on the other draws."""
     key, dim, positions = hashlib.sha256(b"row 420").digest(), 65536, [20821, 53589]
     history = NoiseHistory(Factor((0.5,)))
     assert [*history.missing(0, 1, dim, torch.device("cpu"))] == []
