@@ -103,7 +103,9 @@ def _engine(url: str) -> Engine:
         raise ConfigError("data.url", "a URL of this database", fix) from None
     except Exception:  # its message may hold the URL, and the URL a password
         fix = "is no URL of SQLAlchemy: write it like sqlite:///patients.db or postgresql+psycopg://host/database"
-        raise ConfigError("data.url", url if url.startswith("$") else "what is given", fix) from None
+        if not url.startswith("$"):
+            url = "what is given"
+        raise ConfigError("data.url", url, fix) from None
 
 
 def _table(engine: Engine, name: str, columns: Sequence[str], key: str | None) -> Table:

@@ -20,7 +20,9 @@ def right_guesses(epsilon: float, delta: float) -> float:
     """Returns the largest probability of a right guess, from even odds."""
     _check(epsilon, delta)
     # e^epsilon / (1 + e^epsilon), without overflow
-    likely = 1 / (1 + math.exp(-epsilon)) if epsilon < 700 else 1.0
+    likely = 1.0
+    if epsilon < 700:
+        likely = 1 / (1 + math.exp(-epsilon))
     return min(1.0, likely + delta * (1 - likely))
 
 

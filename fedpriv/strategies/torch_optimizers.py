@@ -55,7 +55,9 @@ def from_torch(optimizer: torch.optim.Optimizer) -> tuple[float, Optimizer[Any]]
     if kind is torch.optim.SGD:
         momentum = float(options.pop("momentum"))
         nesterov = bool(options.pop("nesterov"))
-        chosen: Optimizer[Any] = Momentum(momentum, nesterov) if momentum else Sgd()
+        chosen: Optimizer[Any] = Sgd()
+        if momentum:
+            chosen = Momentum(momentum, nesterov)
     else:
         beta1, beta2 = (float(beta) for beta in options.pop("betas"))
         eps = float(options.pop("eps"))

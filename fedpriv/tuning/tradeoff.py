@@ -262,7 +262,9 @@ def _metric(name: str) -> metrics.Metric[metrics.OfTest]:
 
 def _sizes(examples: tuple[int, int]) -> str:
     smallest, largest = examples
-    return str(smallest) if smallest == largest else f"{smallest} to {largest}"
+    if smallest == largest:
+        return str(smallest)
+    return f"{smallest} to {largest}"
 
 
 def _percent(value: float) -> str:

@@ -109,7 +109,7 @@ def plain(name: str) -> nn.Module:
 def test_models_of_known_operations_need_no_vmap_and_have_the_gradients_of_each_example(name, x, clients) -> None:
     model = plain(name)
     ghost = GhostBackend(model, LOSS)
-    ghost._run = None  # what vmap would be called with
+    ghost._gradients_under_vmap = None  # what vmap would be called with
     actual = clipped(ghost, model, x, clients)
     torch.testing.assert_close(actual, clipped(LoopBackend(model, LOSS), model, x, clients), rtol=1e-9, atol=1e-11)
 
@@ -171,7 +171,9 @@ def test_what_may_mix_examples_or_see_their_number_is_left_to_vmap(name: str) ->
     model.table = model.table.double()
     ghost = GhostBackend(model, LOSS)
     with pytest.raises(MixingRowsError):
-        ghost._together(Layout.of(model).row_of(model), IMAGES.unsqueeze(0), torch.arange(N).unsqueeze(0) % CLASSES)
+        ghost._gradients_without_vmap(
+            Layout.of(model).row_of(model), IMAGES.unsqueeze(0), torch.arange(N).unsqueeze(0) % CLASSES
+        )
 
 
 @pytest.mark.parametrize("name", ["divided by the batch size", "a branch by the batch size", "an unknown tensor"])
@@ -213,7 +215,7 @@ def test_a_row_of_an_example_is_the_same_whatever_the_others_are() -> None:
     others = IMAGES.clone()
     others[0] = 3 * torch.randn(1, 8, 8, dtype=torch.float64)
     ghost, row, targets = GhostBackend(model, LOSS), Layout.of(model).row_of(model), torch.arange(N).unsqueeze(0) % 3
-    before, after = (ghost._together(row, x.unsqueeze(0), targets) for x in (IMAGES, others))
+    before, after = (ghost._gradients_without_vmap(row, x.unsqueeze(0), targets) for x in (IMAGES, others))
     for one, two in zip(before, after, strict=True):
         changed = (one.whole() - two.whole()).abs().amax((0, 2)) > 0
         assert not changed[1:].any()

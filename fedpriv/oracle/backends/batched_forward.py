@@ -11,8 +11,8 @@ A model must not see the batch size, which other examples decide: in the place o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn, cast
 
 from torch import Tensor
 
@@ -114,8 +114,7 @@ class BatchedForward(Recording):
 
     def rows(self, output: Any) -> Any:  # noqa: ANN401 - whatever torch's function gives
         """Notes that a tensor, or each tensor of a tuple or list, has an example in each row; returns it."""
-        tensors = output if isinstance(output, (tuple, list)) else (output,)
-        for tensor in tensors:
+        for tensor in _listed(output):
             if tensor.dim() == 0 or tensor.shape[0] != self.count:
                 raise MixingRowsError("an operation does not return a row for each example")
             self._rows[id(tensor)] = tensor
@@ -123,7 +122,7 @@ class BatchedForward(Recording):
 
     def constant(self, output: Any) -> Any:  # noqa: ANN401
         """Notes that tensors are the same whatever the examples; returns them."""
-        for tensor in output if isinstance(output, (tuple, list)) else (output,):
+        for tensor in _listed(output):
             if isinstance(tensor, Tensor):
                 self._constants[id(tensor)] = tensor
         return output
@@ -162,3 +161,10 @@ class BatchedForward(Recording):
         if not bool(flags.any()):
             return False
         raise DivergingExamplesError(flags.detach())
+
+
+def _listed(output: Any) -> Sequence[Any]:  # noqa: ANN401 - whatever torch's function gives
+    """Returns the values of an output that is a tuple or list; one that is neither is the only value."""
+    if isinstance(output, (tuple, list)):
+        return cast("Sequence[Any]", output)
+    return (output,)

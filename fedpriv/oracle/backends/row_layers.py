@@ -38,7 +38,7 @@ def _layer(least: int) -> Operation:
 
     def operation(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         x, weight = args[:2]
-        offset = args[2] if len(args) > 2 else kwargs.get("bias")
+        offset = row_operations.argument(args, kwargs, 2, "bias")
         _require(mode.is_rows(x) and x.dim() >= least)
         if _weights(mode, weight, offset):
             return _recorded(mode, func, args, kwargs)
@@ -86,7 +86,10 @@ def _recurrent(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, 
     _require(isinstance(weights, (tuple, list)) and batch_first is True and x.dim() == 3 and not kwargs)
     _, _, dropout, train, _ = options
     _require(mode.is_rows(x) and not (train and dropout))
-    _require(all(mode.is_state(first) for first in (state if isinstance(state, (tuple, list)) else (state,))))
+    states = state
+    if not isinstance(state, (tuple, list)):
+        states = (state,)
+    _require(all(mode.is_state(first) for first in states))
     _require(all(mode.is_trained(weight) or mode.is_constant(weight) for weight in weights))
     output = mode.recorded(func, args, kwargs)
     _require(output is not None)

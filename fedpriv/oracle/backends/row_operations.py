@@ -17,6 +17,20 @@ def _require(condition: bool) -> None:
         raise MixingRowsError("an operation's arguments are not known to keep examples apart")
 
 
+def argument(args: tuple[Any, ...], kwargs: dict[str, Any], position: int, name: str, default: object = None) -> Any:  # noqa: ANN401
+    """Returns an argument of a call, which may be given by position or by name."""
+    if len(args) > position:
+        return args[position]
+    return kwargs.get(name, default)
+
+
+def _given_sizes(args: tuple[Any, ...]) -> Sequence[Any]:
+    """Returns the sizes or dimensions behind a tensor, which are one sequence or stand one by one."""
+    if len(args) == 2 and isinstance(args[1], (tuple, list)):
+        return args[1]
+    return args[1:]
+
+
 def _tensors(values: Sequence[Any]) -> Iterator[Tensor]:
     for value in values:
         if isinstance(value, Tensor):
@@ -76,8 +90,10 @@ def _one(mode: BatchedForward, args: tuple[Any, ...]) -> Tensor:
 
 def _inner(dims: object, count: int) -> None:
     """Requires that dimensions are others than that of examples, of `count`."""
-    for dim in dims if isinstance(dims, (tuple, list)) else (dims,):
-        _require(type(dim) is int and 0 < (dim + count if dim < 0 else dim) < count)
+    if not isinstance(dims, (tuple, list)):
+        dims = (dims,)
+    for dim in dims:
+        _require(type(dim) is int and -count <= dim < count and dim % count != 0)
 
 
 def _along(position: int, extra: int = 0, names: tuple[str, ...] = ("dim",)) -> Operation:
@@ -85,9 +101,9 @@ def _along(position: int, extra: int = 0, names: tuple[str, ...] = ("dim",)) -> 
 
     def check(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         x = _one(mode, args)
-        dims = [kwargs[name] for name in names if name in kwargs]
-        _require(len(args) > position or bool(dims))
-        _inner(dims[0] if dims else args[position], x.dim() + extra)
+        dims = [kwargs[name] for name in names if name in kwargs] + [*args[position : position + 1]]
+        _require(len(dims) == 1)
+        _inner(dims[0], x.dim() + extra)
         return func(*args, **kwargs)
 
     return check
@@ -102,14 +118,14 @@ def _transpose(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, 
 
 def _permute(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     x = _one(mode, args)
-    dims = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
+    dims = _given_sizes(args)
     _require(len(dims) == x.dim() and not kwargs and dims[0] == 0)
     return func(*args)
 
 
 def _flatten(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     x = _one(mode, args)
-    start = args[1] if len(args) > 1 else kwargs.get("start_dim", 0)
+    start = argument(args, kwargs, 1, "start_dim", 0)
     _inner(start, max(x.dim(), 2))
     return func(*args, **kwargs)
 
@@ -117,7 +133,7 @@ def _flatten(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ..
 def _reshape(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     """Rows stay rows if their number does, whatever it is."""
     _require(mode.is_rows(args[0]) and not kwargs)
-    shape = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
+    shape = _given_sizes(args)
     sizes = [mode.count if isinstance(size, BatchSize) else size for size in shape]
     _require(bool(sizes) and (isinstance(shape[0], BatchSize) or shape[0] == -1))
     _require(all(type(size) is int for size in sizes))
@@ -126,7 +142,7 @@ def _reshape(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ..
 
 def _expand(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     _require(mode.is_rows(args[0]) and not kwargs)
-    shape = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
+    shape = _given_sizes(args)
     _require(len(shape) == args[0].dim() and (isinstance(shape[0], BatchSize) or shape[0] == -1))
     _require(all(type(size) is int for size in shape[1:]))
     return mode.rows(func(args[0], [-1, *shape[1:]]))
@@ -136,9 +152,9 @@ def _join(new: int) -> Operation:
     """`cat` or, with a new dimension, `stack`."""
 
     def check(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-        tensors, *rest = args
+        tensors = args[0]
         _require(isinstance(tensors, (tuple, list)) and all(mode.is_rows(tensor) for tensor in tensors))
-        dim = rest[0] if rest else kwargs.get("dim", 0)
+        dim = argument(args, kwargs, 1, "dim", 0)
         _require(all(tensor.dim() == tensors[0].dim() for tensor in tensors))
         _inner(dim, tensors[0].dim() + new)
         return func(*args, **kwargs)
@@ -156,7 +172,9 @@ def _index(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...]
         _require(len([*_tensors(args[1:])]) == 0)
         return mode.constant(func(x, index))
     _require(mode.is_rows(x) and not kwargs)
-    parts = index if isinstance(index, tuple) else (index,)
+    parts = index
+    if not isinstance(index, tuple):
+        parts = (index,)
     _require(all(part is None or part is ... or isinstance(part, slice) or type(part) is int for part in parts))
     bounds = [b for part in parts if isinstance(part, slice) for b in (part.start, part.stop, part.step)]
     _require(not any(isinstance(bound, (BatchSize, Tensor)) for bound in bounds))
@@ -177,7 +195,7 @@ def _pooling(dims: int) -> Operation:
 
 def _pad(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     x = _one(mode, args)
-    pad = args[1] if len(args) > 1 else kwargs["pad"]
+    pad = argument(args, kwargs, 1, "pad")
     _require(len(pad) <= 2 * (x.dim() - 1))
     return func(*args, **kwargs)
 
@@ -209,7 +227,10 @@ def _shape(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...]
         return func(*args, **kwargs)
     _require(mode.is_rows(x) or mode.is_state(x))
     sizes: list[int] = list(x.shape)
-    sizes[0 if mode.is_rows(x) else 1] = mode.size
+    if mode.is_rows(x):
+        sizes[0] = mode.size
+    else:
+        sizes[1] = mode.size
     if not dims or dims[0] is None:
         return tuple(sizes)
     return sizes[dims[0]]

@@ -67,7 +67,9 @@ class SiteServer:
         self._sessions: list[zenoh.Session] = []
         self._is_closed = threading.Event()
         self.served: list[str] = []
-        proposers = site.settings.policy.proposers if self._has_tls else ()
+        proposers: Sequence[str] = ()
+        if self._has_tls:  # without certificates nobody knows who proposes
+            proposers = site.settings.policy.proposers
         proposals = _plans_for(site, has_tls=self._has_tls, takes_proposals=bool(proposers))
         if keys is not None:
             pin = site.card.certificate
