@@ -63,7 +63,7 @@ class Checkpoint:
     run: str
     attempt: int
     model: str
-    first_nonfinite: dict[str, int] = field(default_factory=dict[str, int])
+    first_nonfinite: dict[str, int]
     stopping: dict[str, float] = field(default_factory=dict[str, float])
     chunk: int | None = None
     state: StateName = "memory"

@@ -231,3 +231,14 @@ def test_kkt_by_hand():
     assert (at.objective, at.stationarity, at.feasibility) == (-0.5, 0, 0)
     off = kkt(problem, torch.tensor([1.0, 0.5], dtype=torch.float64), torch.full((1, 1), 2.0, dtype=torch.float64))
     assert (off.stationarity, off.feasibility) == (2.5, 0.5)
+
+
+def test_a_function_may_look_at_the_outputs_of_the_model():
+    """The mean score of a client's examples, by hand."""
+    problem = fp.Problem(constraints=(fp.Function(lambda model, inputs, targets: model(inputs).mean().view(1)),))
+    training = run(problem)
+    w = np.array([0.3, -0.7, 0.2])
+    _, values = training.oracle.answerer.problem(torch.tensor(w).expand(3, -1))
+    for i, client in enumerate(training.population.clients):
+        x, _ = (t.numpy() for t in client.examples())
+        assert float(values[i, 0]) == pytest.approx(float((x @ w).mean()))

@@ -271,3 +271,10 @@ def test_a_model_that_broke_has_no_area() -> None:
     test = rows(X[TEST], LABELS[TEST])
     found = Evaluator(model, nn.BCEWithLogitsLoss(), test)(Layout.of(model).row_of(model))
     assert math.isnan(found["test_auroc"])
+
+
+def test_a_model_that_takes_two_inputs_of_one_tensor_is_refused_without_words_about_more() -> None:
+    data = TensorDataset(X, torch.arange(40) % 3)
+    with pytest.raises(fp.ConfigError, match=r"cannot be computed on examples of shape") as refused:
+        trained_here(TwoInputs(), nn.CrossEntropyLoss(), data)
+    assert "collate_fn" not in str(refused.value)

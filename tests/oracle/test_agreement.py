@@ -156,6 +156,28 @@ def test_an_exact_sum_of_clients_of_several_sizes_is_one_backward_pass(name: str
     torch.testing.assert_close(sums, wanted, rtol=1e-9, atol=1e-12)
 
 
+class OneAtATime(Flat):
+    """A user's model that takes no batch of several examples."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > 1:
+            raise RuntimeError("one example at a time")
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("name", ["vmap", "ghost"])
+def test_an_exact_sum_of_a_model_that_takes_no_batch_is_that_of_single_examples(name: str) -> None:
+    torch.manual_seed(0)
+    model = OneAtATime(bias=True).double()
+    row = torch.cat([p.detach().flatten() for p in model.parameters()])
+    params, anchor, batch = row.expand(3, -1), 2 * row.expand(3, -1), ragged((3, 1, 2))
+    for start in (None, anchor):
+        wanted, _ = BACKENDS["loop"](model, nn.CrossEntropyLoss()).clipped_sum(params, batch, None, start)
+        sums, broken = BACKENDS[name](model, nn.CrossEntropyLoss()).clipped_sum(params, batch, None, start)
+        torch.testing.assert_close(sums, wanted, rtol=1e-9, atol=1e-12)
+        assert broken.tolist() == [0, 0, 0]
+
+
 def test_padding_becomes_the_first_example_of_its_client() -> None:
     batch = ragged((3, 3))
     batch.mask[:] = torch.tensor([[True, True, True], [False, True, False]])

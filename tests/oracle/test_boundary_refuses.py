@@ -71,3 +71,11 @@ def test_an_answer_without_noise_has_no_noise_on_record() -> None:
     record = release_scheme(privacy, [5, 6]).unprotected(Answer(3, 1, "gradient", range(2), privacy.clip))
     assert (record.mechanism, record.noise_multiplier, record.non_private) == ("none", 0, "exact answers, no noise")
     assert (record.round, record.index, record.clients) == (3, 1, None)
+
+
+def test_an_exact_answer_has_no_batch_on_record() -> None:
+    """Nothing is hidden by draws where the answer itself is bare."""
+    privacy = fp.Privacy(at="none", sampling=fp.Allocation(3))
+    result = fp.train(clients_of(digits_of(SIZES)), fp.fedavg(0.1), privacy, rounds=3)
+    facts = {(record.sampling, record.rate, record.batches, record.mechanism) for record in result.charged}
+    assert facts == {("full", 1.0, None, "none")}

@@ -9,7 +9,8 @@ import torch
 from backend_cases import ragged
 from torch import Tensor, nn
 
-from fedpriv.oracle.backends import BACKENDS
+from fedpriv.clients.batch import Batch
+from fedpriv.oracle.backends import BACKENDS, factors
 from fedpriv.oracle.backends.factors import Convolved, Dense, Gradients, OuterProducts
 from fedpriv.oracle.backends.tables import FewRows, Tied
 from fedpriv.privacy.clipping import Clip
@@ -110,3 +111,37 @@ def test_a_close_point_of_comparison_leaves_small_factors() -> None:
     )
     assert not math.isclose(float(wanted.norm()), 0.0)
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6 * float(wanted.abs().max()))
+
+
+def test_products_in_pieces_are_those_of_all_examples_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With hardly any memory for factors in float64: an example at a time."""
+    draw = torch.Generator().manual_seed(0)
+    products = OuterProducts(torch.randn(2, 5, 3, 4, generator=draw), torch.randn(2, 5, 3, 6, generator=draw))
+    weights = torch.rand(2, 5, generator=draw).double()
+
+    def results() -> tuple[Tensor, Tensor]:
+        sums = torch.zeros(2, 24, dtype=torch.float64)
+        products.add_to(sums, weights)
+        return products.squares(), sums
+
+    together = results()
+    monkeypatch.setattr(factors, "_CONVERTED", 1)
+    for piece, whole in zip(results(), together, strict=True):
+        torch.testing.assert_close(piece, whole, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("padding_idx", [0, 1, -1])
+@pytest.mark.parametrize("clip", [Clip(1.0), None], ids=str)
+def test_the_row_of_padding_has_no_gradient(padding_idx: int, clip: Clip | None) -> None:
+    """As torch has it: words of padding stand in the data, and their row stays."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(4, 3, padding_idx), nn.Flatten(), nn.Linear(6, 2)).double()
+    words, labels = torch.tensor([[[0, 1], [3, 3], [2, 1], [3, 0]]]), torch.tensor([[0, 1, 1, 0]])
+    batch = Batch(torch.zeros(1, dtype=torch.long), words, labels, torch.ones(1, 4, dtype=torch.bool))
+    params = torch.cat([p.detach().flatten() for p in model.parameters()]).unsqueeze(0)
+    ghost, loop = (
+        BACKENDS[name](model, nn.CrossEntropyLoss()).clipped_sum(params, batch, clip)[0] for name in ("ghost", "loop")
+    )
+    torch.testing.assert_close(ghost, loop, rtol=1e-9, atol=1e-12)
+    assert (loop[0, :12].view(4, 3)[padding_idx] == 0).all()
+    assert (loop[0, :12] != 0).any()

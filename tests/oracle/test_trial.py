@@ -121,3 +121,20 @@ def test_a_backward_pass_that_mixes_is_refused() -> None:
 def test_a_model_that_cannot_be_computed_is_refused_with_the_reason() -> None:
     with pytest.raises(fp.ConfigError, match=r"^model = 'Linear': .*examples of shape \(6,\) \(RuntimeError: mat1"):
         start(nn.Linear(FEATURES + 1, CLASSES))
+
+
+class TwoOutputs(nn.Module):
+    """Scores, and the same scores less the mean of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        scores = self.layer(x)
+        return scores, scores - scores.mean(0, keepdim=True)
+
+
+def test_one_of_several_outputs_that_mixes_examples_is_enough_to_refuse_the_model() -> None:
+    with pytest.raises(fp.ConfigError, match=r"'TwoOutputs': .*depends on the other examples"):
+        start(TwoOutputs(), lambda outputs, labels: nn.functional.cross_entropy(outputs[0], labels))

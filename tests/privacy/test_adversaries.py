@@ -158,3 +158,13 @@ def test_arguments_are_checked():
     for wrong in ({"colluders": 0}, {"group": 0}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             cells(Local(), **wrong)
+
+
+def test_runs_of_other_clients_have_no_bound_for_one_client():
+    """Client i of one run need not be client i of the other."""
+    runs = [RunCost(str(n), [BASE], n, "data", (5,) * n) for n in (3, 4)]
+    clients = [cell for cell in matrix(runs, DELTA) if cell.unit == "client"]
+    assert clients and all(math.isinf(cell.epsilon) for cell in clients)
+    assert all(cell.assumes.startswith("the runs have other clients") for cell in clients)
+    alike = [cell for cell in matrix([runs[0], runs[0]], DELTA) if cell.unit == "client"]
+    assert all(math.isfinite(cell.epsilon) for cell in alike)

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable
 
+import mpmath
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -358,3 +359,14 @@ def test_settings_out_of_range_are_refused(field: str, arguments: tuple[int, flo
 def test_a_negative_epsilon_is_refused():
     with pytest.raises(ConfigError, match="epsilon"):
         delta_bounds(1, 1.0, 1, -1.0)
+
+
+@pytest.mark.parametrize("noise", [0.3, 1.0, 5.0])
+def test_what_lies_beyond_the_last_cell_is_counted_at_infinity(noise: float):
+    """E (S - c)_+ at the last value c, which the masses do not hold: a difference of two normal tails, in 50 digits."""
+    law = gaussian_ratio(noise, "upper", 0.05)
+    with mpmath.workdps(50):
+        mu, c = 1 / mpmath.mpf(noise), mpmath.mpf(float(law.values[-1]))
+        z = mpmath.log(c) / mu + mu / 2
+        beyond = mpmath.ncdf(mu - z) - c * mpmath.ncdf(-z)
+        assert 0 < beyond <= law.singular <= beyond * (1 + mpmath.mpf("1e-6"))

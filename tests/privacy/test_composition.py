@@ -183,7 +183,7 @@ def test_curves_of_groups_take_few_evaluations(k: int, rate: float, noise: float
     counts = list[int]()
     for curve, event in ((log_forward, added), (mixtures.log_backward, added), (log_replaced, replaced)):
         calls.clear()
-        with np.errstate(divide="ignore", invalid="ignore"):  # where a curve has fallen to 0
+        with np.errstate(all="raise", under="ignore"):  # where a curve has fallen to 0, nothing is divided by it
             curve(event, u)
         counts.append(len(calls))
     assert max(counts[:2]) <= 11 and counts[2] <= 20, counts  # the last has two ratios a step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,3 +109,21 @@ def test_a_plan_says_how_much_noise_is_kept_in_memory(tmp_path: Path) -> None:
     assert found.batches == "3 fixed slots of each client's examples, one a round in turn (cyclic)"
     independent = load_config(tmp_path / "config.yaml", ["privacy.noise=independent"])
     assert forecast(independent).over_time == "independent; each sample takes part in one of 3 rounds"
+
+
+@pytest.mark.parametrize("factor", [Factor((0.5, 0.25)), Factor((), (0.3,), (0.9,))], ids=["banded", "exponential"])
+def test_a_column_of_few_rounds_is_the_beginning_of_that_of_many(factor: Factor) -> None:
+    whole = factor.column(6)
+    assert whole[0] == 1
+    for rounds in range(1, 6):
+        assert factor.column(rounds).tolist() == whole[:rounds].tolist()
+
+
+@pytest.mark.parametrize("number", [1e3 + 1, math.inf, math.nan, -1e3 - 1])
+def test_a_factor_of_large_numbers_is_none(number: float) -> None:
+    """Their sums would be rounded: a thousand is the most."""
+    assert Factor((1e3, -1e3)).band == (1e3, -1e3)
+    with pytest.raises(ValueError, match="no factor"):
+        Factor((0.5, number))
+    with pytest.raises(ValueError, match="no factor"):
+        Factor((), (number,), (0.5,))

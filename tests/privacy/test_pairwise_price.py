@@ -183,3 +183,11 @@ def test_a_statistic_has_no_pairs_and_each_client_its_own_noise() -> None:
             unit = privacy.sensitivity_of(fp.Clip(1.0))
             assert (found, record.pairs.ratio) == (pytest.approx([unit * s for s in scales]), 0.0)
             assert record.noise_multiplier == 2.0
+
+
+@pytest.mark.parametrize(("n", "colluders"), [(5, 0), (12, 3), (60, 20)])
+def test_the_bound_by_connectivity_is_exact_where_every_pair_shares_a_secret(n: int, colluders: int) -> None:
+    shared = ~np.eye(n, dtype=bool)
+    for ratio in RATIOS:
+        bound = price.spectral(shared, ratio, colluders)
+        assert bound == pytest.approx(price.complete(n, ratio, colluders), rel=1e-9)

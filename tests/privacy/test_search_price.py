@@ -119,3 +119,21 @@ def test_draws_have_the_law_that_is_priced(number: NumberOfTrials):
 def test_numbers_out_of_range_are_refused(made: object):
     with pytest.raises(ConfigError):
         made()
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=str)
+def test_trials_of_hardly_any_noise_have_a_price_without_an_overflow(number: NumberOfTrials):
+    """Divergences near the largest float: the price is finite as long as they are, and not below that of a trial."""
+    one = np.full(ORDERS.shape, 1e306)
+    with np.errstate(over="raise"):
+        curve = number.curve(one)
+    assert (curve >= one).all() and np.isfinite(curve).all()
+
+
+@pytest.mark.parametrize("mean", [1.001, 20.0, 10_000.0])
+@pytest.mark.parametrize("shape", [0.0, 1.0])
+def test_the_parameter_gives_the_mean(mean: float, shape: float):
+    """Of the logarithmic law: (1 - g) / (g log(1 / g)), up to the largest number of trials that is allowed."""
+    g = NegativeBinomial(mean, shape).gamma
+    found = 1 / g if shape == 1 else (1 - g) / (g * -math.log(g))
+    assert found == pytest.approx(mean, rel=1e-6)
