@@ -147,6 +147,9 @@ def main() -> None:
         "--first", nargs="*", default=[], help="parts of the names of tests to begin with, e.g. new ones"
     )
     parser.add_argument("--only", default="", help="a part of the file names to look at")
+    parser.add_argument(
+        "--tests", nargs="*", default=[""], help="beginnings of the paths of tests to try, e.g. tests/privacy; all"
+    )
     parser.add_argument("--again", action="store_true", help="keep what the last session killed, try what it did not")
     chosen = parser.parse_args()
 
@@ -168,6 +171,7 @@ def main() -> None:
         tests = Map(KEPT / "map.json", list(sources))
         files = [p for p in [*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("fedpriv/**/*.py")] if HERE not in p.parents]
         names = [p.relative_to(ROOT).as_posix() for p in files if p.name.startswith("test_") or ">>> " in p.read_text()]
+        names = [name for name in names if name.startswith(tuple(chosen.tests))]
         tests.update(sorted(names, key=lambda n: ("privacy/" not in n, "oracle/" not in n, n)), folders[0], print)
         session, old = Session(sources, tests, folders, chosen.seconds, chosen.first), dict[str, str]()
         if chosen.again and (KEPT / "results.json").exists():
