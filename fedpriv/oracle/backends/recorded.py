@@ -220,7 +220,7 @@ class Recording(TorchFunctionMode):
 
         def terms(x: Tensor, out: Tensor, cells: Cells) -> list[Gradients]:
             right = _positions(out, cells)
-            return [OuterProducts(_positions(x, cells), right), Dense(widened(right).sum(2))]
+            return [OuterProducts(_positions(x, cells), right), Dense(_over_positions(right))]
 
         return self._record(lambda x, w, b: torch.addmm(b, x, w), terms, mat1, mat2, input)
 
@@ -254,7 +254,7 @@ class Recording(TorchFunctionMode):
 
 def _linear_gradients(x: Tensor, out: Tensor, cells: Cells) -> list[Gradients]:
     left = _positions(out, cells)
-    return [OuterProducts(left, _positions(x, cells)), Dense(widened(left).sum(2))]
+    return [OuterProducts(left, _positions(x, cells)), Dense(_over_positions(left))]
 
 
 def _repeat(value: int | Integers, dims: int) -> Integers:
@@ -266,6 +266,13 @@ def _repeat(value: int | Integers, dims: int) -> Integers:
 def _positions(values: Tensor, cells: Cells) -> Tensor:
     """`[..., width] -> [k, b, t, width]`."""
     return values.reshape(*cells, -1, values.shape[-1])
+
+
+def _over_positions(values: Tensor) -> Tensor:
+    """Adds up positions, `[k, b, t, width] -> [k, b, width]`, in float32 at least."""
+    if values.shape[2] == 1:
+        return widened(values).squeeze(2)
+    return widened(values).sum(2)
 
 
 def _images(values: Tensor, cells: Cells, dims: int) -> Tensor:
