@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from fedpriv.data.base import size
 from fedpriv.errors import BudgetExhausted, ConfigError, FedprivError
 from fedpriv.privacy.accounting.plan_filter import UnplannedRelease
 from fedpriv.privacy.accounting.spent import PrivacySpent
-from fedpriv.randomness.agreement import AgreedSecrets
 from fedpriv.settings.checks import checked
 from fedpriv.settings.pace import wait_for_pace
 from fedpriv.settings.plugins import refuse_plugins
@@ -35,48 +33,23 @@ from fedpriv.sites.messages import (
     question_limit,
     unpack_request,
 )
+from fedpriv.sites.node_session import NodeSession
 from fedpriv.sites.on_record import RolledBack, check_rollback
 from fedpriv.sites.plan_filter import planned_records
 from fedpriv.sites.prometheus import PlanProgress
 from fedpriv.sites.proposals import ProposalBox, Word, is_proposal, proposed_hash
-from fedpriv.sites.reply_counter import InvalidCounter, ReplyCounter
+from fedpriv.sites.reply_counter import InvalidCounter
 from fedpriv.sites.reserving import Reservation
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.session import SiteSession, load_site_data, make_accountant, site_number
-from fedpriv.sites.site_folder import SiteBudget, SiteFolder, SiteSettings
+from fedpriv.sites.site_folder import SiteFolder
+from fedpriv.sites.site_settings import SiteBudget, SiteSettings
 from fedpriv.storage.secret_store import FOLDER
 
 _LOG = logging.getLogger(__name__)
 _ROUNDED = 1 + 1e-6  # a price that is computed again differs by rounding
 _registry_lock = threading.Lock()  # guards `_locks`
 _locks: dict[Path, threading.RLock] = {}
-
-
-@dataclass(frozen=True)
-class NodeSession:
-    """What the node of a site needs to take part in a plan on a graph.
-
-    Attributes:
-        terms: The plan.
-        number: The site's number in it.
-        folder: The folder of the plan, inside the site's.
-        signing_key: The site's Ed25519 key, with which its messages are signed.
-        secrets: The secrets that the site shares with the others.
-        last_answered: The last round whose reply is on the disk, from where it is repeated at no price; -1 for none.
-        check: Raises FedprivError once another process has taken the site's folder over.
-        sign_counter: Returns what the site has on record in the plan, signed.
-        check_counter: Raises RolledBack if the site once signed to have more on record than it has.
-    """
-
-    terms: ResolvedPlan
-    number: int
-    folder: Path
-    signing_key: bytes
-    secrets: AgreedSecrets
-    last_answered: int
-    check: Callable[[], None]
-    sign_counter: Callable[[], ReplyCounter]
-    check_counter: Callable[[ReplyCounter | None], None]
 
 
 @checked("site")
