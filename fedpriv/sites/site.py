@@ -18,7 +18,6 @@ from fedpriv.privacy.accounting.plan_filter import UnplannedRelease
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.settings.checks import checked
 from fedpriv.settings.pace import wait_for_pace
-from fedpriv.settings.plugins import refuse_plugins
 from fedpriv.sites import absence_notice
 from fedpriv.sites.absence_notice import AbsenceNotice, InvalidNotice
 from fedpriv.sites.activity import Activity
@@ -36,6 +35,7 @@ from fedpriv.sites.messages import (
 from fedpriv.sites.node_session import NodeSession
 from fedpriv.sites.on_record import RolledBack, check_rollback
 from fedpriv.sites.plan_filter import planned_records
+from fedpriv.sites.plan_review import review, review_within
 from fedpriv.sites.prometheus import PlanProgress
 from fedpriv.sites.proposals import ProposalBox, Word, is_proposal, proposed_hash
 from fedpriv.sites.reply_counter import InvalidCounter
@@ -47,7 +47,6 @@ from fedpriv.sites.site_settings import SiteBudget, SiteSettings
 from fedpriv.storage.secret_store import FOLDER
 
 _LOG = logging.getLogger(__name__)
-_ROUNDED = 1 + 1e-6  # a price that is computed again differs by rounding
 _registry_lock = threading.Lock()  # guards `_locks`
 _locks: dict[Path, threading.RLock] = {}
 
@@ -174,18 +173,7 @@ class Site:
             ConfigError: the text is no plan, does not have this site, is refused between organisations, or costs more
                 epsilon than its settings state, or the site's policy does not allow it.
         """
-        proposal = FederationPlan.read(text)
-        card = proposal.cards[site_number(self._folder, proposal)]
-        if card != self.card:
-            raise ConfigError("plan.sites", card.name, "the plan has another card of this site")
-        self.settings.policy.check_settings(proposal.config(), proposal.outline)
-        terms = ResolvedPlan.of(proposal)
-        stated = terms.plan.privacy.epsilon
-        actual = terms.plan.spent().epsilon
-        if stated is not None and actual > stated * _ROUNDED:
-            raise ConfigError("plan.privacy.epsilon", stated, f"its noise costs {actual:.4g}: do not accept it")
-        self.settings.policy.check(terms)
-        return proposal, terms
+        return review(text, self.card, self.settings.policy)
 
     def join(self, text: str, accept: str) -> FederationPlan:
         """Accepts a plan: its settings, its price, and the keys of all sites. Its questions are answered from now on.
@@ -258,9 +246,8 @@ class Site:
             self._accept_approved()
             if proposed_hash(data) in self.plans:
                 return "accepted"
-        # to resolve a plan runs the code that it names: before its owner has looked at it, that is fedpriv's alone
-        with refuse_plugins():
-            return self._proposals.receive(data, party, self.consider)
+        # nobody has looked at it yet: it may name no code, and must not take endless time
+        return self._proposals.receive(data, party, lambda text: review_within(text, self.card, self.settings.policy))
 
     def accept_approved(self) -> None:
         """Accepts the plans that the owner has approved since; what is wrong with one is written beside it."""
