@@ -8,7 +8,20 @@ import pkgutil
 
 import lazy_loader
 
+from fedpriv.settings import names_elsewhere
+
 __version__ = "0.1.0"
-__getattr__, __dir__, _names = lazy_loader.attach_stub(__name__, __file__)
+_load, __dir__, _names = lazy_loader.attach_stub(__name__, __file__)
 # `fedpriv.data` is found, but `from fedpriv import *` takes no module of such a plain name
 __all__ = sorted({*_names} - {module.name for module in pkgutil.iter_modules(__path__)})  # pyright: ignore
+
+
+def __getattr__(name: str) -> object:
+    """Imports what a name stands for; for a name of another library the error says what to write."""
+    try:
+        return _load(name)
+    except AttributeError:
+        if name not in names_elsewhere.OF_FEDPRIV:
+            raise
+        message = names_elsewhere.message("fedpriv", name, names_elsewhere.OF_FEDPRIV)
+        raise AttributeError(message, name=name) from None

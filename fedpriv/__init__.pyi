@@ -51,7 +51,9 @@ from .privacy.settings import (
 )
 from .reports import sinks as sinks
 from .runs.compare import compare
+from .runs.estimators import PrivateLogisticRegression
 from .runs.fit import fit
+from .runs.public_encoder import PublicEncoder, check_pipeline
 from .runs.results import Result, RoundReport
 from .runs.total import total
 from .runs.train import train
@@ -142,8 +144,10 @@ __all__ = [
     "PoissonCohort",
     "Privacy",
     "PrivacyError",
+    "PrivateLogisticRegression",
     "Problem",
     "Prox",
+    "PublicEncoder",
     "Published",
     "RandomEdges",
     "RandomLinks",
@@ -169,6 +173,7 @@ __all__ = [
     "adaptive_clipping",
     "allow_plugins",
     "binary_metrics",
+    "check_pipeline",
     "class_loss",
     "compare",
     "count_examples",

@@ -32,6 +32,7 @@ RUNS = {
     "speed/sites.py": ["--sites", "2", "--parameters", "100", "--rounds", "2", "--markdown", "OUT/sites.md"],
     "speed/pairs.py": ["--clients", "10", "--dim", "20"],
     "speed/whole_runs.py": ["--smoke", "--markdown", "OUT/runs.md"],
+    "speed/first_round.py": ["--repeats", "1"],
     "speed/startup.py": ["--repeats", "0", "--only", "import fedpriv.config"],
     "reproduce/allocation.py": ["--quick"],
     "reproduce/allocation_over_time.py": ["--quick"],

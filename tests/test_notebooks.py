@@ -16,6 +16,8 @@ from nbclient import NotebookClient
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "examples").rglob("*.ipynb"))
 LIMIT = 100  # seconds for a cell, on a busy machine
+SLOW = ("images_from_scratch", "next_character")
+RUNS = [pytest.param(path, marks=[pytest.mark.slow] if path.stem in SLOW else []) for path in NOTEBOOKS]
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def test_the_page_of_the_site_links_to_every_notebook():
     assert (page.parent / "notebooks").resolve() == ROOT / "examples" / "notebooks"
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
 def test_notebook_runs_and_draws(path: Path, alone: Path):
     done = executed(nbformat.read(path, as_version=4), alone)
     code = [cell for cell in done.cells if cell.cell_type == "code"]

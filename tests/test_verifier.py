@@ -187,6 +187,16 @@ def test_every_configuration(name: str, data_root: Path, tmp_path: Path):
     compare(ledger_of(tmp_path, list(plan.records), plan.n_clients, plan.privacy.delta))
 
 
+def test_the_project_that_init_writes(tmp_path: Path):
+    """Its own data, model and algorithm are code, so that a short run makes the ledger."""
+    folder = tmp_path / "project"
+    command = [sys.executable, "-m", "fedpriv"]
+    subprocess.run([*command, "init", "--project", "--dir", str(folder)], check=True, capture_output=True)
+    words = ["train", "config.yaml", "--allow-plugins", "--out", "run", "rounds=3"]
+    subprocess.run([*command, *words], check=True, capture_output=True, cwd=folder)
+    compare(folder / "run" / "ledger.jsonl")
+
+
 RUNS = (
     "adaptive_clipping, gradient_descent, svrg, private_augmented_lagrangian, central_secret_cohort, pairwise, "
     "pairwise_graph, no_privacy, message_client_level, laplace, poisson, poisson_add_remove, fixed_size, cyclic, bsr, "

@@ -84,9 +84,9 @@ def data(size: int, seed: int) -> TensorDataset:
     return TensorDataset(torch.randn(size, 64, generator=draw), torch.randint(10, (size,), generator=draw))
 
 
-def training_of(case: str, folder: Path, rounds: int, pace: float | None) -> fp.Training:
+def training_of(case: str, folder: Path, rounds: int, pace: float | None, *, pad: bool) -> fp.Training:
     torch.manual_seed(0)
-    compute = fp.Compute(threads=1, pace=pace)
+    compute = fp.Compute(threads=1, pace=pace, pad_batches=pad)
     given = {"rounds": rounds, "seed": 1, "secret_seed": 2, "folder": folder, "checkpoint_every": 1, "compute": compute}
     if case == "cohorts":
         clients = fp.make_clients(Cnn(), nn.CrossEntropyLoss(), [data(20, seed) for seed in range(40)])
@@ -100,9 +100,9 @@ def training_of(case: str, folder: Path, rounds: int, pace: float | None) -> fp.
     return fp.Training(clients, fp.fedavg(0.1), privacy, **given)
 
 
-def run(case: str, folder: Path, rounds: int, pace: float | None) -> Trace:
+def run(case: str, folder: Path, rounds: int, pace: float | None, *, pad: bool) -> Trace:
     """A run in one process, each round seen from outside."""
-    training = training_of(case, folder, rounds, pace)
+    training = training_of(case, folder, rounds, pace, pad=pad)
     trace, writer = Trace(), Jsonl(folder / "metrics.jsonl")
     iterator = iter(training)
     sizes = dict.fromkeys(("ledger", "metrics"), 0)
@@ -209,6 +209,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1000)
     parser.add_argument("--permutations", type=int, default=200)
     parser.add_argument("--pace", type=float, help="seconds of a round or answer; none by default")
+    parser.add_argument("--pad", action="store_true", help="compute.pad_batches, for the runs with secret batches")
     parser.add_argument("--only", nargs="*", default=["batches, linear", "batches, CNN", "cohorts", "site"])
     parser.add_argument("--markdown", type=Path)
     arguments = parser.parse_args()
@@ -220,8 +221,10 @@ def main() -> None:
             if case == "site":
                 trace = run_site(folder, arguments.rounds, arguments.pace)
             else:
-                trace = run(case, folder / "run", arguments.rounds, arguments.pace)
+                trace = run(case, folder / "run", arguments.rounds, arguments.pace, pad=arguments.pad)
         name = case if arguments.pace is None else f"{case}, pace {arguments.pace:g} s"
+        if arguments.pad:
+            name += ", padded"
         for row in lines(name, trace, arguments.permutations):
             print(row, flush=True)
             rows.append(row)

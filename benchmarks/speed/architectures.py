@@ -142,8 +142,9 @@ def steps_of(name: str, effort: Effort, *, tried: bool = True) -> tuple[dict[str
     mask = torch.ones(1, len(y), dtype=torch.bool)
     batch = Batch(torch.zeros(1, dtype=torch.long), each(lambda values: values.unsqueeze(0), x), y.unsqueeze(0), mask)
     plain_model = Bfloat16(model) if subject.precision == "bfloat16" else model
+    clip = Clip(opponents.CLIP)
     steps: dict[str, Callable[[], object]] = {
-        OURS: lambda: backend.clipped_sum(params, batch, Clip(opponents.CLIP)),
+        OURS: lambda: backend.clipped_sum(params, batch, clip),
         PLAIN: partial(opponents.plain(plain_model), x, y),
     }
     for peer in peers:

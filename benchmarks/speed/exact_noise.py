@@ -3,7 +3,8 @@
     python benchmarks/speed/exact_noise.py [--repeats N] [--markdown FILE]
 
 Processor time of one thread for the noise of one answer: drawn, added and rounded. Least of some, in nanoseconds a
-number. And how many numbers of ten million need multiple precision.
+number. And how many numbers of ten million need multiple precision. Noise over time: of all rounds together, what needs
+multiple precision included, since the noise of a later round depends on all earlier ones.
 """
 
 from __future__ import annotations
@@ -20,12 +21,17 @@ import torch
 import fedpriv as fp
 from fedpriv.privacy.exact_rounding import GaussianRows, LaplaceRows, add_and_round
 from fedpriv.privacy.mechanisms import add_noise
+from fedpriv.privacy.noise_history import NoiseHistory
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import Randomness
 
 RANDOM = Randomness(0, 1, run="benchmark")
 RECORD = Record(0, "gradient", 0, "gaussian", 1.0, "sample", "replace_one")
 SHAPES = [(1, 1_000_000), (10, 100_000), (100, 29_034), (100, 7_850), (1000, 100)]
+
+
+OVER_TIME: dict[str, fp.BSR | fp.BLT] = {"band of 8": fp.BSR(8), "band of 32": fp.BSR(32), "4 buffers": fp.BLT(4)}
+RUNS = [(1, 1_000_000, 30), (10, 7_850, 100), (10, 7_850, 1000), (1000, 100, 100)]  # rows, numbers, rounds
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,12 @@ def main() -> None:
             seconds = nanoseconds(rows, dim, [plain, exact], options.repeats)
             ratio = seconds[1] / seconds[0]
             lines.append(f"| {name} | {rows} | {dim} | {seconds[0]:.2f} | {seconds[1]:.2f} | {ratio:.2f} |")
+    lines += ["", "| over time | rows | numbers a row | rounds | float64, ns | exact, ns | ratio |", "|---" * 7 + "|"]
+    for rows, dim, rounds in [(2, 50, 3)] if options.smoke else RUNS:
+        for name, matrix in OVER_TIME.items():
+            seconds = nanoseconds_over_time(rows, dim, rounds, matrix)
+            cells = f"{seconds[0]:.2f} | {seconds[1]:.2f} | {seconds[1] / seconds[0]:.2f}"
+            lines.append(f"| {name} | {rows} | {dim} | {rounds} | {cells} |")
     for name, kind in (("Gaussian", GaussianRows), ("Laplace", LaplaceRows)):
         lines.append(f"\n{name}: {undecided(kind, 1000 if options.smoke else 1_000_000)} of ten million numbers")
     text = "\n".join(lines) + "\n"
@@ -73,6 +85,21 @@ def nanoseconds(rows: int, dim: int, mechanisms: list[fp.Mechanism], repeats: in
             add_noise(sums, [1.3] * rows, mechanism, record, RANDOM, list(range(rows)))
             seconds[index] = min(seconds[index], process_time() - start)
     return [1e9 * least / (rows * dim) for least in seconds]
+
+
+def nanoseconds_over_time(rows: int, dim: int, rounds: int, matrix: fp.BSR | fp.BLT) -> list[float]:
+    """The mean time a number in a run of so many rounds, in float64 and exactly; they take turns."""
+    sums = torch.randn(rows, dim, dtype=torch.float64)
+    seconds = [0.0, 0.0]
+    mechanisms = [Gaussian64(), fp.Gaussian()]
+    histories = [NoiseHistory(matrix.factor(max(rounds, 100), 1)) for _ in mechanisms]
+    for round_index in range(rounds):
+        for index, mechanism in enumerate(mechanisms):
+            record = replace(RECORD, round=round_index)
+            start = process_time()
+            add_noise(sums, [1.3] * rows, mechanism, record, RANDOM, list(range(rows)), past=histories[index])
+            seconds[index] += process_time() - start
+    return [1e9 * total / (rows * dim * rounds) for total in seconds]
 
 
 def undecided(kind: type[GaussianRows] | type[LaplaceRows], dim: int) -> int:

@@ -46,7 +46,8 @@ def site_approve(folder: SiteFolder, fingerprint: Fingerprint) -> None:
     from fedpriv.sites.federation_plan import FederationPlan
     from fedpriv.sites.proposals import ProposalBox
     from fedpriv.sites.resolved_plan import ResolvedPlan
-    from fedpriv.sites.site_folder import SETTINGS, SiteSettings
+    from fedpriv.sites.site_folder import SETTINGS
+    from fedpriv.sites.site_settings import SiteSettings
 
     box = ProposalBox(folder)
     text = box.named(fingerprint).text

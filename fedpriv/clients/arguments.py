@@ -9,8 +9,9 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler, default_collate
 
 from fedpriv.errors import ConfigError
 
@@ -35,7 +36,10 @@ def check_clients(clients: Any) -> None:  # noqa: ANN401 - whatever a user gives
         raise ConfigError("clients", _short(clients), "give a list: list(clients.values())")
     if isinstance(clients, Iterator):
         raise ConfigError("clients", _short(clients), "can be read only once: give a list, list(clients)")
-    if isinstance(clients, str) or not hasattr(clients, "__len__") or not hasattr(clients, "__getitem__"):
+    if hasattr(clients, "iloc") and hasattr(clients, "columns"):  # a DataFrame of pandas, which is no dependency
+        fix = f"is a table: give a list of clients, {_CLIENTS}; fedpriv.PrivateLogisticRegression fits tables"
+        raise ConfigError("clients", _short(clients), fix)
+    if isinstance(clients, str) or not isinstance(clients, Sequence | nn.ModuleList):
         raise ConfigError("clients", _short(clients), f"give a list of clients: {_CLIENTS}")
     # other sequences, such as lazy clients, are made by fedpriv
     if isinstance(clients, list | tuple):
@@ -107,8 +111,32 @@ def check_dataset(field: str, dataset: Any) -> None:  # noqa: ANN401 - whatever 
     is_pair = isinstance(dataset, tuple) and any(isinstance(value, Tensor) for value in dataset)
     if isinstance(dataset, Tensor) or is_pair:
         raise ConfigError(field, _short(dataset), f"is no data set: write {_PAIRS}")
+    if isinstance(dataset, np.ndarray) or (isinstance(dataset, tuple) and _has_array(dataset)):
+        fix = f"is no data set: write {_PAIRS}, with inputs=torch.from_numpy(X).float(), targets=torch.from_numpy(y)"
+        raise ConfigError(field, _short(dataset), fix)
     if isinstance(dataset, str):
         raise ConfigError(field, dataset, f"is a name: load it, e.g. fedpriv.data.load({dataset!r}).test")
+
+
+def _has_array(values: tuple[object, ...]) -> bool:
+    return any(isinstance(value, np.ndarray) for value in values)
+
+
+def dataset_of(field: str, data: Any) -> Any:  # noqa: ANN401 - whatever a user gives
+    """Returns the data set of a loader of test data; anything else as it is.
+
+    Raises:
+        ConfigError: the loader leaves examples out, or joins them in a way of its own.
+    """
+    if not isinstance(data, DataLoader):
+        return data
+    if data.collate_fn is not default_collate:
+        fix = "has a collate_fn of its own, which only a client's loader may have: give a data set of (input, target)"
+        raise ConfigError(field, _short(data), fix)
+    if not isinstance(data.sampler, SequentialSampler | RandomSampler):
+        fix = "has a sampler of its own: give the examples that it draws, torch.utils.data.Subset(dataset, indices)"
+        raise ConfigError(field, _short(data), fix)
+    return data.dataset
 
 
 def _advice(value: object) -> str:

@@ -30,7 +30,8 @@ class Client(nn.Module):
             `model(**inputs)`, those of a tuple by position. The output for an example must not depend on the others.
         loss: Maps (outputs, targets) of a batch to a scalar; gradients are computed one example at a time. Outputs are
             what the model returns, possibly a dict or an object with fields, from which the loss takes what it needs.
-        loader: The client's training data, as (input, target) pairs of tensors, or of dicts and tuples of tensors.
+        loader: The client's training data, as (input, target) pairs of tensors, or of dicts and tuples of tensors; or
+            their data set, where torch's way of joining examples to a batch will do.
             Each example is read alone, through the loader's data set and `collate_fn`: once or, if reading draws random
             numbers from torch, NumPy or Python as random transforms do, whenever it is drawn. fedpriv draws its own
             batches, since epsilon depends on how they are drawn: a run warns that the loader's batch size, order and
@@ -48,13 +49,15 @@ class Client(nn.Module):
         self,
         model: nn.Module,
         loss: Loss,
-        loader: DataLoader[Any],
+        loader: DataLoader[Any] | Dataset[Any],
         public_size: int | None = None,
         problem: Problem | None = None,
         augmentation: Augmentation | None = None,
     ) -> None:
         super().__init__()
         check_loss("client.loss", loss)
+        if isinstance(loader, Dataset):
+            loader = DataLoader(loader)
         check_loader("client.loader", loader)
         if isinstance(loader.dataset, IterableDataset):
             raise DataError(

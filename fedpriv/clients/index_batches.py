@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -17,13 +17,25 @@ class Block(NamedTuple):
 
     Attributes:
         rows: Their clients, as positions among the k clients, ascending, `[r]`.
-        positions: Positions in the data of each, `[r, b]`; 0 where padded.
+        positions: Positions in the data of each, `[r, b]`; of any of its examples where padded.
         mask: False where padded, `[r, b]`.
     """
 
     rows: Integers
     positions: Integers
     mask: NDArray[np.bool_]
+
+
+class Padding(NamedTuple):
+    """How many examples are computed, whatever number is chosen: so many cells, more only if more are chosen.
+
+    Attributes:
+        cells: Number of cells of each client, `[k]`: public, and seldom exceeded.
+        sizes: Number of examples of each client, `[k]`, from which the others than the chosen ones are taken.
+    """
+
+    cells: Integers
+    sizes: Integers
 
 
 @dataclass(frozen=True)
@@ -33,10 +45,12 @@ class IndexBatches:
     Attributes:
         counts: Number of chosen examples of each client, `[k]`.
         positions: Their positions in the client's data, one client after another, `[sum of counts]`.
+        padding: Fixed numbers of cells; None pads no more than blocks need.
     """
 
     counts: Integers
     positions: Integers
+    padding: Padding | None = None
 
     @classmethod
     def everything(cls, sizes: Integers) -> Self:
@@ -57,6 +71,17 @@ class IndexBatches:
         counts = np.array([len(client_positions) for client_positions in positions], np.int64)
         return cls(counts, np.concatenate([np.empty(0, np.int64), *positions]))
 
+    def padded(self, padding: Padding) -> Self:
+        """Returns the same examples in a fixed number of cells of each client that has examples."""
+        return replace(self, padding=padding)
+
+    @property
+    def lengths(self) -> Integers:
+        """Number of cells of each client, of which the first ones are the chosen examples, `[k]`."""
+        if self.padding is None:
+            return self.counts
+        return np.where(self.padding.sizes > 0, np.maximum(self.counts, self.padding.cells), 0)
+
     def blocks(self, chunk: int, min_fill: float = 0.75) -> Iterator[Block]:
         """Yields blocks of at most `chunk` cells with little padding.
 
@@ -67,12 +92,17 @@ class IndexBatches:
         for rows, low, high in self._cuts(chunk, min_fill):
             offsets = np.arange(low, high)
             mask = offsets < self.counts[rows, None]
-            yield Block(rows, self.positions[np.where(mask, starts[rows, None] + offsets, 0)] * mask, mask)
+            # an example more, so that there is one where none was chosen
+            positions = np.append(self.positions, 0)[np.where(mask, starts[rows, None] + offsets, -1)]
+            if self.padding is not None:
+                positions = np.where(mask, positions, offsets % self.padding.sizes[rows, None])
+            yield Block(rows, positions, mask)
 
     def _cuts(self, chunk: int, min_fill: float) -> Iterator[tuple[Integers, int, int]]:
         """Yields the clients of each block, and the range of their examples: first, and last plus one."""
-        order = np.argsort(-self.counts, kind="stable")[: np.count_nonzero(self.counts)]
-        lengths = self.counts[order]
+        all_lengths = self.lengths
+        order = np.argsort(-all_lengths, kind="stable")[: np.count_nonzero(all_lengths)]
+        lengths = all_lengths[order]
         first = 0
         while first < len(order):
             width = int(lengths[first])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -291,6 +291,11 @@ def lazy_clients(
     """
     if isinstance(sizes, Tensor):
         sizes = sizes.tolist()
+    if isinstance(sizes, Mapping):
+        raise ConfigError("lazy_clients.sizes", sizes, "give a list whose entry i is the size of what load(i) returns")
+    if not isinstance(sizes, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        fix = "give a list with each client's size, e.g. fedpriv.count_examples(load, n_clients)"
+        raise ConfigError("lazy_clients.sizes", sizes, fix)
     numbers = [int(size) for size in sizes]
     if not numbers or min(numbers) < 1:
         raise ConfigError("lazy_clients.sizes", min(numbers, default=[]), "give each client's size, at least 1")

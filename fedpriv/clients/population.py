@@ -41,6 +41,7 @@ class Population:
         dtype: Floating point type of parameters and inputs.
         chunk: Largest number of examples (padding included) in one batch; bounds the memory of a step.
         shard: Which clients of the run these are, and the public facts of all clients; None if these are all.
+        pad_batches: Whether secret batches are padded to a public number of examples.
 
     Attributes:
         shard: See above.
@@ -62,6 +63,8 @@ class Population:
         dtype: torch.dtype = torch.float32,
         chunk: int = 8192,
         shard: ClientShard | None = None,
+        *,
+        pad_batches: bool = False,
     ) -> None:
         if not clients:
             raise ConfigError("clients", [], "a population needs at least one client")
@@ -72,6 +75,7 @@ class Population:
             raise ConfigError("part.numbers", self.shard.numbers, f"give one for each of the {len(clients)} clients")
         self._check_fresh()
         self.chunk = chunk
+        self.pad_batches = pad_batches
         self.device = torch.device(device)
         self.loss: Loss = clients[0].loss
         self.layout = Layout.of(clients[0].model)

@@ -12,6 +12,7 @@ from fedpriv.config.base import check
 from fedpriv.config.schema import Config
 from fedpriv.errors import ConfigError
 from fedpriv.settings.checks import checked
+from fedpriv.settings.translations import on_command_line
 from fedpriv.storage import strict_yaml
 from fedpriv.storage.identity import of_config
 
@@ -32,10 +33,19 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("configuration", str(path), f"cannot be read ({error})") from None
     if not isinstance(raw, dict):
-        raise ConfigError("configuration", str(path), "must be a mapping of sections (data, model, strategy, ...)")
+        fix = "must be a mapping of sections (data, model, strategy, ...)"
+        if Path(path).suffix in (".csv", ".tsv", ".parquet"):
+            fix = "is a table: a configuration names it, data: {name: csv, train: ...}; see `fedpriv list csv`"
+        raise ConfigError("configuration", str(path), fix)
     for setting in overrides:
         raw = override(raw, setting)
-    return check(Config, raw)
+    try:
+        return check(Config, raw)
+    except ConfigError as error:
+        # a setting of the command line is answered as it stands there
+        if error.field in [setting.partition("=")[0] for setting in overrides]:
+            raise ConfigError(error.field, error.value, on_command_line(error.fix)) from None
+        raise
 
 
 @checked("to_yaml")

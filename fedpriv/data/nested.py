@@ -21,6 +21,8 @@ def each(function: Callable[..., Tensor], tree: T, *others: T) -> T:
     """Applies a function to each tensor of a tree, or to the corresponding tensors of several trees."""
     if isinstance(tree, Tensor):
         return cast("T", function(tree, *others))
+    if type(tree) is tuple and not others:  # without a walk through the tree, which takes as long as a small operation
+        return cast("T", tuple(each(function, branch) for branch in cast("tuple[Nested, ...]", tree)))
     return cast("T", tree_map(function, tree, *others))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -11,11 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpriv.clients.batch import Batch
-from fedpriv.clients.index_batches import IndexBatches
+from fedpriv.clients.index_batches import IndexBatches, Padding
 from fedpriv.clients.population import Population
+from fedpriv.errors import ConfigError
 from fedpriv.privacy.settings import Allocation, Cyclic, FixedSize, FullBatch, Poisson, Sampling
 from fedpriv.randomness.keystream import below, order_of, uniform_below
 from fedpriv.randomness.streams import Randomness
+
+EXCEEDED = 1e-12
+"""Probability with which a secret batch is larger than its padding, so that more examples are computed."""
 
 
 class BatchSampler:
@@ -29,11 +34,20 @@ class BatchSampler:
 
     Attributes:
         rows: Rows of the population that answers are about, `[j]`.
+
+    Raises:
+        ConfigError: batches are padded, and something else tells how much is computed.
     """
 
     def __init__(
         self, population: Population, randomness: Randomness, cohort_rate: float, cohort_rounds: int | None = None
     ) -> None:
+        if population.pad_batches and cohort_rate < 1:
+            fix = "pads the examples of clients, not secret cohorts of clients: leave out one or the other"
+            raise ConfigError("compute.pad_batches", True, fix)
+        if population.pad_batches and population.views is not None:
+            fix = "random views are made for the drawn examples only: leave out one or the other"
+            raise ConfigError("compute.pad_batches", True, fix)
         self._population = population
         self._randomness = randomness
         self._cohort_rate = cohort_rate
@@ -115,6 +129,14 @@ class BatchSampler:
     def _draw_batches(
         self, sampling: Poisson | FixedSize | Cyclic | Allocation, index: int, rows: Tensor
     ) -> IndexBatches:
+        """Draws the batches of some rows, padded where their sizes must not be seen in the time that they take."""
+        chosen = self._drawn(sampling, index, rows)
+        if not self._population.pad_batches:
+            return chosen
+        cells = largest_batches(sampling, tuple(self._population.shard.sizes[rows].tolist()))
+        return chosen.padded(Padding(np.array(cells), self._population.counts[rows].numpy()))
+
+    def _drawn(self, sampling: Poisson | FixedSize | Cyclic | Allocation, index: int, rows: Tensor) -> IndexBatches:
         """Draws the batches of some rows, each client's with a random stream of its own."""
         sizes = self._population.counts[rows].numpy()
         clients = self._population.shard.ids[rows]
@@ -144,3 +166,27 @@ class BatchSampler:
         epoch, batch = divmod(self._round, batches)
         words = self._randomness.first_words("allocation", epoch, index, clients, sizes.tolist())
         return IndexBatches.marked(sizes, uniform_below(words, batches) == batch)
+
+
+@lru_cache(maxsize=8)
+def largest_batches(sampling: Poisson | FixedSize | Cyclic | Allocation, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns what the batch of each client exceeds with a probability of at most `EXCEEDED`; public.
+
+    Args:
+        sampling: How examples are drawn.
+        sizes: Public number of examples of each client.
+    """
+    from scipy.stats import binom
+
+    if isinstance(sampling, FixedSize):
+        return tuple(min(sampling.size, size) for size in sizes)
+    if isinstance(sampling, Allocation):
+        rate = 1 / sampling.batches
+    else:
+        rate = sampling.rate
+    if isinstance(sampling, Cyclic):
+        drawn_from = [-(-size // sampling.blocks) for size in sizes]
+    else:
+        drawn_from = list(sizes)
+    ceilings = {size: int(binom.isf(EXCEEDED, size, rate)) for size in {*drawn_from} if size}
+    return tuple(ceilings.get(size, 0) for size in drawn_from)

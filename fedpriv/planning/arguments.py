@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedpriv.clients.arguments import check_dataset
+from fedpriv.clients.arguments import check_dataset, dataset_of
 from fedpriv.clients.client import Client
 from fedpriv.clients.client_set import as_client_set
 from fedpriv.errors import ConfigError
@@ -94,7 +94,7 @@ def _rounds_for_epochs(epochs: float, size: float | None, arguments: Mapping[str
 def _examples_a_client(clients: object) -> float | None:
     """Returns the mean public number of examples; None if the argument holds no clients."""
     is_list_of_clients = isinstance(clients, list | tuple) and all(isinstance(client, Client) for client in clients)
-    if not clients or not (is_list_of_clients or hasattr(clients, "sizes")):
+    if not (is_list_of_clients or hasattr(clients, "sizes")) or not clients:
         return None
     sizes: Sequence[int] = as_client_set(clients).sizes  # pyright: ignore[reportArgumentType] - clients, as was checked
     return float(sum(sizes)) / len(sizes)
@@ -106,9 +106,9 @@ def check_measuring(test: object, client_tests: Any, metrics: Any) -> None:  # n
     Raises:
         ConfigError: an argument is of another type; the message says what to write.
     """
-    check_dataset("test", test)
+    check_dataset("test", dataset_of("test", test))
     for index, dataset in enumerate(client_tests or ()):
-        check_dataset(f"client_tests[{index}]", dataset)
+        check_dataset(f"client_tests[{index}]", dataset_of(f"client_tests[{index}]", dataset))
     if metrics is not None and not isinstance(metrics, Mapping):
         name = getattr(metrics, "__name__", "f1")
         fix = f'give functions of (outputs, targets) by name, e.g. metrics={{"{name}": {name}}}'

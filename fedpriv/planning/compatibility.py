@@ -67,9 +67,10 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
     if not strategy.aggregator.is_sum:
         raise ConfigError("privacy.trust", trust, f"{type(strategy.aggregator).__name__} needs single messages")
     if privacy.at == "gradient" and not step.linear:
-        raise ConfigError(
-            "privacy.trust", trust, f"sums of {name}'s messages are not sums of private answers; use trust: local"
-        )
+        fix = f"sums of {name}'s messages are not sums of private answers; use trust: local"
+        if privacy.unit == "client" and step.memory == "none":
+            fix += ", or let the noise be on what clients send, privacy.at: message"
+        raise ConfigError("privacy.trust", trust, fix)
     if step.memory != "none" and not network.everyone:
         raise ConfigError(
             "network.cohort",

@@ -46,6 +46,9 @@ class Compute:
             writes the rows of its cohort only. The numbers are the same.
         pace: Seconds. A round ends a whole multiple of them after it began, so that its time does not tell how large
             secret batches and cohorts were: more than any round takes. None does not wait.
+        pad_batches: Whether as many examples are computed for every secret batch as it has with all but a probability
+            of 1e-12, the others with weight zero, so that processor time and memory do not tell how many were drawn.
+            Sums are the same up to rounding. Not for secret cohorts and random views.
 
     Raises:
         ConfigError: an argument is none of these.
@@ -61,6 +64,7 @@ class Compute:
     state: StateName = "memory"
     precision: PrecisionName = "full"
     pace: Positive | None = None
+    pad_batches: bool = False
 
     def __post_init__(self) -> None:
         kind, colon, index = self.device.lower().partition(":")

@@ -46,6 +46,18 @@ class Clip:
         whose squares overflow are computed again in float64. On other devices than the CPU, where it costs more to look
         for such rows than to pass over all of them, everything is computed in float64.
         """
+        norms = self.unchecked_norms(rows)
+        if rows.device.type != "cpu":
+            return norms
+        overflowed = ~torch.isfinite(norms)
+        if overflowed.any():
+            wide_rows = rows[overflowed].double()
+            largest = wide_rows.abs().amax(-1)
+            norms[overflowed] = self._norm(wide_rows / largest.unsqueeze(-1)) * largest
+        return norms
+
+    def unchecked_norms(self, rows: Tensor) -> Tensor:
+        """Returns `norms`, but infinity for rows whose squares overflow: for a caller that looks for it."""
         if rows.device.type != "cpu":
             return self._wide_norms(rows)
         if rows.dtype == torch.float64:
@@ -56,13 +68,7 @@ class Clip:
             norms = self._norm(rows).double()
         else:
             norms = self._norm(torch.stack([self._norm(piece).double() for piece in rows.split(width, -1)], -1))
-        norms = norms + rows.shape[-1] * torch.finfo(rows.dtype).tiny ** 0.5
-        overflowed = ~torch.isfinite(norms)
-        if overflowed.any():
-            wide_rows = rows[overflowed].double()
-            largest = wide_rows.abs().amax(-1)
-            norms[overflowed] = self._norm(wide_rows / largest.unsqueeze(-1)) * largest
-        return norms
+        return norms.add_(rows.shape[-1] * torch.finfo(rows.dtype).tiny ** 0.5)
 
     def _wide_norms(self, rows: Tensor) -> Tensor:
         """Returns norms computed in float64, where squares of float32 numbers cannot overflow.
@@ -79,15 +85,17 @@ class Clip:
         return self._norm(rows / divisor) * largest.squeeze(-1)
 
     def _norm(self, rows: Tensor) -> Tensor:
+        # numbers of 16 bits are added up in float32
+        dtype = torch.promote_types(rows.dtype, torch.float32)
         # torch's own l1 norm takes several times as long
         if self.norm == "l1":
-            return rows.abs().sum(-1)
-        return torch.linalg.vector_norm(rows, dim=-1)
+            return rows.abs().sum(-1, dtype=dtype)
+        return torch.linalg.vector_norm(rows, dim=-1, dtype=dtype)
 
     def factors(self, norms: Tensor) -> Tensor:
         """Returns the factor in [0, 1] for a row of each norm, `[...] -> [...]`; 0 for a norm that is not finite."""
         factors = (self.bound / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp_max(1.0)
-        return factors.where(torch.isfinite(norms) & (factors >= _LEAST), 0.0)
+        return factors.where(factors >= _LEAST, 0.0)  # infinity gave 0, and no NaN is at least anything
 
     def rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Clips each row.

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.errors import PrivacyError
-from fedpriv.randomness.keystream import BoundedDraws, Keystream
+from fedpriv.randomness.keystream import WIDE, BoundedDraws, Keystream, RadiusLimits
 from fedpriv.randomness.real_draws import Interval, check_functions, real_laplace, real_normal
 from fedpriv.randomness.short_rows import LONGEST, BoundedRows, bounded_laplace_rows, bounded_normal_rows
 
@@ -52,20 +52,24 @@ class GaussianRows:
         keys: Keys of the rows' random streams, 32 bytes each.
         scales: Standard deviation of each row.
         dim: Length of a row.
+        limits: Which draws get a bound.
     """
 
     keys: Sequence[bytes]
     scales: Sequence[float]
     dim: int
+    limits: RadiusLimits = WIDE
 
     def approximate(self, rows: slice) -> BoundedRows:
         """See `RealNoise`."""
         keys, scales = self.keys[rows], self.scales[rows]
         if self.dim <= LONGEST and len(keys) > 1:
-            return bounded_normal_rows(keys, self.dim, scales)
-        return _stacked(
-            [Keystream(key).bounded_normal(self.dim, scale) for key, scale in zip(keys, scales, strict=True)]
-        )
+            return bounded_normal_rows(keys, self.dim, scales, self.limits)
+        streams = [Keystream(key) for key in keys]
+        draws = [
+            stream.bounded_normal(self.dim, scale, self.limits) for stream, scale in zip(streams, scales, strict=True)
+        ]
+        return _stacked(draws)
 
     def interval(self, row: int, column: int, extra: int) -> Interval | None:
         """See `RealNoise`."""

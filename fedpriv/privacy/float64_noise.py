@@ -27,8 +27,6 @@ def float64_noise(records: Iterable[Record]) -> tuple[str, ...]:
     for record in records:
         if record.mechanism == "none":
             continue
-        if record.time is not None and record.time.factor.scales:
-            kinds["noise over time of buffered matrices"] = None
         if record.time is not None and record.pairs is not None and record.pairs.ratio:
             kinds["noise over time with noise of pairs"] = None
         if record.pairs is not None and record.pairs.ratio and "simulated" in record.trust:

@@ -52,6 +52,7 @@ class Header:
         factor: The matrix of noise that is correlated between rounds; None if the noise is independent.
         budget: The `id` of the lifetime budget from which the run is paid; None without one.
         extended: The part that belongs to an earlier run; None if the run extends none.
+        float64_noise: What makes all noise of the run float64 noise and stands in no record, in words.
     """
 
     fedpriv_ledger: int
@@ -63,6 +64,7 @@ class Header:
     factor: Factor | None = None
     budget: str | None = None
     extended: Extended | None = None
+    float64_noise: tuple[str, ...] = ()
 
 
 _HEADER = TypeAdapter(Header)

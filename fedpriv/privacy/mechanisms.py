@@ -134,10 +134,10 @@ def is_rounded_exactly(
     """Whether noise is known as real numbers, so that sums with it are rounded exactly.
 
     Subclasses of `Gaussian` and `Laplace` may draw other noise, so they are not. Noise that is correlated between
-    rounds is Gaussian, and known if its matrix is banded and no pairs share noise.
+    rounds is Gaussian, and known if no pairs share noise.
     """
     is_known = type(mechanism) is Gaussian or (type(mechanism) is Laplace and amount == 1 and past is None)
-    return is_known and device.type == "cpu" and shared is None and (past is None or past.is_banded)
+    return is_known and device.type == "cpu" and shared is None
 
 
 def real_noise(
@@ -309,7 +309,7 @@ def _rounded_exactly_over_time(
 ) -> Tensor:
     """Returns sums with noise that is correlated between rounds, rounded to their grids as real numbers."""
     count, dim = bounded.shape
-    column = inverse_column(tuple(past.band))
+    column = inverse_column(past.factor)
     column.absolute_sum(record.round + 1)  # here, and not by several threads at once
     all_scales = [scale * math.sqrt(amount) for scale in scales]
 

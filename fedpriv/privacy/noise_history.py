@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -28,16 +26,12 @@ class NoiseHistory:
         self._round = 0  # the next round; -1 while the rows of a round are only partly made
         self._state = torch.empty(0)
         self._bounds = np.zeros((2, 0))
+        self._largest = np.zeros((0, 0))
 
     @property
-    def band(self) -> Sequence[float]:
-        """The numbers of C below its diagonal."""
-        return self._factor.band
-
-    @property
-    def is_banded(self) -> bool:
-        """True if C has a band and no buffers."""
-        return not self._factor.scales
+    def factor(self) -> Factor:
+        """The matrix C."""
+        return self._factor
 
     def missing(self, round_index: int, count: int, dim: int, device: torch.device) -> range:
         """Returns the earlier rounds whose unit noise must be filtered first, each followed by `finish`.
@@ -54,6 +48,7 @@ class NoiseHistory:
         if self._round == 0:
             self._state = torch.zeros(shape, dtype=torch.float64, device=device)
             self._bounds = np.zeros((2, count))
+            self._largest = np.zeros((max(len(self._factor.scales), 1), count))
         if shape[0]:
             return range(self._round, round_index)
         return range(0)
@@ -69,6 +64,25 @@ class NoiseHistory:
         self._bounds[0, rows] = np.maximum(self._bounds[0, rows], error)
         self._bounds[1, rows] = np.maximum(self._bounds[1, rows], largest)
         return float(self._bounds[0, rows].max()), float(self._bounds[1, rows].max())
+
+    def largest_filtered(self, rows: slice, filtered: Tensor) -> float:
+        """Returns the largest absolute value of filtered noise in some rows and all rounds so far.
+
+        Call it, or `largest_in_buffers`, after every round.
+        """
+        return self._widened(0, rows, filtered)
+
+    def largest_in_buffers(self, rows: slice) -> list[float]:
+        """Returns the largest absolute value that each buffer has had in some rows; call it after every round."""
+        buffers = self._state[:, rows]
+        return [self._widened(index, rows, buffer) for index, buffer in enumerate(buffers)]
+
+    def _widened(self, index: int, rows: slice, numbers: Tensor) -> float:
+        """Returns one of the largest absolute values, after some rows of another round."""
+        lowest, highest = numbers.aminmax()
+        largest = self._largest[index, rows]
+        np.maximum(largest, max(-float(lowest), float(highest)), out=largest)
+        return float(largest.max())
 
     def filtered(self, unit: Tensor, rows: slice, round_index: int) -> Tensor:
         """Returns some of the round's rows, from their unit noise `[k, dim]` in float64, which is overwritten.

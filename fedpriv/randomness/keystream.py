@@ -20,9 +20,26 @@ BLOCK = 1 << 16  # words of normal draws at a time: they and their squares stay 
 _ZEROS = memoryview(bytes(8 * BLOCK))  # what the cipher turns into its keystream
 WORST_UNITS = 32  # of 2^-53 by which logarithms (relative), cosines and sines (absolute) may err in bounded draws
 _UNIT = 2.0**-53
-# outside, a draw may err so much that it gets no bound
-_LEAST_RADIUS, _LARGEST_RADIUS = 2.0**-13, 6.5
-_LARGEST_EXPONENTIAL = 20.0
+_LARGEST_EXPONENTIAL = 20.0  # beyond it, a draw may err so much that it gets no bound
+
+
+class RadiusLimits(NamedTuple):
+    """The radii between which normal draws get a bound on their errors, which are largest near both limits.
+
+    Attributes:
+        least: The least radius.
+        largest: The largest one.
+    """
+
+    least: float
+    largest: float
+
+
+WIDE = RadiusLimits(2.0**-13, 6.5)
+"""Eight draws in a billion are outside."""
+NARROW = RadiusLimits(2.0**-8, 5.0)
+"""Some ten draws in a million are outside, and the bound on the others is that of a typical row, however many they are:
+for noise of which all earlier rounds matter."""
 
 
 class BoundedDraws(NamedTuple):
@@ -91,13 +108,13 @@ class Keystream:
             _normal_pairs(self.words(min(BLOCK, len(draws) - start)), draws[start : start + BLOCK])
         return draws[:size]
 
-    def bounded_normal(self, size: int, scale: float) -> BoundedDraws:
+    def bounded_normal(self, size: int, scale: float, limits: RadiusLimits = WIDE) -> BoundedDraws:
         """Returns the draws of `standard_normal` times `scale`, with a bound on their errors."""
         draws = np.empty(size + size % 2)
         error, largest = 0.0, 0.0
         for start in range(0, len(draws), BLOCK):
             words = self.words(min(BLOCK, len(draws) - start))
-            radii = _normal_pairs(words, draws[start : start + BLOCK], scale)
+            radii = _normal_pairs(words, draws[start : start + BLOCK], scale, limits)
             error = max(error, scale * normal_error(radii[0]), scale * normal_error(radii[1]))
             largest = max(largest, 1.01 * scale * radii[1])
         return BoundedDraws(draws[:size], error, largest)
@@ -187,7 +204,9 @@ def exponential_error(largest: float) -> float:
     return _UNIT * (1.1 + further_bits + (WORST_UNITS + 1.1) * largest)
 
 
-def _normal_pairs(words: NDArray[np.int64], draws: Floats, scale: float | None = None) -> tuple[float, float]:
+def _normal_pairs(
+    words: NDArray[np.int64], draws: Floats, scale: float | None = None, limits: RadiusLimits = WIDE
+) -> tuple[float, float]:
     """Fills `draws` from as many words, times `scale` if there is one; then those without a bound are NaN.
 
     Returns:
@@ -199,7 +218,7 @@ def _normal_pairs(words: NDArray[np.int64], draws: Floats, scale: float | None =
     np.sqrt(np.negative(np.log(radius, out=radius), out=radius), out=radius)
     radii = (0.0, 0.0)
     if scale is not None:
-        radii = bounded_radii(radius)
+        radii = bounded_radii(radius, limits)
         radius *= scale
     angle = torch.from_numpy(words[half:] * (math.pi * 2.0**-63))  # torch has the faster cosines
     cosines, sines = torch.from_numpy(draws[:half]), torch.from_numpy(draws[half:])
@@ -210,12 +229,12 @@ def _normal_pairs(words: NDArray[np.int64], draws: Floats, scale: float | None =
     return radii
 
 
-def bounded_radii(radius: Floats) -> tuple[float, float]:
-    """Makes radii NaN that have no bound; returns the least and the largest of the others."""
+def bounded_radii(radius: Floats, limits: RadiusLimits) -> tuple[float, float]:
+    """Makes radii outside the limits NaN; returns the least and the largest of the others."""
     least, largest = float(radius.min(initial=1.0)), float(radius.max(initial=1.0))
-    if least >= _LEAST_RADIUS and largest <= _LARGEST_RADIUS:
+    if least >= limits.least and largest <= limits.largest:
         return least, largest
-    radius[(radius < _LEAST_RADIUS) | (radius > _LARGEST_RADIUS)] = math.nan
+    radius[(radius < limits.least) | (radius > limits.largest)] = math.nan
     numbers = radius[~np.isnan(radius)]
     return float(numbers.min(initial=1.0)), float(numbers.max(initial=1.0))
 

@@ -15,8 +15,10 @@ import torch
 from numpy.typing import NDArray
 
 from fedpriv.randomness.keystream import (
+    WIDE,
     Floats,
     Keystream,
+    RadiusLimits,
     bounded_radii,
     exponential_error,
     limit_logarithms,
@@ -42,7 +44,9 @@ class BoundedRows(NamedTuple):
     largest: float
 
 
-def bounded_normal_rows(keys: Sequence[bytes], size: int, scales: Sequence[float]) -> BoundedRows:
+def bounded_normal_rows(
+    keys: Sequence[bytes], size: int, scales: Sequence[float], limits: RadiusLimits = WIDE
+) -> BoundedRows:
     """Returns rows of `size` normal draws, one for each key, times their scales; see `Keystream.bounded_normal`."""
     words = _words_of_rows(keys, size + size % 2)
     half = words.shape[1] // 2
@@ -50,7 +54,7 @@ def bounded_normal_rows(keys: Sequence[bytes], size: int, scales: Sequence[float
     radius *= radius
     np.log(radius, out=radius)
     np.sqrt(np.negative(radius, out=radius), out=radius)
-    least, largest = bounded_radii(radius)
+    least, largest = bounded_radii(radius, limits)
     radius *= _column(scales)
 
     angle = torch.from_numpy(words[:, half:] * (math.pi * 2.0**-63))

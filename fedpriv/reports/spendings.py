@@ -52,11 +52,11 @@ def spending_of(files: RunFiles, plan: PlannedSpending) -> RunCost:
     if header.n_clients is None:
         raise PrivacyError(f"{name} holds the ledger of an early format that does not say how many clients there are")
     not_covered = ()
-    float64_noise = ()
     if files.result is not None:
         not_covered = tuple(files.result["not_covered"])
-        float64_noise = tuple(files.result["float64_noise"])
-    return RunCost(name, records, header.n_clients, _data(files), plan.sizes, not_covered, _noise(files), float64_noise)
+    return RunCost(
+        name, records, header.n_clients, _data(files), plan.sizes, not_covered, _noise(files), header.float64_noise
+    )
 
 
 def _data(files: RunFiles) -> str | None:

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fedpriv.clients.client import Client
 from fedpriv.errors import ConfigError, PrivacyError, counted
@@ -21,6 +21,7 @@ from fedpriv.runs.total import total
 from fedpriv.runs.train import train
 from fedpriv.settings.checks import Count, checked
 from fedpriv.settings.translations import nearest
+from fedpriv.strategies.base import Strategy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -99,9 +100,16 @@ class Comparison:
         return "\n".join([*aligned(self.table()), price])
 
 
-@checked("compare")
+def _explain(word: str, value: object, arguments: Mapping[str, object]) -> str | None:
+    """Returns what to write for an argument of `train` that stands beside those of `compare`."""
+    if word in _OPTIONS:
+        return f'is one of train: write common={{"{word}": ...}}, or a setting of its own in settings'
+    return None
+
+
+@checked("compare", _explain)
 def compare(
-    settings: Mapping[str, Mapping[str, Any]],
+    settings: Mapping[str, Mapping[str, Any] | Strategy],
     clients: Callable[[], Sequence[Client]],
     common: Mapping[str, Any],
     *,
@@ -114,7 +122,8 @@ def compare(
     of all. On private data take as few runs as you can, or compare on public ones.
 
     Args:
-        settings: By name, the arguments of `train` that differ, e.g. `{"fedavg": {"strategy": fedpriv.fedavg(0.5)}}`.
+        settings: By name, the arguments of `train` that differ, e.g. `{"fedavg": {"strategy": fedpriv.fedavg(0.5)}}`;
+            where only the strategy differs, the strategy.
         clients: Makes the clients anew, since a run leaves its result in their models.
         common: The arguments of `train` that all runs have, e.g. `{"privacy": ..., "rounds": 20, "test": ...}`.
         seeds: Runs of each, with public seeds 0, 1, ... and secret noise of their own.
@@ -128,7 +137,11 @@ def compare(
     """
     if not settings:
         raise ConfigError("settings", {}, 'name at least one, e.g. {"fedavg": {"strategy": fedpriv.fedavg(0.5)}}')
-    for owner, arguments in {"common": common, **{f"settings.{name}": own for name, own in settings.items()}}.items():
+    if not callable(clients):
+        fix = "a run leaves its result in their models: give a function that makes new ones, lambda: make_clients(...)"
+        raise ConfigError("clients", f"a {type(clients).__name__}", fix)
+    differing = {name: _arguments(name, options) for name, options in settings.items()}
+    for owner, arguments in {"common": common, **{f"settings.{name}": own for name, own in differing.items()}}.items():
         for word in arguments:
             if word in _NOT_SHARED:
                 raise ConfigError(f"{owner}.{word}", arguments[word], "would be that of several runs: leave it out")
@@ -137,7 +150,7 @@ def compare(
                     f"{owner}.{word}", arguments[word], f"is no argument of train{nearest(word, _OPTIONS)}"
                 )
     results: dict[str, tuple[Result, ...]] = {}
-    for name, own in settings.items():
+    for name, own in differing.items():
         trained = list[Result]()
         for seed in range(seeds):
             if progress is not None:
@@ -151,6 +164,20 @@ def compare(
     except PrivacyError:
         spent = None
     return Comparison(results, spent)
+
+
+def _arguments(name: str, options: Any) -> Mapping[str, Any]:  # noqa: ANN401 - whatever a user gives
+    """Returns the arguments of `train` of one setting.
+
+    Raises:
+        ConfigError: it is neither a strategy nor arguments by name.
+    """
+    if isinstance(options, Strategy):
+        return {"strategy": options}
+    if not isinstance(options, Mapping):
+        fix = 'give a strategy, or arguments of train by name, e.g. {"strategy": fedpriv.fedavg(0.5), "rounds": 20}'
+        raise ConfigError(f"settings.{name}", options, fix)
+    return cast("Mapping[str, Any]", options)
 
 
 def _values(results: Sequence[Result], name: str) -> list[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from typing import Any, cast
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from fedpriv.clients.client import make_clients
-from fedpriv.errors import ConfigError, DataError, PromiseWarning
+from fedpriv.errors import ConfigError, DataError, PromiseWarning, shown
 from fedpriv.models import LogisticRegression, Loss, SoftmaxRegression
 from fedpriv.models.losses import PerExampleLoss, cross_entropy, logistic
 from fedpriv.planning.compute import Compute
@@ -33,6 +33,7 @@ from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.settings import Privacy
 from fedpriv.runs import logistic_intervals
 from fedpriv.runs.train import train
+from fedpriv.settings.checks import checked
 from fedpriv.strategies.erm import gradient_descent
 from fedpriv.strategies.proximal import L2, Zero
 
@@ -43,6 +44,30 @@ _MOST_STEPS = 500
 _GUESSABLE = 2**64
 
 
+_ELSEWHERE = {
+    "c": "is one over the weight of the regulariser: write lam=0.01, which is for the mean loss of a row",
+    "alpha": "is the weight of the regulariser: write lam={value}",
+    "regularization": "is the weight of the regulariser: write lam={value}",
+    "l2": "is the weight of the regulariser: write lam={value}",
+    "eps": "is called epsilon here: write epsilon={value}",
+    "penalty": "is always l2, of weight lam: leave it out",
+    "solver": "is always private gradient descent: leave it out",
+    "tol": "has no meaning for a fixed number of private steps: write max_iter",
+    "fit_intercept": "is always true: leave it out",
+    "bounds": "of columns are those of fedpriv.PublicEncoder; here write data_norm, a bound on the norm of a row",
+    "accountant": "is not needed: each fit says what it cost in spent_; leave it out",
+}
+
+
+def _explain(word: str, value: object, arguments: Mapping[str, object]) -> str | None:
+    """Returns what to write for a word of scikit-learn or diffprivlib; None for the usual answer."""
+    text = _ELSEWHERE.get(word.lower())
+    if text is None:
+        return None
+    return text.replace("{value}", shown(value))
+
+
+@checked("", _explain, values=False)
 class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     """Logistic regression by private gradient descent with momentum (DP-GD; Wang, Ye, Xu, 2017).
 
@@ -66,7 +91,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         max_iter: Number of gradient steps; momentum is `1 - 6 / max_iter`. More steps need more noise each. None is
             `sqrt(12 mu n)` for n rows, from 10 to 500, where mu is the ratio of sensitivity to noise of one Gaussian
             mechanism that is (epsilon, delta)-private.
-        classes: The labels, sorted; None takes those in `y`, which reveals which labels occur: `spent_` says so.
+        classes: The labels; None takes those in `y`, which reveals which labels occur: `spent_` says so. `classes_` is
+            sorted, as everywhere in scikit-learn; the order here says only for which class `coefficients()` are.
         class_weight: Public positive numbers by label, 1 for those left out. Only their ratios count: they are
             divided by the largest. "balanced" would count private labels and is refused.
         intervals: Also estimate how far off the coefficients may be, from sampling and from noise together, with a
@@ -138,6 +164,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         Raises:
             ValueError: parameters or data cannot be used.
         """
+        _check_numbers(X)
         validated: Any = validate_data(self, cast(Any, X), cast(Any, y), accept_sparse="csr", dtype=np.float64)
         rows, labels = validated
         check_classification_targets(labels)
@@ -169,32 +196,49 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         self.spent_ = replace(result.spent, not_covered=self._not_covered())
         return self
 
-    def coefficients(self, level: float = 0.95) -> list[dict[str, str | float]]:
+    def coefficients(self, level: float = 0.95, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Returns a row for each coefficient and for the intercept, as `pandas.DataFrame` takes them.
 
-        Each has its name, the coefficient, its standard error, the ends of its confidence interval, and the odds ratio
-        with those of its interval: by how much the odds of the second class grow with one unit of the column. Intervals
-        count sampling and privacy noise together. They assume that the logistic model is right, that no row is longer
-        than `data_norm`, and that there are many rows. They are for one coefficient at a time.
+        Each has its name, the class whose odds it is about (`outcome`), the coefficient, its standard error, the ends
+        of its confidence interval, and the odds ratio with those of its interval: by how much the odds of that class
+        grow with one unit of the column. The class is the last of `classes` in the order that was given; without
+        `classes` it is the second, as in `coef_`. Of the other class coefficients have the other sign.
+
+        Intervals count sampling and privacy noise together. They assume that the logistic model is right, that no row
+        is longer than `data_norm`, and that there are many rows. They are for one coefficient at a time.
 
         Args:
             level: Probability with which an interval covers the coefficient.
+            names: Names of the columns; by default those of the DataFrame. Behind a `PublicEncoder` they are
+                `encoder.get_feature_names_out()`.
 
         Raises:
-            ConfigError: the model was fitted without `intervals`, or the level is not between 0 and 1.
+            ConfigError: the model was fitted without `intervals`, the level is not between 0 and 1, or there is not one
+                name for each column.
         """
         check_is_fitted(self)
         if not self.intervals:
             raise ConfigError("intervals", False, "needs intervals=True, which spends a part of the budget on them")
         if not 0 < level < 1:
             raise ConfigError("level", level, "a probability between 0 and 1, e.g. 0.95")
-        names = list(getattr(self, "feature_names_in_", [f"x{index}" for index in range(self.n_features_in_)]))
-        values = [*self.coef_[0].tolist(), float(self.intercept_[0])]
+        if names is None:
+            names = list(getattr(self, "feature_names_in_", [f"x{index}" for index in range(self.n_features_in_)]))
+        if len(names) != self.n_features_in_:
+            raise ConfigError("names", list(names), f"give one for each of the {self.n_features_in_} columns")
+        outcome = self.classes_[1]
+        if self.classes is not None:
+            outcome = np.asarray(self.classes)[-1]
+        if outcome == self.classes_[1]:
+            sign = 1.0
+        else:
+            sign = -1.0
+        values = [*(sign * self.coef_[0]).tolist(), sign * float(self.intercept_[0])]
         errors = np.sqrt(np.diag(self.covariance_)).tolist()
-        return [
-            coefficient_row(str(name), value, error, float(ndtri((1 + level) / 2)))
-            for name, value, error in zip([*names, "intercept"], values, errors, strict=True)
-        ]
+        quantile = float(ndtri((1 + level) / 2))
+        rows = list[dict[str, Any]]()
+        for name, value, error in zip([*names, "intercept"], values, errors, strict=True):
+            rows.append({"name": str(name), "outcome": outcome, **coefficient_row(value, error, quantile)})
+        return rows
 
     def decision_function(self, X: Rows) -> NDArray[np.float64]:
         """Returns scores `[n, n_classes]`, or `[n]` for the second of two classes. Rows are scaled as in `fit`."""
@@ -360,14 +404,29 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         return np.hstack(columns)
 
 
-def coefficient_row(name: str, value: float, error: float, quantile: float) -> dict[str, str | float]:
+def _check_numbers(rows: Any) -> None:  # noqa: ANN401 - whatever a user gives
+    """Refuses a DataFrame with columns that are not numbers.
+
+    Raises:
+        DataError: names the first such column and what encodes it.
+    """
+    if not hasattr(rows, "iloc") or not hasattr(rows, "dtypes") or not hasattr(rows, "columns"):
+        return
+    for column, dtype in zip(rows.columns, rows.dtypes, strict=True):
+        if getattr(dtype, "kind", "O") not in "biufc":
+            raise DataError(
+                f"X: column {column} is {dtype}, not numbers: encode it by public categories, with "
+                "fedpriv.PublicEncoder(numbers={...}, categories={...}) in front"
+            )
+
+
+def coefficient_row(value: float, error: float, quantile: float) -> dict[str, float]:
     """Returns a coefficient with its interval, `quantile` standard errors to each side, and its odds ratio."""
     low = value - quantile * error
     high = value + quantile * error
     with np.errstate(over="ignore"):
         odds, odds_low, odds_high = (float(number) for number in np.exp([value, low, high]))
     return {
-        "name": name,
         "coefficient": value,
         "standard_error": error,
         "low": low,

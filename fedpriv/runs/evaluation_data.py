@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from fedpriv.clients import ownership
+from fedpriv.clients.arguments import dataset_of
 from fedpriv.clients.client import Loss
 from fedpriv.clients.population import Population
 from fedpriv.data.base import size
@@ -41,8 +42,8 @@ class EvaluationData:
 
     @staticmethod
     def create(
-        test: Dataset[Any] | None,
-        client_tests: Sequence[Dataset[Any] | None] | None,
+        test: Dataset[Any] | DataLoader[Any] | None,
+        client_tests: Sequence[Dataset[Any] | DataLoader[Any] | None] | None,
         metrics: Mapping[str, CustomMetric] | None,
         stop: Stop | None,
         names: Sequence[str] | None,
@@ -53,13 +54,16 @@ class EvaluationData:
         Raises:
             ConfigError: metrics without test data, or test sets or names for another number of clients.
         """
+        examples: Dataset[Any] | None = dataset_of("test", test)
+        if client_tests is not None:
+            client_tests = [dataset_of(f"client_tests[{index}]", dataset) for index, dataset in enumerate(client_tests)]
         of_clients = index_tests(client_tests, n_clients)
         custom = MetricSet(metrics or {})
-        if test is None:
-            test = concatenate(None, of_clients)
-        if custom.metrics_by_name and test is None:
+        if examples is None:
+            examples = concatenate(None, of_clients)
+        if custom.metrics_by_name and examples is None:
             raise ConfigError("metrics", custom.names, "there are no test data to compute them on: give some")
-        return EvaluationData(test, of_clients, custom, stop, checked_names(names, n_clients))
+        return EvaluationData(examples, of_clients, custom, stop, checked_names(names, n_clients))
 
     @staticmethod
     def nothing() -> EvaluationData:

@@ -31,6 +31,7 @@ class EarlierRun:
         first: Its rounds and all that they released.
         metrics: The rows of its `metrics.jsonl`; empty without one.
         budget: The `id` of the lifetime budget that it drew on; None if it drew on none.
+        float64_noise: What made all its noise float64 noise, in words.
     """
 
     folder: Path
@@ -38,6 +39,7 @@ class EarlierRun:
     first: FirstPart
     metrics: list[dict[str, Any]]
     budget: str | None
+    float64_noise: tuple[str, ...]
 
     @staticmethod
     def read(folder: str | Path, device: torch.device) -> EarlierRun:
@@ -72,7 +74,8 @@ class EarlierRun:
         if len(records) != checkpoint.records:
             raise FedprivError(f"{path} has released answers after its last checkpoint: resume it first")
         first = FirstPart(checkpoint.round, tuple(records))
-        return EarlierRun(path, checkpoint, first, files.metrics, files.ledger.header.budget)
+        header = files.ledger.header
+        return EarlierRun(path, checkpoint, first, files.metrics, header.budget, header.float64_noise)
 
     @property
     def header(self) -> Extended:

@@ -55,7 +55,7 @@ class FitOptions:
         relation: Which data sets are neighbours. `"add_remove"` is what Opacus counts; `"replace_one"`, the default
             elsewhere in fedpriv, is a stronger promise and needs more noise.
         budget: Path of the lifetime budget of these data.
-        test: Public test data for metrics, as (input, target) pairs.
+        test: Public test data for metrics, as (input, target) pairs; of a loader its data set.
         evaluate_every: Steps between evaluations on the test data; None evaluates once an epoch.
         folder: Where ledger and checkpoint are written; None keeps the run in memory.
         seed: Public seed; drawn by default.
@@ -77,7 +77,7 @@ class FitOptions:
     max_grad_norm: Positive = 1.0
     relation: Relation = "add_remove"
     budget: str | Path | None = None
-    test: Dataset[Any] | None = None
+    test: Dataset[Any] | DataLoader[Any] | None = None
     evaluate_every: Count | None = None
     folder: str | Path | None = None
     seed: int | None = None

@@ -10,7 +10,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from fedpriv.clients.client import Client
 from fedpriv.evaluation.custom_metrics import CustomMetric
@@ -44,7 +44,7 @@ class TrainingOptions:
             128 bits come from the operating system and are stored in the checkpoint only. In a run without privacy it
             follows from `seed`, if that is given.
         network: Who sends to whom: `Star(n_clients)`, a server and all clients, by default, or a `Graph`.
-        test: Public test data for metrics, as (input, target) pairs.
+        test: Public test data for metrics, as (input, target) pairs; of a loader its data set.
         compute: Settings of speed.
         evaluate_every: Rounds between evaluations on the test data; the last round is always evaluated.
         checkpoint_every: Rounds between checkpoints (with a folder).
@@ -85,7 +85,7 @@ class TrainingOptions:
     seed: int | None = None
     secret_seed: Whole | None = None
     network: RoundNetwork | None = None
-    test: Dataset[Any] | None = None
+    test: Dataset[Any] | DataLoader[Any] | None = None
     compute: Compute = Compute()
     evaluate_every: Count = 1
     checkpoint_every: Count = 10
@@ -100,7 +100,7 @@ class TrainingOptions:
     stop_on: StopOn = "nonfinite"
     stop: Stop | None = None
     metrics: Mapping[str, CustomMetric] | None = None
-    client_tests: Sequence[Dataset[Any] | None] | None = None
+    client_tests: Sequence[Dataset[Any] | DataLoader[Any] | None] | None = None
     client_names: Sequence[str] | None = None
 
 

@@ -20,10 +20,12 @@ from sklearn.utils import Tags, get_tags
 
 from fedpriv.data.table_encoder import TableEncoder, check_columns, table_of
 from fedpriv.errors import DataError, PrivacyError
+from fedpriv.settings.checks import checked
 
-_INSTEAD = "fedpriv.runs.public_encoder.PublicEncoder takes ranges, stand-ins and categories from public knowledge"
+_INSTEAD = "fedpriv.PublicEncoder takes ranges, stand-ins and categories from public knowledge"
 
 
+@checked("", values=False)
 class PublicEncoder(TransformerMixin, BaseEstimator):
     """Encodes the columns of a DataFrame by public ranges and categories; `fit` looks at no value.
 
@@ -114,6 +116,7 @@ class PublicEncoder(TransformerMixin, BaseEstimator):
         return [index for index, name in enumerate(encoder.feature_names) if name not in firsts]
 
 
+@checked("check_pipeline")
 def check_pipeline(pipeline: Any) -> None:  # noqa: ANN401 - an estimator of scikit-learn
     """Refuses a pipeline that learns from private rows before its private estimator does.
 

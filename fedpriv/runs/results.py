@@ -26,7 +26,7 @@ from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.record import Record
 from fedpriv.runs import curves
 from fedpriv.runs.history import History
-from fedpriv.settings import checks
+from fedpriv.settings import checks, names_elsewhere
 from fedpriv.storage import files, strict_json
 from fedpriv.storage.saved import ROUND, checked
 
@@ -274,6 +274,12 @@ class Result:
         facts: dict[str, Any] = {"test_accuracy": self.test_accuracy, "test_loss": self.test_loss, **self.measures}
         rows = [*metrics.headlines(), *metrics.custom_rows(facts)]
         return {row.title: row.text(facts[row.name]) for row in rows if facts.get(row.name) is not None}
+
+    if not TYPE_CHECKING:  # else the type checker would accept any name
+
+        def __getattr__(self, name: str) -> object:
+            """Says what to write for an attribute that results of other libraries have."""
+            raise AttributeError(names_elsewhere.message("a result", name, names_elsewhere.OF_RESULT), name=name)
 
     def _why_fewer(self) -> str:
         return why_no_more(self.ended, self.planned_rounds, self.spent, self.measures.get("status"))

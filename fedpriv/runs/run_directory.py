@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, LedgerError
 from fedpriv.planning.plan import FirstPart, Plan
 from fedpriv.privacy.correlated import Factor
 from fedpriv.privacy.ledger import FollowerLedger, Ledger, PrivacyFilter
@@ -83,6 +83,14 @@ class RunDirectory:
         """
         return LedgerFile.read(self._needed() / "ledger.jsonl").header.factor
 
+    def float64_noise(self) -> tuple[str, ...]:
+        """Returns what made all noise of the run to resume float64 noise, in words.
+
+        Raises:
+            LedgerError: the ledger is missing, or has no header.
+        """
+        return LedgerFile.read(self._needed() / "ledger.jsonl").header.float64_noise
+
     def first_part(self) -> FirstPart | None:
         """Returns the rounds of the earlier run that the run to resume extends; None if it extends none.
 
@@ -108,6 +116,7 @@ class RunDirectory:
         fresh_noise: bool,
         budget: str | None = None,
         earlier: EarlierRun | None = None,
+        float64_noise: tuple[str, ...] = (),
     ) -> Ledger:
         """Opens the run's ledger: a new one, or that of a stopped run, whose answers after the checkpoint are repeated.
 
@@ -119,9 +128,11 @@ class RunDirectory:
             fresh_noise: See `Ledger.resume`.
             budget: The `id` of the budget that the run draws on, if it has one.
             earlier: The run that a new one extends; its records come first, and its metrics.
+            float64_noise: What makes all noise of the run float64 noise, in words; the ledger's header notes it.
 
         Raises:
-            LedgerError: the ledger in the folder belongs to another run or is damaged, or a new one cannot be written.
+            LedgerError: the ledger in the folder belongs to another run, is damaged or notes another rounding of noise,
+                or a new one cannot be written.
         """
         if self.folder is None:
             ledger = Ledger(guard)
@@ -132,8 +143,12 @@ class RunDirectory:
         seal_key = randomness.seal_key()
         path = folder / "ledger.jsonl"
         if saved is None:
-            ledger = Ledger(guard, path, _header(plan, config_in(folder), budget, earlier), digest_key, seal_key)
+            header = _header(plan, config_in(folder), budget, earlier)
+            if float64_noise:
+                header["float64_noise"] = list(float64_noise)
+            ledger = Ledger(guard, path, header, digest_key, seal_key)
         else:
+            check_rounding(LedgerFile.read(path), float64_noise)
             integrity.check_resumed(folder, plan, seal_key)
             ledger = Ledger.resume(
                 path, guard, saved.records, fresh_noise=fresh_noise, digest_key=digest_key, seal_key=seal_key
@@ -183,6 +198,20 @@ class RunDirectory:
         if self.folder is None:
             raise ConfigError("folder", None, "name the folder of the run to resume")
         return self.folder.path
+
+
+def check_rounding(ledger: LedgerFile, float64_noise: tuple[str, ...]) -> None:
+    """Refuses a run that would add noise in float64 to a ledger whose header says that it is rounded exactly.
+
+    Raises:
+        LedgerError: it would, e.g. since it began on a processor and is to go on on another device.
+    """
+    new = [kind for kind in float64_noise if kind not in ledger.header.float64_noise]
+    if new:
+        raise LedgerError(
+            f"{ledger.path}, line 1 says that noise is rounded exactly, which {' and '.join(new)} is not: resume where "
+            "the run began (compute.device), or train into another folder"
+        )
 
 
 def _metrics_with_new_heads(earlier: EarlierRun, ledger: LedgerFile) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,8 @@ class RunFiles:
         header = self.ledger.header
         if header.n_clients is None or header.delta is None:
             raise LedgerError(f"{self.ledger.path}, line 1 has no n_clients or no delta; {RESTORE}")
-        return account(self.ledger.records, header.n_clients, header.delta)
+        counted = account(self.ledger.records, header.n_clients, header.delta)
+        return replace(counted, float64_noise=(*counted.float64_noise, *header.float64_noise))
 
 
 def config_in(folder: Path) -> dict[str, Any] | None:

@@ -167,6 +167,15 @@ class OpenRun:
         return self.directory.path
 
     @property
+    def float64_noise(self) -> tuple[str, ...]:
+        """What made all noise of its rounds so far float64 noise, in words."""
+        if self.earlier is not None:
+            return self.earlier.float64_noise
+        if self.resumed is None or self.directory.path is None:
+            return ()
+        return self.directory.float64_noise()
+
+    @property
     def needs_checkpoint(self) -> bool:
         """Whether a checkpoint must be written before the first round: all but a resumed run that repeats its noise."""
         return self.resumed is None or self.fresh_noise
@@ -452,7 +461,8 @@ def load_data(experiment: Experiment, run: OpenRun, public: EvaluationData, mesh
     chunk = compute.examples_at_once(experiment.device, Layout.of(clients[0].model).dim, chunk_before)
     shard = sharding.shard_clients(ClientShard.whole(clients), mesh)
     local_clients = shard.select(clients)
-    population = Population(local_clients, experiment.device, getattr(torch, compute.dtype), chunk, shard)
+    dtype = getattr(torch, compute.dtype)
+    population = Population(local_clients, experiment.device, dtype, chunk, shard, pad_batches=compute.pad_batches)
     check_kinds(mesh.world.all_gather_object(population.kind))
     sharding.check_replicated(lambda: ownership.example_fingerprints(population), mesh)
     fingerprints = _check_same_data(population, run, mesh)
@@ -603,9 +613,10 @@ def open_release_path(
         LedgerError: the ledger in the folder belongs to another run or is damaged, or a new one cannot be written.
     """
     randomness = run.identity.randomness
-    added_in_float64 = float64_noise_of_run(plan.privacy, experiment.device)
+    now = float64_noise_of_run(plan.privacy, experiment.device)
+    added_in_float64 = tuple(dict.fromkeys((*run.float64_noise, *now)))
     accountant = RunAccountant(plan, randomness.attempt, reveals, added_in_float64)
-    ledger = _open_ledger(accountant, run, plan, reservation, mesh)
+    ledger = _open_ledger(accountant, run, plan, reservation, added_in_float64, mesh)
     backend = make_backend(data.backend, data.population, data.population.chunk, experiment.compute.precision)
     sums = ClippedSums(in_threads(backend), len(data.population), experiment.device, mesh.examples)
     oracle = data_oracle(
@@ -622,7 +633,12 @@ def open_release_path(
 
 
 def _open_ledger(
-    accountant: RunAccountant, run: OpenRun, plan: Plan, reservation: BudgetReservation | None, mesh: Mesh
+    accountant: RunAccountant,
+    run: OpenRun,
+    plan: Plan,
+    reservation: BudgetReservation | None,
+    float64_noise: tuple[str, ...],
+    mesh: Mesh,
 ) -> Ledger | FollowerLedger:
     """Opens the ledger on the main process, and a follower of it on the others."""
     on_disk = mesh.world.broadcast(lambda: run.directory.path is not None)
@@ -642,6 +658,7 @@ def _open_ledger(
             fresh_noise=run.fresh_noise,
             budget=budget_id,
             earlier=run.earlier,
+            float64_noise=float64_noise,
         )
         compatibility.check_processes(processes_before, mesh.world.world_size, ledger, fresh_noise=run.fresh_noise)
         accountant.follow(ledger)

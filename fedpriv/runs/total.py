@@ -33,6 +33,10 @@ def total(
     """
     if not results:
         raise ConfigError("results", [], "give the results of at least one run")
+    for index, result in enumerate(results):
+        if not isinstance(result, Result | RunCost):  # pyright: ignore[reportUnnecessaryIsInstance]
+            fix = "give what train returned, or fedpriv.from_opacus(...): epsilons alone only add up"
+            raise ConfigError(f"results[{index}]", result, fix)
     runs = [_cost_of(result, number) for number, result in enumerate(results, start=1)]
     if delta is None:
         deltas = [result.spent.delta for result in results if isinstance(result, Result)]

@@ -25,7 +25,15 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from torch import Tensor
 
 from fedpriv.errors import ConfigError, DataError
-from fedpriv.settings.translations import KINDS, TORCH_OPTIMIZERS, WORDS_FOR_KINDS, example, nearest, suggestion
+from fedpriv.settings.translations import (
+    CHOICES_ELSEWHERE,
+    KINDS,
+    TORCH_OPTIMIZERS,
+    WORDS_FOR_KINDS,
+    example,
+    nearest,
+    suggestion,
+)
 
 T = TypeVar("T", bound=Callable[..., Any])
 Explain = Callable[[str, object, Mapping[str, object]], str | None]
@@ -112,6 +120,8 @@ PLAIN: dict[object, tuple[type, str]] = {
 
 def complaint(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any annotation
     """Returns what is wrong with a value by its annotation; None if the value fits or cannot be checked."""
+    if kind is Any:
+        return None
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         bound = next((argument for argument in arguments[1:] if isinstance(argument, Bound)), None)
@@ -139,11 +149,14 @@ def complaint(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any ann
 
 
 def similar(value: object, names: Iterable[str]) -> str:
-    """Returns `; did you mean 'x'?` if the value is a name that is close to one of these; else an empty string."""
-    if isinstance(value, str):
-        close = nearest(value, names)
-    else:
-        close = ""
+    """Returns `; did you mean 'x'?` if the value means or resembles one of these names; else an empty string."""
+    if not isinstance(value, str):
+        return ""
+    known = list(names)
+    meant = CHOICES_ELSEWHERE.get(value)
+    if meant in known:
+        return f"; {value!r} elsewhere is {meant!r} here"
+    close = nearest(value, known)
     if "did you mean" in close:
         return close
     return ""
@@ -157,12 +170,13 @@ def either(words: tuple[object, ...]) -> str:
     return last
 
 
-def checked(field: str, explain: Explain | None = None) -> Callable[[T], T]:
+def checked(field: str, explain: Explain | None = None, *, values: bool = True) -> Callable[[T], T]:
     """Decorator: checks the arguments of a function or class, or the fields of a dataclass, against annotations.
 
     Args:
         field: Prefix of the names in errors: `strategy` makes an error about `strategy.learning_rate`; empty for none.
         explain: Returns what to write for an unknown argument, where that depends on the other arguments.
+        values: Whether values are compared with annotations too; scikit-learn wants constructors that take any.
 
     Raises:
         ConfigError: on a call, an argument is unknown, missing, given twice, or does not fit its annotation.
@@ -195,7 +209,7 @@ def checked(field: str, explain: Explain | None = None) -> Callable[[T], T]:
             except TypeError:
                 positional = args[1:] if is_class else args
                 raise _call_error(thing, field, positional, options, explain) from None
-            for name, value in given.items():
+            for name, value in given.items() if values else ():
                 if fix := complaint(hints().get(name), value):
                     if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
                         fix = "is torch's: write fedpriv.Cosine(peak=0.1, rounds=100), or a function of the round"
@@ -282,7 +296,7 @@ def _meaning(thing: Callable[..., Any], name: str) -> str:
     if described is None and ("Args:" in text or "Arguments:" in text):
         return ""
     sentence = described[1] if described else text
-    return " ".join(re.split(r"(?<=[a-z0-9)`])\.(?:\s|$)", sentence, maxsplit=1)[0].split())
+    return " ".join(re.split(r"(?<=[a-z0-9)`])(?<!e\.g)\.(?:\s|$)", sentence, maxsplit=1)[0].split())
 
 
 def call_of(thing: Callable[..., Any], value: object = None) -> str:
@@ -376,6 +390,8 @@ def _complaint_of_class(kind: type, value: object) -> str | None:
         if isinstance(value, kind):
             return None
         return _make_it([kind], value)
+    if kind.__name__ in ("LocalStep", "Aggregator"):
+        return None  # `Strategy` names all that they lack, attributes too
     if inspect.isclass(value):
         return f"make it with {call_of(value)}"
     members = vars(kind)
@@ -401,6 +417,8 @@ def _make_it(kinds: list[Any], value: object) -> str:
         return _for_torch_optimizer(kinds, value)
     if isinstance(value, str) and (named := _named(kinds, value)):
         return f"make it with {named}"
+    if kinds == [torch.optim.Optimizer]:
+        return "give an optimiser of torch, torch.optim.SGD(model.parameters(), lr=0.1)"
     usual = [KINDS.get(kind.__name__) or call_of(kind, value) for kind in kinds]
     if len(kinds) == 1 and kinds[0].__name__ == "Privacy" and isinstance(value, Real):
         usual = [call_of(kinds[0], value)]

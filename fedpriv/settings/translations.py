@@ -7,6 +7,7 @@ name is suggested.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -762,6 +763,7 @@ EXAMPLES = {
     "path": '"metrics.jsonl"',
     "Budget.path": '"budget.json"',
     "peak": "0.1",
+    "pipeline": "pipeline",
     "privacy": "fedpriv.Privacy(epsilon=3.0, delta=1e-5)",
     "proximal": "0.1",
     "radius": "1.0",
@@ -782,7 +784,10 @@ EXAMPLES = {
 
 
 KINDS = {
-    "Strategy": "fedpriv.fedavg(learning_rate=0.1)",
+    "Strategy": (
+        "fedpriv.fedavg(learning_rate=0.1) and its kin, or an algorithm of your own with "
+        "fedpriv.Strategy(local_step, aggregator)"
+    ),
     "Privacy": 'fedpriv.Privacy(epsilon=3.0, delta=1e-5), or without privacy fedpriv.Privacy(at="none")',
     "Stop": 'fedpriv.Stop("accuracy", patience=5)',
     "RoundNetwork": "fedpriv.Star(n_clients=10) or fedpriv.Graph(networkx.cycle_graph(10))",
@@ -827,6 +832,25 @@ WORDS_FOR_KINDS = {
     },
 }
 """What a word means that is given where an object of a kind is wanted."""
+
+CHOICES_ELSEWHERE = {
+    "user": "client",
+    "participant": "client",
+    "silo": "client",
+    "example": "sample",
+    "record": "sample",
+    "row": "sample",
+    "instance": "sample",
+    "add_or_remove": "add_remove",
+    "add_or_remove_one": "add_remove",
+    "unbounded": "add_remove",
+    "replace": "replace_one",
+    "substitute": "replace_one",
+    "substitution": "replace_one",
+    "bounded": "replace_one",
+    "zero_out": "replace_one",
+}
+"""Words of other libraries and papers for a choice, such as a unit or a relation; `zero_out` is the weaker promise."""
 
 TORCH_OPTIMIZERS = {"SGD": "fedpriv.Sgd()", "Adam": "fedpriv.Adam()", "AdamW": "fedpriv.AdamW()"}
 """fedpriv's optimizers by the names of torch's."""
@@ -883,6 +907,25 @@ def suggestion(word: str, value: object, known: Collection[str], language: Langu
     return f"unknown{close}{names if 'did you mean' in close else ''}"
 
 
+def on_command_line(fix: str) -> str:
+    """Returns a fix whose YAML stands as the command line takes it.
+
+    Example:
+        >>> on_command_line("it is called clip here: write privacy.clip: {bound: 1}")
+        "it is called clip here: write 'privacy.clip={bound: 1}'"
+    """
+    return re.sub(r"write ([\w.]+: (?:\{.*\}|\[.*\]|[^\s,;]+))", lambda match: f"write {_as_setting(match[1])}", fix)
+
+
+def _as_setting(yaml: str) -> str:
+    """Returns `path: value` as `path=value`, in quotes where a shell needs them."""
+    path, _, value = yaml.partition(": ")
+    setting = f"{path}={value}"
+    if "{" in setting or "[" in setting:
+        return f"'{setting}'"
+    return setting
+
+
 def setting_for_option(option: str) -> str | None:
     """The setting of the command line that an option such as `--max-grad-norm` means; None if it means none.
 
@@ -894,11 +937,7 @@ def setting_for_option(option: str) -> str | None:
     term = next((term for term in TERMS if term.is_called(word)), None)
     if term is None or term.yaml.startswith("leave it out"):
         return None
-    path, _, value = term.yaml.replace("{value}", "VALUE").partition(": ")
-    setting = f"{path}={value}"
-    if "{" in setting or "[" in setting:
-        return f"'{setting}'"
-    return setting
+    return _as_setting(term.yaml.replace("{value}", "VALUE"))
 
 
 def _text(term: Term, name: str | None, value: str, language: Language) -> str:

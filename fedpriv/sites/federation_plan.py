@@ -117,6 +117,21 @@ class FederationPlan:
         """The cards of all sites."""
         return self.document.sites
 
+    def number_of(self, name: str, key: bytes) -> int:
+        """Returns the number of a site, which is listed by its key.
+
+        Args:
+            name: The site's name.
+            key: The public half of the key with which it agrees on secrets.
+
+        Raises:
+            ConfigError: the key is not there, or is under another name.
+        """
+        numbers = [number for number, card in enumerate(self.cards) if card.key == key]
+        if not numbers or self.cards[numbers[0]].name != name:
+            raise ConfigError("plan.sites", name, "the plan does not have this site's name and key")
+        return numbers[0]
+
     @property
     def is_graph(self) -> bool:
         """Whether sites talk to their neighbours on a graph, without a server."""

@@ -372,11 +372,7 @@ def site_number(folder: SiteFolder, proposal: FederationPlan) -> int:
     Raises:
         ConfigError: the key is not there, or is under another name.
     """
-    cards = proposal.cards
-    numbers = [number for number, card in enumerate(cards) if card.key == folder.public_key]
-    if not numbers or cards[numbers[0]].name != folder.settings.name:
-        raise ConfigError("plan.sites", folder.settings.name, "the plan does not have this site's name and key")
-    return numbers[0]
+    return proposal.number_of(folder.settings.name, folder.public_key)
 
 
 def make_accountant(folder: SiteFolder) -> SiteAccountant:

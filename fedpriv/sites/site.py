@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,8 @@ from fedpriv.data.base import size
 from fedpriv.errors import BudgetExhausted, ConfigError, FedprivError
 from fedpriv.privacy.accounting.plan_filter import UnplannedRelease
 from fedpriv.privacy.accounting.spent import PrivacySpent
-from fedpriv.randomness.agreement import AgreedSecrets
 from fedpriv.settings.checks import checked
 from fedpriv.settings.pace import wait_for_pace
-from fedpriv.settings.plugins import refuse_plugins
 from fedpriv.sites import absence_notice
 from fedpriv.sites.absence_notice import AbsenceNotice, InvalidNotice
 from fedpriv.sites.activity import Activity
@@ -35,48 +32,23 @@ from fedpriv.sites.messages import (
     question_limit,
     unpack_request,
 )
+from fedpriv.sites.node_session import NodeSession
 from fedpriv.sites.on_record import RolledBack, check_rollback
 from fedpriv.sites.plan_filter import planned_records
+from fedpriv.sites.plan_review import review, review_within
 from fedpriv.sites.prometheus import PlanProgress
 from fedpriv.sites.proposals import ProposalBox, Word, is_proposal, proposed_hash
-from fedpriv.sites.reply_counter import InvalidCounter, ReplyCounter
+from fedpriv.sites.reply_counter import InvalidCounter
 from fedpriv.sites.reserving import Reservation
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.session import SiteSession, load_site_data, make_accountant, site_number
-from fedpriv.sites.site_folder import SiteBudget, SiteFolder, SiteSettings
+from fedpriv.sites.site_folder import SiteFolder
+from fedpriv.sites.site_settings import SiteBudget, SiteSettings
 from fedpriv.storage.secret_store import FOLDER
 
 _LOG = logging.getLogger(__name__)
-_ROUNDED = 1 + 1e-6  # a price that is computed again differs by rounding
 _registry_lock = threading.Lock()  # guards `_locks`
 _locks: dict[Path, threading.RLock] = {}
-
-
-@dataclass(frozen=True)
-class NodeSession:
-    """What the node of a site needs to take part in a plan on a graph.
-
-    Attributes:
-        terms: The plan.
-        number: The site's number in it.
-        folder: The folder of the plan, inside the site's.
-        signing_key: The site's Ed25519 key, with which its messages are signed.
-        secrets: The secrets that the site shares with the others.
-        last_answered: The last round whose reply is on the disk, from where it is repeated at no price; -1 for none.
-        check: Raises FedprivError once another process has taken the site's folder over.
-        sign_counter: Returns what the site has on record in the plan, signed.
-        check_counter: Raises RolledBack if the site once signed to have more on record than it has.
-    """
-
-    terms: ResolvedPlan
-    number: int
-    folder: Path
-    signing_key: bytes
-    secrets: AgreedSecrets
-    last_answered: int
-    check: Callable[[], None]
-    sign_counter: Callable[[], ReplyCounter]
-    check_counter: Callable[[ReplyCounter | None], None]
 
 
 @checked("site")
@@ -201,18 +173,7 @@ class Site:
             ConfigError: the text is no plan, does not have this site, is refused between organisations, or costs more
                 epsilon than its settings state, or the site's policy does not allow it.
         """
-        proposal = FederationPlan.read(text)
-        card = proposal.cards[site_number(self._folder, proposal)]
-        if card != self.card:
-            raise ConfigError("plan.sites", card.name, "the plan has another card of this site")
-        self.settings.policy.check_settings(proposal.config(), proposal.outline)
-        terms = ResolvedPlan.of(proposal)
-        stated = terms.plan.privacy.epsilon
-        actual = terms.plan.spent().epsilon
-        if stated is not None and actual > stated * _ROUNDED:
-            raise ConfigError("plan.privacy.epsilon", stated, f"its noise costs {actual:.4g}: do not accept it")
-        self.settings.policy.check(terms)
-        return proposal, terms
+        return review(text, self.card, self.settings.policy)
 
     def join(self, text: str, accept: str) -> FederationPlan:
         """Accepts a plan: its settings, its price, and the keys of all sites. Its questions are answered from now on.
@@ -285,9 +246,8 @@ class Site:
             self._accept_approved()
             if proposed_hash(data) in self.plans:
                 return "accepted"
-        # to resolve a plan runs the code that it names: before its owner has looked at it, that is fedpriv's alone
-        with refuse_plugins():
-            return self._proposals.receive(data, party, self.consider)
+        # nobody has looked at it yet: it may name no code, and must not take endless time
+        return self._proposals.receive(data, party, lambda text: review_within(text, self.card, self.settings.policy))
 
     def accept_approved(self) -> None:
         """Accepts the plans that the owner has approved since; what is wrong with one is written beside it."""

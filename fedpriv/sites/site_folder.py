@@ -9,20 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
 
 import yaml
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-from pydantic import Field, model_validator
 
-from fedpriv.config.base import Section, check
-from fedpriv.config.schema import DataSection
-from fedpriv.errors import ConfigError, DataError, FedprivError
+from fedpriv.errors import DataError, FedprivError
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.agreement import new_key, public_key
 from fedpriv.randomness.streams import new_secret
-from fedpriv.settings.checks import Count, Fraction, Positive, Whole
 from fedpriv.sites import absence_notice
 from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.descriptor import KIND, SIGNING, SiteDescriptor
@@ -40,11 +35,9 @@ from fedpriv.sites.on_record import (
     plan_files,
     read_notices,
 )
-from fedpriv.sites.operator_log import LogSettings
-from fedpriv.sites.policy import SitePolicy
-from fedpriv.sites.prometheus import MetricsSettings
 from fedpriv.sites.reply_counter import ReplyCounter
-from fedpriv.storage import files, secret_store, strict_yaml
+from fedpriv.sites.site_settings import SiteSettings
+from fedpriv.storage import files, secret_store
 from fedpriv.storage.folder import RunFolder
 
 SETTINGS, _SEED, _KEY, _SIGNING_KEY, CARD = "site.yaml", "secret_seed", "private_key", "signing_key", "card.json"
@@ -52,70 +45,6 @@ NODE_KEY = "node_key"  # authenticates the site to the transport; it protects no
 SECRETS = (_SEED, _KEY, _SIGNING_KEY)
 CLOSED = "closed"  # in a plan's folder: the secrets with which the site answered are gone
 _DATA_DIGEST = "data_digest"  # keyed with the secret seed
-_ALL_DATA: dict[str, Any] = {"kind": "iid", "n_clients": 1}
-
-
-class SiteBudget(Section):
-    """The lifetime budget of a site for all federations together.
-
-    Attributes:
-        epsilon: The most epsilon that it spends.
-        delta: The failure probability at which that holds.
-        file: The lifetime budget of its data (`fedpriv budget`), in which every accepted plan is reserved as well: for
-            owners whose data have other uses, such as runs of their own. None: federations are the only use.
-    """
-
-    epsilon: Positive
-    delta: Fraction = 1e-5
-    file: str | None = None
-
-
-class SiteSettings(Section):
-    """The settings of a site, which its owner writes.
-
-    Attributes:
-        name: Name of the site.
-        data: A data section as in configurations; without `partition` the site holds the whole data set.
-        client: Which of the partition's clients the site is.
-        public_size: The number of examples on its card; None for the true one.
-        budget: The most that it spends.
-        policy: Which plans may be accepted, and when questions are answered.
-        log: How much is written to `log.jsonl`.
-        metrics: Where public counts are served for Prometheus; None for nowhere.
-    """
-
-    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
-    data: DataSection
-    client: Whole = 0
-    public_size: Count | None = None
-    budget: SiteBudget
-    policy: SitePolicy = SitePolicy()
-    log: LogSettings = LogSettings()
-    metrics: MetricsSettings | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _default_to_all_data(cls, raw: object) -> object:
-        """Fills in a partition with one client, which holds everything, where the data section has none."""
-        if not isinstance(raw, dict):
-            return raw
-        data = raw.get("data")
-        if isinstance(data, dict) and "partition" not in data:
-            return {**raw, "data": {**data, "partition": _ALL_DATA}}
-        return raw
-
-    @classmethod
-    def read(cls, path: Path) -> SiteSettings:
-        """Reads a site's settings from a YAML file.
-
-        Raises:
-            ConfigError: the file or a setting cannot be used.
-        """
-        try:
-            raw = strict_yaml.read(path.read_text(encoding="utf-8"), str(path))
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError("site", str(path), f"cannot be read ({error})") from None
-        return check(cls, raw, "site")
 
 
 class SiteFolder:

@@ -15,7 +15,8 @@ from fedpriv.sites.operator_log import read_log
 from fedpriv.sites.plan_filter import single_site_record
 from fedpriv.sites.proposals import ProposalBox
 from fedpriv.sites.site_accountant import SiteAccountant
-from fedpriv.sites.site_folder import CARD, SETTINGS, SiteSettings
+from fedpriv.sites.site_folder import CARD, SETTINGS
+from fedpriv.sites.site_settings import SiteSettings
 from fedpriv.storage import files
 
 _N_REFUSALS = 5

@@ -31,7 +31,8 @@ from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.on_record import NOTICES, ledger_beside, plan_files, read_notices
 from fedpriv.sites.plan_filter import single_site_record
 from fedpriv.sites.resolved_plan import ResolvedPlan
-from fedpriv.sites.site_folder import CARD, SECRETS, SETTINGS, SiteSettings
+from fedpriv.sites.site_folder import CARD, SECRETS, SETTINGS
+from fedpriv.sites.site_settings import SiteSettings
 from fedpriv.storage import files
 from fedpriv.storage.secret_store import is_destroyed, is_encrypted
 

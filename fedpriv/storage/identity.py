@@ -37,7 +37,7 @@ def digest(*settings: object) -> str:
 
 
 _CHUNK = 4096  # items of a value that are described in one piece of text
-SPEED = frozenset({"backend", "device", "chunk", "threads", "engine", "state", "timeout", "pace"})
+SPEED = frozenset({"backend", "device", "chunk", "threads", "engine", "state", "timeout", "pace", "pad_batches"})
 
 
 ASIDE: Mapping[str, bool] = {"aside": True}

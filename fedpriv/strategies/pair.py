@@ -166,7 +166,10 @@ def _call(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what a user's part 
         if isinstance(error.obj, _Oracle | _Network):
             names = [name for name in dir(error.obj) if not name.startswith("_")]
             kind = type(error.obj).__name__.strip("_").lower()
-            fix = f"the {kind} has none of this name{nearest(str(error.name), names)} (there are: {', '.join(names)})"
+            close = nearest(str(error.name), names)
+            if "did you mean" in close:
+                close += f" (there are: {', '.join(names)})"
+            fix = f"the {kind} has none of this name{close}"
             raise ConfigError("strategy", f"{kind}.{error.name}", fix) from error
         return _RAISED
     except Exception:  # whatever a user's code raises

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from scipy.ndimage import affine_transform
+from torch import Tensor
 
 from fedpriv.data.scattering import scattering
-from fedpriv.data.transforms import TRANSFORMS, apply, bandpass, center, contrast, deskew, edges, products, unit
+from fedpriv.data.transforms import (
+    TRANSFORMS,
+    apply,
+    bandpass,
+    center,
+    contrast,
+    deskew,
+    edges,
+    products,
+    size_norm,
+    unit,
+)
 from fedpriv.errors import ConfigError
 
 
@@ -130,3 +143,39 @@ def test_deskew_is_the_shear_that_makes_the_image_upright() -> None:
     offset = [cy - 13.5, cx - 13.5 - float(shear) * 13.5]
     expected = affine_transform(image, matrix, offset=offset, order=1)
     torch.testing.assert_close(upright.float(), torch.as_tensor(expected), atol=1e-4, rtol=0)
+
+
+def test_size_norm_brings_shapes_of_any_size_and_place_to_one() -> None:
+    """Ellipses become the same spread; one twice as tall as wide ends up with the square root of that ratio."""
+    y = torch.arange(28.0)[:, None] - 13.5
+    x = torch.arange(28.0)[None] - 13.5
+
+    def ellipse(across: float, down: float, left: float, top: float) -> Tensor:
+        edge = 1 - (((x - left) / across) ** 2 + ((y - top) / down) ** 2).sqrt()
+        return (5 * edge).clamp(0, 1)[None, None]
+
+    def spreads(image: Tensor) -> tuple[float, float]:
+        ink = size_norm(image)[0, 0]
+        assert abs(float((ink * x).sum() / ink.sum())) < 0.05
+        assert abs(float((ink * y).sum() / ink.sum())) < 0.05
+        return float(((ink * x**2).sum() / ink.sum()).sqrt()), float(((ink * y**2).sum() / ink.sum()).sqrt())
+
+    for image in (ellipse(5, 5, 0, 0), ellipse(10, 10, 1, -2), ellipse(7, 7, -4, 3)):
+        assert spreads(image) == pytest.approx((0.18 * 28, 0.18 * 28), rel=0.02)
+    wide, tall = spreads(ellipse(5, 10, 2, 1))
+    assert tall / wide == pytest.approx(2**0.5, rel=0.02)
+    torch.testing.assert_close(size_norm(ellipse(5, 5, 0, 0)), size_norm(ellipse(5, 5, 4, -3)), atol=0.02, rtol=0)
+
+
+@pytest.mark.parametrize("transform", [deskew, size_norm])
+def test_images_with_little_ink_stay_finite(transform: Callable[[Tensor], Tensor]) -> None:
+    blank = torch.zeros(1, 1, 28, 28)
+    assert torch.equal(transform(blank), blank)
+    dot = blank.clone()
+    dot[0, 0, 3, 20] = 1
+    line = blank.clone()
+    line[0, 0, :, 5] = 1
+    for image in (dot, line):
+        moved = transform(image)
+        assert torch.isfinite(moved).all()
+        assert moved.sum() > 0

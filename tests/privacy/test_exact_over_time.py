@@ -14,18 +14,26 @@ import torch
 import fedpriv as fp
 from fedpriv.privacy import exact_over_time
 from fedpriv.privacy.correlated import Factor
-from fedpriv.privacy.exact_over_time import CorrelatedRows, error_of_filter, inverse_column
+from fedpriv.privacy.correlated import inverse as correlated_inverse
+from fedpriv.privacy.exact_over_time import CorrelatedRows, error_of_band, error_of_buffers, inverse_column
 from fedpriv.privacy.exact_rounding import add_and_round
 from fedpriv.privacy.mechanisms import add_noise
 from fedpriv.privacy.noise_history import NoiseHistory
 from fedpriv.privacy.record import Record
-from fedpriv.randomness import keystream
+from fedpriv.randomness.keystream import RadiusLimits
 from fedpriv.randomness.real_draws import real_normal
 from fedpriv.randomness.streams import Randomness
 
 RANDOM, DIM, ROUNDS = Randomness(secret_seed=7), 100, 5
 SCALES = [1.3, 0.004]
-BANDS = {"short": (0.5, 0.25), "growing": (-1.5, 0.9, 0.3), "long": tuple(0.4 / (k + 1) for k in range(20)), "none": ()}
+FACTORS = {
+    "short": Factor((0.5, 0.25)),
+    "growing": Factor((-1.5, 0.9, 0.3)),
+    "long": Factor(tuple(0.4 / (k + 1) for k in range(20))),
+    "none": Factor(),
+    "buffered": Factor((), (0.3, 0.2, 0.05), (0.99, 0.6, 0.0)),
+    "buffered, growing": Factor((), (2.5, 1.0), (0.9, 0.3)),
+}
 RECORD = Record(0, "gradient", 0, "gaussian", 1.0, "sample", "add_remove")
 
 
@@ -33,19 +41,23 @@ def keys_of(round_index: int) -> list[bytes]:
     return [key.tobytes() for key in RANDOM.keys("noise", round_index, 0, [0, 1]).numpy()]
 
 
-def inverse(band: tuple[float, ...]) -> mpmath.matrix:
+def inverse(factor: Factor, rounds: int = ROUNDS) -> mpmath.matrix:
     """C^-1 by a general solver."""
     with mpmath.workprec(400):
-        c = mpmath.eye(ROUNDS)
-        for row in range(ROUNDS):
-            for back, number in enumerate(band[:row], start=1):
+        c = mpmath.eye(rounds)
+        for row in range(rounds):
+            for back, number in enumerate(factor.band[:row], start=1):
                 c[row, row - back] = mpmath.mpf(number)
+            if factor.scales:
+                for back in range(1, row + 1):
+                    terms = zip(factor.scales, factor.decays, strict=True)
+                    c[row, row - back] = mpmath.fsum(mpmath.mpf(s) * mpmath.mpf(d) ** (back - 1) for s, d in terms)
         return c**-1
 
 
-def real_noise(band: tuple[float, ...], t: int, dim: int = DIM) -> list[list[mpmath.mpf]]:
+def real_noise(factor: Factor, t: int, dim: int = DIM) -> list[list[mpmath.mpf]]:
     """The definition, number by number."""
-    h = inverse(band)
+    h = inverse(factor)
     rows = []
     with mpmath.workprec(400):
         for row, scale in enumerate(SCALES):
@@ -58,29 +70,29 @@ def real_noise(band: tuple[float, ...], t: int, dim: int = DIM) -> list[list[mpm
 
 
 def noise_of(history: NoiseHistory, t: int, dim: int = DIM) -> CorrelatedRows:
-    return CorrelatedRows(history, inverse_column(tuple(history.band)), keys_of, t, SCALES, dim)
+    return CorrelatedRows(history, inverse_column(history.factor), keys_of, t, SCALES, dim)
 
 
-def history_before(band: tuple[float, ...], t: int, dim: int = DIM) -> NoiseHistory:
-    history = NoiseHistory(Factor(band))
+def history_before(factor: Factor, t: int, dim: int = DIM) -> NoiseHistory:
+    history = NoiseHistory(factor)
     for earlier in history.missing(t, 2, dim, torch.device("cpu")):
         noise_of(history, earlier, dim).approximate(slice(0, 2))
         history.finish(earlier)
     return history
 
 
-@pytest.mark.parametrize("band", BANDS.values(), ids=BANDS)
+@pytest.mark.parametrize("factor", FACTORS.values(), ids=FACTORS)
 @pytest.mark.parametrize("fineness", [20, 42])
-def test_every_number_is_the_real_sum_rounded(band: tuple[float, ...], fineness: int):
+def test_every_number_is_the_real_sum_rounded(factor: Factor, fineness: int):
     """With a grid that is far finer than the usual one float64 is often undecided, and is always put right."""
     t = ROUNDS - 1
     grids = np.array([[2.0 ** (math.ceil(math.log2(scale)) - fineness)] for scale in SCALES])
     values = np.random.default_rng(1).normal(size=(2, DIM)) * np.array(SCALES)[:, None]
     result = np.empty_like(values)
-    repaired = add_and_round(values, noise_of(history_before(band, t), t), slice(0, 2), grids, result)
+    repaired = add_and_round(values, noise_of(history_before(factor, t), t), slice(0, 2), grids, result)
     expected = np.empty_like(values)
     with mpmath.workprec(400):
-        for row, numbers in enumerate(real_noise(band, t)):
+        for row, numbers in enumerate(real_noise(factor, t)):
             grid = mpmath.mpf(float(grids[row, 0]))
             for column, number in enumerate(numbers):
                 steps = mpmath.floor((number + float(values[row, column])) / grid + 0.5)
@@ -92,15 +104,15 @@ def test_every_number_is_the_real_sum_rounded(band: tuple[float, ...], fineness:
         assert repaired < 3
 
 
-@pytest.mark.parametrize("band", BANDS.values(), ids=BANDS)
-def test_float64_is_as_near_to_the_real_noise_as_its_bound_says(band: tuple[float, ...]):
-    history, ratios = NoiseHistory(Factor(band)), []
+@pytest.mark.parametrize("factor", FACTORS.values(), ids=FACTORS)
+def test_float64_is_as_near_to_the_real_noise_as_its_bound_says(factor: Factor):
+    history, ratios = NoiseHistory(factor), []
     for t in range(ROUNDS):
         assert not [*history.missing(t, 2, DIM, torch.device("cpu"))] or t == 0
         draws, errors, largest = noise_of(history, t).approximate(slice(0, 2))
         history.finish(t)
         with mpmath.workprec(400):
-            for row, numbers in enumerate(real_noise(band, t)):
+            for row, numbers in enumerate(real_noise(factor, t)):
                 distances = [float(abs(number - float(draws[row, k]))) for k, number in enumerate(numbers)]
                 assert max(distances) <= errors[row, 0]
                 ratios.append(max(distances) / errors[row, 0])
@@ -108,14 +120,15 @@ def test_float64_is_as_near_to_the_real_noise_as_its_bound_says(band: tuple[floa
     assert max(ratios) > 2e-4  # a bound that is far too large would send every number to multiple precision
 
 
-def test_a_draw_without_a_bound_does_not_spoil_later_rounds(monkeypatch: pytest.MonkeyPatch):
-    band = BANDS["short"]
-    monkeypatch.setattr(keystream, "_LARGEST_RADIUS", 1.5)  # the true one is passed by some in a billion
-    history = history_before(band, 3, 40)
+@pytest.mark.parametrize("name", ["short", "buffered"])
+def test_a_draw_without_a_bound_does_not_spoil_later_rounds(name: str, monkeypatch: pytest.MonkeyPatch):
+    factor = FACTORS[name]
+    monkeypatch.setattr(exact_over_time, "_LIMITS", RadiusLimits(2.0**-8, 1.5))  # the true ones are seldom passed
+    history = history_before(factor, 3, 40)
     draws, errors, _ = noise_of(history, 3, 40).approximate(slice(0, 2))
     assert not np.isnan(draws).any()
     with mpmath.workprec(400):
-        for row, numbers in enumerate(real_noise(band, 3, 40)):
+        for row, numbers in enumerate(real_noise(factor, 3, 40)):
             assert max(float(abs(number - float(draws[row, k]))) for k, number in enumerate(numbers)) <= errors[row, 0]
 
 
@@ -124,7 +137,7 @@ def test_a_draw_far_in_the_tails_is_as_near_as_all_others():
     key, dim, positions = hashlib.sha256(b"row 420").digest(), 65536, [20821, 53589]
     history = NoiseHistory(Factor((0.5,)))
     assert [*history.missing(0, 1, dim, torch.device("cpu"))] == []
-    noise = CorrelatedRows(history, inverse_column((0.5,)), lambda _: [key], 0, [1.0], dim)
+    noise = CorrelatedRows(history, inverse_column(Factor((0.5,))), lambda _: [key], 0, [1.0], dim)
     draws, errors, _ = noise.approximate(slice(0, 1))
     with mpmath.workprec(400):
         for position in positions:
@@ -132,9 +145,9 @@ def test_a_draw_far_in_the_tails_is_as_near_as_all_others():
             assert float(abs(exact - float(draws[0, position]))) <= errors[0, 0] < 1e-13
 
 
-@pytest.mark.parametrize("band", BANDS.values(), ids=BANDS)
-def test_the_inverse_column_is_that_of_a_general_solver(band: tuple[float, ...]):
-    column, exact = inverse_column(band), inverse(band)
+@pytest.mark.parametrize("factor", FACTORS.values(), ids=FACTORS)
+def test_the_inverse_column_is_that_of_a_general_solver(factor: Factor):
+    column, exact = inverse_column(factor), inverse(factor)
     with mpmath.workprec(400):
         for t in range(ROUNDS):
             lower, upper = (+mpmath.mpf(end) for end in column.number(t))
@@ -145,13 +158,37 @@ def test_the_inverse_column_is_that_of_a_general_solver(band: tuple[float, ...])
 
 
 def test_a_matrix_whose_inverse_grows_beyond_all_bounds_decides_nothing_by_float64():
-    assert error_of_filter((1e6, 1e6), 1e30, 1e-13, 5.0) == (math.inf, math.inf)
-    error, size = error_of_filter((0.5,), 2.0, 1e-13, 5.0)
+    assert error_of_band((1e6, 1e6), math.inf, 1e-13, 5.0, 1e30)[0] == math.inf
+    error, size = error_of_band((0.5,), 2.0, 1e-13, 5.0, 10.0)
     assert 2e-13 < error < 3e-13
     assert size == pytest.approx(10.1)
+    assert inverse_column(Factor((-1000.0,))).absolute_sum(200) == math.inf
 
 
-def test_releases_over_time_are_rounded_exactly_also_with_extra_shares(monkeypatch: pytest.MonkeyPatch):
+def test_the_inverse_column_stays_known_over_thousands_of_rounds():
+    """Intervals that widen from round to round would hold nothing after some 1500 rounds of these matrices."""
+    for factor in (fp.BSR(32).factor(4000, 1), fp.BLT(4).factor(4000, 1)):
+        column = inverse_column(factor)
+        with mpmath.workprec(700):
+            lower, upper = (+mpmath.mpf(end) for end in column.number(3999))
+            assert 0 < upper - lower < mpmath.mpf(2) ** -600
+        assert column.absolute_sum(4000) < 3
+        by_scipy = correlated_inverse(factor.column(4000))
+        assert column.absolute_sum(4000) == pytest.approx(float(np.abs(by_scipy).sum()), rel=1e-9)
+
+
+def test_errors_of_buffers_go_on_in_them():
+    """The rounding of a buffer that forgets nothing counts in all later rounds, one that forgets all only once."""
+    few, many = (
+        error_of_buffers(Factor((), (0.5,), (0.9999,)), rounds, 2.0, 0.0, 5.0, [30.0])[0] for rounds in (1, 100)
+    )
+    assert many > 30 * few
+    short = [error_of_buffers(Factor((), (0.5,), (0.0,)), rounds, 2.0, 0.0, 5.0, [5.0])[0] for rounds in (1, 100)]
+    assert short[0] <= short[1] <= 1.01 * short[0]
+
+
+@pytest.mark.parametrize("factor", [Factor((0.5, 0.25)), Factor((), (0.3, 0.2), (0.9, 0.1))], ids=["band", "buffers"])
+def test_releases_over_time_are_rounded_exactly_also_with_extra_shares(factor: Factor, monkeypatch: pytest.MonkeyPatch):
     """And a run that draws its noise again after a stop releases the same."""
     calls = []
     original = exact_over_time.CorrelatedRows.approximate
@@ -167,9 +204,9 @@ def test_releases_over_time_are_rounded_exactly_also_with_extra_shares(monkeypat
         made = add_noise(zeros, [2.0, 2.0], fp.Gaussian(), record, RANDOM, [0, 1], amount=1.7, past=history)
         return made._value
 
-    history = NoiseHistory(Factor((0.5, 0.25)))
+    history = NoiseHistory(factor)
     values = [released(history, t) for t in range(4)]
     assert calls == [0, 1, 2, 3]
-    assert torch.equal(released(NoiseHistory(Factor((0.5, 0.25))), 3), values[3])
+    assert torch.equal(released(NoiseHistory(factor), 3), values[3])
     deviations = torch.stack(values).std() / (2 * math.sqrt(1.7))
     assert 0.8 < float(deviations) < 1.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +14,17 @@ from commands import trained
 from privacy_worlds import blank, clients_of
 
 import fedpriv as fp
+from fedpriv.errors import LedgerError
 from fedpriv.privacy import mechanisms
+from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.composition import RunCost, compose
 from fedpriv.privacy.float64_noise import float64_noise_of_run
+from fedpriv.privacy.ledger import Ledger
+from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.mechanisms import Gaussian
+from fedpriv.reports.spendings import PlannedSpending, spending_of
+from fedpriv.runs.run_directory import check_rounding
+from fedpriv.runs.run_files import RunFiles
 from fedpriv.runs.total import total
 
 BUFFERED: dict[str, Any] = {"noise": fp.BLT(2), "sampling": fp.Cyclic(2)}
@@ -40,7 +48,7 @@ RUNS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "pairs": ({"trust": fp.Pairwise(1, 2.0)}, ("simulated noise of pairs",)),
     "over time": ({"noise": fp.BSR(2), "sampling": fp.Cyclic(2)}, ()),
-    "over time, buffered": (BUFFERED, ("noise over time of buffered matrices",)),
+    "over time, buffered": (BUFFERED, ()),
     "pairs over time": (
         {"trust": fp.Pairwise(1, 2.0), "noise": fp.BSR(2), "sampling": fp.Cyclic(2)},
         ("noise over time with noise of pairs", "simulated noise of pairs"),
@@ -75,9 +83,9 @@ def test_the_line_says_what_the_code_does(name: str, monkeypatch: pytest.MonkeyP
 def test_runs_together_say_what_any_of_them_says() -> None:
     exact, over_time = (
         fp.train(clients_of(blank((6, 6))), fp.fedavg(0.1), fp.Privacy(epsilon=1.0, **settings), rounds=2, seed=seed)
-        for seed, settings in enumerate(({}, RUNS["over time, buffered"][0]))
+        for seed, settings in enumerate(({}, RUNS["pairs over time"][0]))
     )
-    assert total([exact, over_time]).float64_noise == ("noise over time of buffered matrices",)
+    assert total([exact, over_time]).float64_noise == RUNS["pairs over time"][1]
     assert total([exact]).float64_noise == ()
 
 
@@ -110,3 +118,28 @@ def test_the_commands_and_the_statement_say_it(tmp_path: Any) -> None:
     # the run may not be finished: the ledger alone says it, too
     (pairs / "result.json").unlink()
     assert ", rounding=float64)" in command("show", str(pairs)).stdout.replace("\n", "")
+
+
+def test_an_own_mechanism_is_in_the_ledger(tmp_path: Path) -> None:
+    """Its noise stands in no record, and a run that was killed, or began in Python, has no result."""
+    privacy = fp.Privacy(epsilon=3.0, mechanism=OwnGaussian())
+    fp.train(clients_of(blank((6, 6))), fp.fedavg(0.1), privacy, rounds=2, seed=0, folder=tmp_path)
+    files = RunFiles.read(tmp_path)
+    assert files.result is None
+    assert str(files.counted).endswith(", rounding=float64)")
+    together = compose([spending_of(files, PlannedSpending())], 1e-5)
+    assert together.float64_noise == ("noise of an own mechanism",)
+
+
+def test_a_run_goes_on_where_its_noise_is_rounded_as_the_ledger_says(tmp_path: Path) -> None:
+    """From a processor to a device it would not be; back again, the first part's noise is still said."""
+    folder = tmp_path / "run"
+    clients, privacy = clients_of(blank((6, 6))), fp.Privacy(epsilon=3.0)
+    fp.train(clients, fp.fedavg(0.1), privacy, rounds=2, seed=0, folder=folder)
+    with pytest.raises(LedgerError, match="line 1 says that noise is rounded exactly"):
+        check_rounding(LedgerFile.read(folder / "ledger.jsonl"), ("noise on a device (cuda)",))
+    ledger = Ledger(Accountant(2, 1e-5), tmp_path / "device.jsonl", {"float64_noise": ["noise on a device (cuda)"]})
+    ledger.sync()
+    on_device = LedgerFile.read(tmp_path / "device.jsonl")
+    check_rounding(on_device, ())
+    check_rounding(on_device, ("noise on a device (cuda)",))

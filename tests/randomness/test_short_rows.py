@@ -52,10 +52,14 @@ def test_a_row_is_one_block_of_radii_and_angles():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_draws_without_a_bound_are_no_numbers_and_leave_the_others(kind: str, monkeypatch: pytest.MonkeyPatch):
+    # the true limits are passed by some in a billion
+    if kind == "bounded_normal":
+        limits = [keystream.RadiusLimits(2.0**-13, 2.0)]
+    else:
+        limits = []
     before = KINDS[kind][0](keys_of(50), 100, [1.0] * 50)
-    monkeypatch.setattr(keystream, "_LARGEST_RADIUS", 2.0)  # the true ones are passed by some in a billion
     monkeypatch.setattr(keystream, "_LARGEST_EXPONENTIAL", 4.0)
-    limited = KINDS[kind][0](keys_of(50), 100, [1.0] * 50)
+    limited = KINDS[kind][0](keys_of(50), 100, [1.0] * 50, *limits)
     beyond = np.isnan(limited.draws)
     assert 0.01 < beyond.mean() < 0.2
     assert np.array_equal(limited.draws[~beyond], before.draws[~beyond])

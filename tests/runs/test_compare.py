@@ -44,6 +44,20 @@ def test_each_setting_is_trained_with_every_seed_and_all_are_priced_together():
     assert not torch.equal(every[0].params, every[1].params), "runs have noise of their own"
 
 
+def test_a_strategy_alone_is_a_setting():
+    comparison = fedpriv.compare({"fedavg": fedpriv.fedavg(1.0)}, clients, COMMON, seeds=1)
+    assert comparison.results["fedavg"][0].rounds == 4
+
+
+def test_what_others_would_write_is_answered():
+    with pytest.raises(ConfigError, match="lambda: make_clients"):
+        fedpriv.compare(SETTINGS, clients(), COMMON)
+    with pytest.raises(ConfigError, match=r'is one of train: write common=\{"rounds": \.\.\.\}'):
+        fedpriv.compare(SETTINGS, clients, COMMON, rounds=3)
+    with pytest.raises(ConfigError, match=r"settings\.a = 0\.5: give a strategy"):
+        fedpriv.compare({"a": 0.5}, clients, COMMON)
+
+
 def test_the_picture_has_a_curve_for_each_setting():
     figure = fedpriv.compare(SETTINGS, clients, COMMON, seeds=2).plot()
     left, right = figure.axes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 from sklearn.compose import make_column_transformer
@@ -15,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, DataError
 from fedpriv.runs.estimators import PrivateLogisticRegression
 
 
@@ -300,3 +301,17 @@ def test_balanced_weights_are_refused_with_the_fix():
     x, y = blobs(50)
     with pytest.raises(ConfigError, match=r"count private labels; give public numbers"):
         PrivateLogisticRegression(data_norm=4.0, class_weight="balanced").fit(x, y)
+
+
+def test_a_column_of_text_is_answered_with_what_encodes_it():
+    table = pd.DataFrame({"age": [1.0, 2.0], "sex": ["f", "m"]})
+    with pytest.raises(DataError, match=r"column sex is .*fedpriv\.PublicEncoder"):
+        PrivateLogisticRegression(epsilon=1.0, classes=[0, 1]).fit(table, [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("word", "write"), [("C", "write lam=0.01"), ("eps", "write epsilon=1"), ("solver", "leave it")]
+)
+def test_words_of_scikit_learn_are_answered(word: str, write: str):
+    with pytest.raises(ConfigError, match=write):
+        PrivateLogisticRegression(**{word: 1})

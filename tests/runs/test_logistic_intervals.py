@@ -92,6 +92,22 @@ def test_the_table_has_names_odds_and_levels():
     assert (wider["low"] < table["low"]).all()
 
 
+def test_coefficients_are_for_the_class_that_is_named_last():
+    """`classes=["well", "ill"]` means odds of being ill, though scikit-learn sorts "ill" before "well"."""
+    x, y = sample(4000, 0)
+    labels = np.where(y == 1, "ill", "well")
+    options = {"epsilon": 8.0, "intervals": True, "random_state": 0}
+    ill = PrivateLogisticRegression(**options, classes=["well", "ill"]).fit(x, labels)
+    rows = ill.coefficients(names=["age", "dose"])
+    assert [row["name"] for row in rows] == ["age", "dose", "intercept"]
+    assert all(row["outcome"] == "ill" and row["odds_low"] < row["odds_ratio"] < row["odds_high"] for row in rows)
+    assert np.sign(rows[0]["coefficient"]) == np.sign(TRUE[0]) and rows[0]["coefficient"] == -ill.coef_[0, 0]
+    well = PrivateLogisticRegression(**options, classes=["ill", "well"]).fit(x, labels).coefficients()
+    assert well[0]["outcome"] == "well" and well[0]["coefficient"] < 0 < rows[0]["coefficient"]
+    with pytest.raises(ConfigError, match="one for each of the 2 columns"):
+        ill.coefficients(names=["age"])
+
+
 def test_what_intervals_cannot_do_is_refused():
     x, y = sample(200, 0)
     for options, reason in (({"clip_norm": 0.4}, "biases"), ({"class_weight": {0: 1, 1: 2}}, "equal weight")):

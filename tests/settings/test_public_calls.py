@@ -104,7 +104,18 @@ def test_a_missing_argument_of_a_public_call_is_answered_with_a_call_that_works(
 # they need data, a model, or functions of the user's own
 OF_THE_USERS = {
     *("Client", "make_clients", "lazy_clients", "count_examples", "train", "Training", "total", "Budget"),
-    *("Result", "RoundReport", "Function", "Strategy", "Forecast", "plan", "fit", "to_opacus", "compare"),
+    *(
+        "Result",
+        "RoundReport",
+        "Function",
+        "Strategy",
+        "Forecast",
+        "plan",
+        "fit",
+        "to_opacus",
+        "compare",
+        "check_pipeline",
+    ),
 }
 
 

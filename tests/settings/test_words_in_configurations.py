@@ -14,20 +14,20 @@ from fedpriv.config import load_config
 RUN = Path(__file__).parents[1] / "run.yaml"
 IN_YAML = {
     "epochs=5": "epochs = 5: unknown",
-    "privacy.eps=3": "write privacy.epsilon: 3",
-    "privacy.max_grad_norm=2": "write privacy.clip: {bound: 2}",
-    "privacy.batch_size=64": "write privacy.sampling: {poisson: {rate: R}}, R being 64 over the number",
+    "privacy.eps=3": "write privacy.epsilon=3",
+    "privacy.max_grad_norm=2": "write 'privacy.clip={bound: 2}'",
+    "privacy.batch_size=64": "write 'privacy.sampling={poisson: {rate: R}}', R being 64 over the number",
     "privacy.sampling={allocation: {batch_size: 32}}": "write batches: K, K being the number n over 32",
     "privacy.sampling={cyclic: {batch_size: 32}}": "write blocks: K, K being the number n over 32",
     "privacy.sampling={poisson: {lot_size: 32}}": "write rate: R, R being 32 over the number n",
     "privacy.sampling={fixed_size: {batch_size: 32}}": "it is called size here: write size: 32",
-    "privacy.sample_rate=0.1": "write privacy.sampling: {poisson: {rate: 0.1}}",
-    "lr=0.1": "write strategy.learning_rate: 0.1",
+    "privacy.sample_rate=0.1": "write 'privacy.sampling={poisson: {rate: 0.1}}'",
+    "lr=0.1": "write strategy.learning_rate=0.1",
     "strategy.lr=0.1": "unknown",
-    "log_dir=a": "write log.tensorboard: true",
-    "compute.gpu=true": "write compute.device: cuda",
+    "log_dir=a": "write log.tensorboard=true",
+    "compute.gpu=true": "write compute.device=cuda",
     "compute.device=gpu": "write 'cuda'",
-    "epsilon=3": "write privacy.epsilon: 3",
+    "epsilon=3": "write privacy.epsilon=3",
 }
 
 

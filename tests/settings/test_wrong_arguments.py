@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import networkx
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from answers import CNN, answer, clients, dataset, run
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
 import fedpriv
 from fedpriv import DataError
@@ -91,17 +93,38 @@ SAID = {
         lambda: fedpriv.make_clients(CNN, nn.CrossEntropyLoss(), [(torch.ones(2, 4), torch.ones(2))]),
         "TensorDataset(inputs, targets)",
     ),
-    "a data set for a loader": (
-        lambda: fedpriv.Client(CNN, nn.CrossEntropyLoss(), dataset()),
-        "client.loader = 'a TensorDataset': is no loader: write torch.utils.data.DataLoader(dataset)",
+    "rows for a loader": (
+        lambda: fedpriv.Client(CNN, nn.CrossEntropyLoss(), [1, 2]),
+        "client.loader = 'a list': is no loader: write torch.utils.data.DataLoader(torch.utils.data.TensorDataset(",
     ),
+    "arrays of numpy for a data set": (
+        lambda: fedpriv.make_clients(CNN, nn.CrossEntropyLoss(), [(np.ones((2, 4)), np.ones(2))]),
+        "inputs=torch.from_numpy(X).float(), targets=torch.from_numpy(y)",
+    ),
+    "a table for clients": (lambda: run(clients=pd.DataFrame({"age": [1]})), "clients = 'a DataFrame': is a table"),
+    "sizes by name": (lambda: fedpriv.lazy_clients(CNN, nn.CrossEntropyLoss(), dataset, {"a": 3}), "entry i"),
+    "a number for sizes": (lambda: fedpriv.lazy_clients(CNN, nn.CrossEntropyLoss(), dataset, 5), "count_examples"),
+    "a unit of others": (lambda: fedpriv.Privacy(epsilon=1, unit="user"), "'user' elsewhere is 'client' here"),
+    "a relation of others": (
+        lambda: fedpriv.Privacy(epsilon=1, relation="add_or_remove_one"),
+        "'add_or_remove_one' elsewhere is 'add_remove' here",
+    ),
+    "an own class for a strategy": (lambda: run(strategy=Sink()), "fedpriv.Strategy(local_step, aggregator)"),
+    "epsilons for results": (lambda: fedpriv.total([1.0]), "epsilons alone only add up"),
     "a class for a loss": (
         lambda: fedpriv.make_clients(CNN, nn.CrossEntropyLoss, [dataset()]),
         "make the loss, CrossEntropyLoss()",
     ),
     "a name for a loss": (lambda: fedpriv.make_clients(CNN, "cross_entropy", [dataset()]), "resolve_loss"),
     "a class for a model": (lambda: fedpriv.make_clients(nn.Linear, nn.MSELoss(), [dataset()]), "is a class"),
-    "a loader for test data": (lambda: run(test=DataLoader(dataset())), "loader.dataset"),
+    "a loader with a way of its own for test data": (
+        lambda: run(test=DataLoader(dataset(), collate_fn=list)),
+        "has a collate_fn of its own",
+    ),
+    "a loader of chosen test data": (
+        lambda: run(test=DataLoader(dataset(), sampler=SubsetRandomSampler([0]))),
+        "torch.utils.data.Subset(dataset, indices)",
+    ),
     "tensors for test data": (lambda: run(test=(torch.ones(2, 4), torch.ones(2))), "TensorDataset(inputs, targets)"),
     "a folder for sinks": (lambda: run(sinks="runs/a"), "sinks=[fedpriv.sinks.TensorBoard('runs/a')]"),
     "one sink": (lambda: run(sinks=Sink()), "sinks=[sink]"),

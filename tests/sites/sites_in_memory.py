@@ -24,6 +24,7 @@ from fedpriv.oracle.data_answerer import data_oracle
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.record import Record
+from fedpriv.randomness.agreement import AgreedSecrets
 from fedpriv.randomness.streams import Randomness
 from fedpriv.sites import Federation, FederationPlan, Site, propose
 from fedpriv.sites.resolved_plan import ResolvedPlan
@@ -105,9 +106,13 @@ def party(folder: Path, *overrides: str, epsilon: float | Sequence[float] = 50.0
 
 @dataclass(frozen=True)
 class Everyones(Randomness):
-    """The streams of all sites, of which each has its own alone: what nobody has."""
+    """The streams of all sites, of which each has its own alone, and the secrets of all pairs: what nobody has."""
 
     sites: tuple[Randomness, ...] = ()
+    secrets: tuple[AgreedSecrets, ...] = ()
+
+    def pair_secret(self, i: int, j: int, purpose: str) -> bytes:
+        return self.secrets[i].pair_secret(i, j, purpose)
 
     def _keys(self, purpose, round_index, index, clients):
         for client in clients:
@@ -123,7 +128,8 @@ def in_one_process(found: Party) -> tuple[torch.Tensor, list[Record], list[torch
     terms = ResolvedPlan.of(found.proposal)
     members = [site._member(terms.hash) for site in found.sites.values()]
     streams = tuple(member._randomness for member in members)
-    randomness = Everyones(terms.seed, 0, 0, terms.hash, sites=streams)
+    secrets = tuple(member.agreed_secrets() for member in members)
+    randomness = Everyones(terms.seed, 0, 0, terms.hash, sites=streams, secrets=secrets)
     config = found.config.model_copy(update={"seed": terms.seed})
     clients = make_population(config, load_data(config))
     population = Population(clients)

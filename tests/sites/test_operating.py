@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 import urllib.request
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,10 +25,12 @@ from fedpriv.cli import app
 from fedpriv.errors import FedprivError
 from fedpriv.privacy.budget import Budget
 from fedpriv.sites import Site, propose
+from fedpriv.sites import site as site_module
 from fedpriv.sites.activity import Activity
 from fedpriv.sites.messages import TrainRequest, pack, unpack_response
 from fedpriv.sites.operating import operating
 from fedpriv.sites.operator_log import LogSettings, read_log, writing_log
+from fedpriv.sites.plan_review import review_within
 from fedpriv.sites.proposals import MAX_PROPOSAL_BYTES, offer, pack_proposal
 
 DIM = 640
@@ -207,7 +212,9 @@ def test_a_proposal_runs_no_code_before_its_owner_has_looked_at_it(
     (tmp_path / f"sent_with_{section}.py").write_text(
         f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n", encoding="utf-8"
     )
+    # importable, here and in the process in which the site reviews proposals
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     monkeypatch.setenv("FEDPRIV_ALLOW_PLUGINS", "1")
     plan, _ = proposed(found, tmp_path)
     document = yaml.safe_load(plan.text)
@@ -216,6 +223,41 @@ def test_a_proposal_runs_no_code_before_its_owner_has_looked_at_it(
         word = found.sites[0].answer(pack_proposal(yaml.safe_dump(document, sort_keys=False)), "coordinator")
     assert word == b"not_allowed"
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"rounds": 10**6}, {"strategy": {"name": "fedavg", "learning_rate": 0.5, "local_steps": 10**12}}],
+    ids=["rounds", "local steps"],
+)
+def test_a_proposal_whose_price_takes_endless_time_is_refused_and_the_site_goes_on(
+    found: Party, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, settings: dict[str, Any]
+) -> None:
+    site = found.sites[0]
+    assert site.settings.policy.max_rounds is None
+    site._proposals._last_read = -1e9
+    document = yaml.safe_load(found.proposal.text)
+    document["settings"] |= settings
+    review_within(found.proposal.text, site.card, site.settings.policy, 2)  # enough for an ordinary plan
+    monkeypatch.setattr(site_module, "review_within", partial(review_within, seconds=2))
+    word = site.answer(pack_proposal(yaml.safe_dump(document)), "coordinator")
+    assert word == b"not_allowed"
+    (record,) = [record for record in caplog.records if "not allowed" in record.message]
+    why = record.__dict__["facts"]["why"]
+    assert "plan.settings.rounds" in why
+    assert "more than 2 s of processor time" in why
+    assert "fewer rounds" in why
+    assert unpack_response(site.answer(question(found, 0)), DIM).code is None
+
+
+def test_a_review_that_fails_refuses_the_proposal(found: Party, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    found.sites[0]._proposals._last_read = -1e9
+    document = yaml.safe_load(found.proposal.text)
+    assert found.sites[0].answer(pack_proposal(yaml.safe_dump(document))) == b"not_allowed"
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(FedprivError, match="could not be reviewed"):
+        review_within(found.proposal.text, found.sites[0].card, found.sites[0].settings.policy)
 
 
 def test_an_approved_plan_is_accepted_when_the_site_starts(found: Party, tmp_path: Path) -> None:

@@ -68,12 +68,18 @@ OWN = {
     "no receives": (lambda: paired(changed(Step, receives=None)), "receives: ClassVar[tuple[str, ...]] = "),
     "no linear": (lambda: paired(changed(Step, linear=None)), "linear: ClassVar[bool] = False"),
     "no memory": (lambda: paired(changed(Step, memory=None)), 'memory: ClassVar[Memory] = "private"'),
-    "no init": (lambda: paired(changed(Step, init=None)), "add def init(self, params: Tensor)"),
+    "no init": (
+        lambda: paired(changed(Step, init=None)),
+        "has no init: add to the class: def init(self, params: Tensor)",
+    ),
     "no call": (lambda: paired(changed(Step, __call__=None)), "def __call__(self, received: Tensor, state: None"),
     "no is_sum": (lambda: paired(None, changed(Descend, is_sum=None)), "is_sum: ClassVar[bool] = False"),
     "no says in the aggregator": (lambda: paired(None, changed(Descend, sends=None)), "has no sends: add to the class"),
-    "a class": (lambda: paired(Step), "make it with Step()"),
-    "a function": (lambda: paired(lambda x: x), "is no LocalStep"),
+    "a class": (lambda: paired(Step), "is a class: make an object of it, Step()"),
+    "a function": (
+        lambda: paired(lambda x: x),
+        "is a function: a local step is an object of a class with receives, sends",
+    ),
     "text": (lambda: paired(changed(Step, sends="gradient")), "is text: write a tuple, ('gradient',)"),
     "is_sum as a word": (lambda: paired(None, changed(Descend, is_sum="yes")), "must be True or False"),
     "another word": (

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from torch._C._functorch import get_unwrapped, is_batchedtensor, maybe_get_bdim
 
@@ -72,13 +71,6 @@ class Call:
     def gradients(self, output: Tensor, cells: Cells) -> list[tuple[str, Gradients]]:
         """Returns this call's term in the gradients of each parameter, from the gradient of the stored output."""
         factors = (self.input.in_front(self.input.stored), self.output.in_front(output))
-        gradients = self.terms(_widened(factors[0]), _widened(factors[1]), cells)
+        gradients = self.terms(*factors, cells)
         # not strict: a layer may have no bias; what is frozen has no name
         return [(name, gradient) for name, gradient in zip(self.names, gradients, strict=False) if name]
-
-
-def _widened(factor: Tensor) -> Tensor:
-    """Converts numbers of 16 bits to float32, which holds them exactly: norms and sums would round otherwise."""
-    if factor.dtype in (torch.bfloat16, torch.float16):
-        return factor.float()
-    return factor

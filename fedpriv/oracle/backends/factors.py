@@ -10,6 +10,7 @@ Shapes begin with `[k, b]`: b examples of each of k clients.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,6 +41,10 @@ class Gradients(ABC):
     @abstractmethod
     def norms(self, clip: Clip) -> Tensor:
         """Returns the norm of each gradient in float64, `[k, b]`: too small by at most 2**-12 of itself."""
+
+    def unchecked_norms(self, clip: Clip) -> Tensor:
+        """Returns `norms`; if any is not finite, or larger than the type's largest number, they may all be wrong."""
+        return self.norms(clip)
 
     @abstractmethod
     def add_to(self, sums: Tensor, weights: Tensor) -> None:
@@ -90,6 +95,10 @@ class Dense(Gradients):
         """See `Gradients`."""
         return clip.norms(self.values)
 
+    def unchecked_norms(self, clip: Clip) -> Tensor:
+        """See `Gradients`."""
+        return clip.unchecked_norms(self.values)
+
     def add_to(self, sums: Tensor, weights: Tensor) -> None:
         """See `Gradients`."""
         add_products(sums.unsqueeze(1), weights.unsqueeze(1), self.values)
@@ -101,7 +110,11 @@ class Dense(Gradients):
 
 @dataclass(frozen=True)
 class OuterProducts(Gradients):
-    """Gradients `sum_t left[t] right[t]^T` over t positions: `left [k, b, t, o], right [k, b, t, i]`."""
+    """Gradients `sum_t left[t] right[t]^T` over t positions: `left [k, b, t, o], right [k, b, t, i]`.
+
+    Factors of 16 bits stay as they are: `whole` multiplies them and rounds each example's gradient to 16 bits, as
+    torch's backward pass does, before anything is computed from it.
+    """
 
     left: Tensor
     right: Tensor
@@ -117,11 +130,7 @@ class OuterProducts(Gradients):
 
     def norms(self, clip: Clip) -> Tensor:
         """See `Gradients`; of several positions in l2 only."""
-        position_norms = clip.norms(self.left) * clip.norms(self.right)
-        if position_norms.shape[2] == 1:
-            norms = position_norms.squeeze(2)
-        else:
-            norms = self._norms(position_norms)
+        norms = self._norms(clip.norms(self.left) * clip.norms(self.right))
         # a gradient that overflows its type is broken, though its norm, computed from factors, may be finite
         long = norms > torch.finfo(self.left.dtype).max
         if not is_on_cpu(long):
@@ -131,7 +140,13 @@ class OuterProducts(Gradients):
             return clip.norms(self.whole())
         return norms
 
+    def unchecked_norms(self, clip: Clip) -> Tensor:
+        """See `Gradients`."""
+        return self._norms(clip.unchecked_norms(self.left) * clip.unchecked_norms(self.right))
+
     def _norms(self, position_norms: Tensor) -> Tensor:
+        if position_norms.shape[2] == 1:
+            return position_norms.squeeze(2)
         return bounded_norms(self.squares(), position_norms)
 
     def squares(self) -> Tensor:
@@ -191,8 +206,9 @@ class OuterProducts(Gradients):
         """See `Gradients`; if both are close, so are their factors, and little cancels in the norms."""
         if not isinstance(other, OuterProducts):
             return super().minus(other)
-        left = torch.cat([self.left - other.left, other.left], 2)
-        return OuterProducts(left, torch.cat([self.right, self.right - other.right], 2))
+        left, right, other_left, other_right = map(widened, (self.left, self.right, other.left, other.right))
+        left = torch.cat([left - other_left, other_left], 2)
+        return OuterProducts(left, torch.cat([right, right - other_right], 2))
 
 
 @dataclass(frozen=True)
@@ -279,6 +295,26 @@ class Convolved(Gradients):
             stride=(*flat, *stride),
         )
         return windows.unflatten(0, self.right.shape[:3])
+
+
+def joint_norms(gradients: Sequence[Gradients], clip: Clip, *, on_cpu: bool) -> Tensor:
+    """Returns the norm of all parameters' gradients of each example together, in float64, `[k, b]`.
+
+    The norm of the parameters' norms is the norm of the whole gradient, in l1 as in l2.
+    """
+    if on_cpu:
+        # one look at all norms: to look at each parameter's takes as long as small norms themselves
+        norms = torch.stack([gradient.unchecked_norms(clip) for gradient in gradients], -1)
+        if norms.numel() and bool(norms.max() <= torch.finfo(torch.float32).max):
+            return clip.unchecked_norms(norms)
+    return clip.norms(torch.stack([gradient.norms(clip) for gradient in gradients], -1))
+
+
+def widened(values: Tensor) -> Tensor:
+    """Converts numbers of 16 bits to float32, which holds them exactly; others are returned as they are."""
+    if values.dtype in (torch.bfloat16, torch.float16):
+        return values.float()
+    return values
 
 
 def bounded_norms(squares: Tensor, position_norms: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Loss
 from fedpriv.clients.reading import Pair
 from fedpriv.data.nested import Nested, each
-from fedpriv.oracle.backends.factors import Gradients
+from fedpriv.oracle.backends.factors import Gradients, joint_norms
 from fedpriv.oracle.backends.functional import Functional, count, is_finite, is_on_cpu, is_one_row, unpad
 from fedpriv.oracle.backends.group_norm import FoldedGroupNorm
 from fedpriv.oracle.backends.padding import PaddedEmbedding
@@ -86,10 +86,11 @@ class PerExample(ABC):
         sums = torch.zeros(params.shape, dtype=torch.float64, device=params.device)
         broken = torch.zeros(len(params), dtype=torch.long, device=params.device)
         for rows, gradients, norms, mask in self._blocks(params, batch, clip, anchor):
-            broken[rows] += count(~torch.isfinite(norms) & mask)
             weights = clip.factors(norms) * mask
-            # a weight of 0 is not enough: 0 * inf is nan
-            if not is_on_cpu(norms) or not torch.isfinite(norms).all():
+            finite = torch.isfinite(norms)
+            if not is_on_cpu(norms) or not finite.all():
+                broken[rows] += count(~finite & mask)
+                # a weight of 0 is not enough: 0 * inf is nan
                 gradients = [gradient.masked(weights > 0) for gradient in gradients]
             parameter_sums = sums[rows].split([shape.numel() for _, shape in self._functional.layout.shapes], 1)
             for parameter_sum, gradient in zip(parameter_sums, gradients, strict=True):
@@ -135,8 +136,7 @@ class PerExample(ABC):
                 if part.weights is not None:
                     gradients = [g.times(part.weights) for g in gradients]
                 gradients = [g.settled(norm.norm) for g in gradients]
-                # the norm of the parameters' norms is the norm of the whole gradient, in l1 as in l2
-                yield part_rows, gradients, norm.norms(torch.stack([g.norms(norm) for g in gradients], -1)), part.mask
+                yield part_rows, gradients, joint_norms(gradients, norm, on_cpu=is_on_cpu(params)), part.mask
 
     def _differences(
         self, params: Tensor, anchor: Tensor | None, rows: slice, piece: Batch

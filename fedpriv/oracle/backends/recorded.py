@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from fedpriv.oracle.backends.attention import WRITTEN_OUT, fused_attention
 from fedpriv.oracle.backends.calls import Call, Cells, Terms, Value
 from fedpriv.oracle.backends.cells import cell_functions
-from fedpriv.oracle.backends.factors import Convolved, Dense, Gradients, Integers, OuterProducts
+from fedpriv.oracle.backends.factors import Convolved, Dense, Gradients, Integers, OuterProducts, widened
 from fedpriv.oracle.backends.recurrent import RecurrentRecorder
 from fedpriv.oracle.backends.tables import FewRows
 
@@ -88,6 +88,14 @@ class Recording(TorchFunctionMode):
                 return output
         return func(*args, **(kwargs or {}))
 
+    def __exit__(self, *error: Any) -> None:  # noqa: ANN401 - as torch types it
+        """Lets go of the table of functions, which are methods of this object.
+
+        They are a cycle, in which a pass's activations would wait for Python's garbage collector.
+        """
+        super().__exit__(*error)
+        self._layers.clear()
+
     def _decide(self, condition: Tensor) -> bool | None:
         """Returns the truth of a condition that is the same for all examples.
 
@@ -134,8 +142,8 @@ class Recording(TorchFunctionMode):
         size = tuple(weight.shape[2:])
 
         def terms(x: Tensor, out: Tensor, cells: Cells) -> list[Gradients]:
-            left = _images(out, cells, dims)
-            right = _images(x, cells, dims)
+            left = _images(widened(out), cells, dims)
+            right = _images(widened(x), cells, dims)
             return [
                 Convolved(left, right, size, (strides, paddings, dilations), groups),
                 Dense(left.flatten(4).sum((2, 4))),
@@ -164,7 +172,7 @@ class Recording(TorchFunctionMode):
         def terms(x: Tensor, out: Tensor, cells: Cells) -> list[Gradients]:
             if padding_idx is not None:
                 out = out.masked_fill((x == padding_idx % n_rows).unsqueeze(-1), 0)
-            return [FewRows(x.reshape(*cells, -1), _positions(out, cells), n_rows)]
+            return [FewRows(x.reshape(*cells, -1), _positions(widened(out), cells), n_rows)]
 
         if id(weight) in self._names and len(Value.of(input).dims) < self._levels:
             # positions are the same for all examples, their gradients are not
@@ -212,7 +220,7 @@ class Recording(TorchFunctionMode):
 
         def terms(x: Tensor, out: Tensor, cells: Cells) -> list[Gradients]:
             right = _positions(out, cells)
-            return [OuterProducts(_positions(x, cells), right), Dense(right.sum(2))]
+            return [OuterProducts(_positions(x, cells), right), Dense(_over_positions(right))]
 
         return self._record(lambda x, w, b: torch.addmm(b, x, w), terms, mat1, mat2, input)
 
@@ -246,7 +254,7 @@ class Recording(TorchFunctionMode):
 
 def _linear_gradients(x: Tensor, out: Tensor, cells: Cells) -> list[Gradients]:
     left = _positions(out, cells)
-    return [OuterProducts(left, _positions(x, cells)), Dense(left.sum(2))]
+    return [OuterProducts(left, _positions(x, cells)), Dense(_over_positions(left))]
 
 
 def _repeat(value: int | Integers, dims: int) -> Integers:
@@ -258,6 +266,13 @@ def _repeat(value: int | Integers, dims: int) -> Integers:
 def _positions(values: Tensor, cells: Cells) -> Tensor:
     """`[..., width] -> [k, b, t, width]`."""
     return values.reshape(*cells, -1, values.shape[-1])
+
+
+def _over_positions(values: Tensor) -> Tensor:
+    """Adds up positions, `[k, b, t, width] -> [k, b, width]`, in float32 at least."""
+    if values.shape[2] == 1:
+        return widened(values).squeeze(2)
+    return widened(values).sum(2)
 
 
 def _images(values: Tensor, cells: Cells, dims: int) -> Tensor:

@@ -45,12 +45,18 @@ def _of_rows(check: Operation) -> Operation:
     """Wraps what is done for arguments among which are rows; with constants alone torch's function is called."""
 
     def operation(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-        tensors = [*_tensors((*args, *kwargs.values()))]
-        if all(mode.is_constant(tensor) for tensor in tensors):
+        has_rows = False
+        has_copies = False
+        for tensor in _tensors((*args, *kwargs.values())):
+            if mode.is_rows(tensor):
+                has_rows = True
+            elif mode.has_copies(tensor):
+                has_copies = True
+            else:
+                _require(mode.is_constant(tensor))
+        if not has_rows and not has_copies:
             return mode.constant(func(*args, **kwargs))
-        for tensor in tensors:
-            _require(mode.is_rows(tensor) or mode.is_constant(tensor) or mode.has_copies(tensor))
-        _require(any(mode.is_rows(tensor) for tensor in tensors))
+        _require(has_rows)
         return mode.rows(check(mode, func, args, kwargs))
 
     return operation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 
@@ -12,6 +12,9 @@ from torch import Tensor
 from fedpriv.oracle.backends.factors import Dense, Gradients, OuterProducts, bounded_norms
 from fedpriv.oracle.backends.functional import is_on_cpu
 from fedpriv.privacy.clipping import Clip, NormName
+
+Cells = tuple[Tensor, Tensor]
+"""Indices of clients and of their examples, `[c]` each."""
 
 
 @dataclass(frozen=True)
@@ -41,19 +44,52 @@ class FewRows(Gradients):
 
     def norms(self, clip: Clip) -> Tensor:
         """See `Gradients`."""
-        norms = clip.norms(self._distinct[1].flatten(2))
+        norms = self._norms(clip.norms)
         # a gradient that overflows its type is broken, though its norm, computed in float64, may be finite
         return norms.where(norms <= torch.finfo(self.values.dtype).max, torch.inf)
 
+    def unchecked_norms(self, clip: Clip) -> Tensor:
+        """See `Gradients`."""
+        return self._norms(clip.unchecked_norms)
+
+    def _norms(self, row_norms: Callable[[Tensor], Tensor]) -> Tensor:
+        if self._added is None:
+            return row_norms(self.values.flatten(2))
+        cells, _, totals = self._added
+        if cells is None:
+            return row_norms(totals.flatten(2))
+        norms = row_norms(self.values.flatten(2))
+        norms[cells] = row_norms(totals.flatten(1))
+        return norms
+
     def squares(self) -> Tensor:
         """Returns the squared norms in float64, `[k, b]`."""
-        return self._distinct[1].square().sum((2, 3))
+        return self._weighted(torch.ones_like(self.rows[:, :, 0], dtype=torch.float64))[1].square().sum((2, 3))
 
     def add_to(self, sums: Tensor, weights: Tensor) -> None:
         """See `Gradients`."""
-        distinct, totals = self._distinct
-        for table, rows, values in zip(sums, distinct, totals * weights[:, :, None, None], strict=True):
+        for table, rows, values in zip(sums, *self._weighted(weights), strict=True):
             table.view(self.n_rows, -1).index_add_(0, rows.flatten(), values.flatten(0, 1))
+
+    def _weighted(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns rows, and their values times the example's weight in float64, in which each row occurs once.
+
+        Shapes are `[k, b, t], [k, b, t, d]`. What is left over where rows are repeated has values of zero.
+        """
+        factors = weights[:, :, None, None]
+        cells = None
+        if self._added is not None:
+            cells, distinct, totals = self._added
+            if cells is None:
+                return distinct, totals * factors
+        # twice as fast as a product of both types
+        values = self.values.to(torch.float64, copy=True).mul_(factors)
+        if cells is None:
+            return self.rows, values
+        rows = self.rows.clone()
+        rows[cells] = distinct
+        values[cells] = totals * factors[cells]
+        return rows, values
 
     def masked(self, cells: Tensor) -> Gradients:
         """See `Gradients`."""
@@ -89,23 +125,42 @@ class FewRows(Gradients):
         return self.plus(FewRows(other.rows, -other.values, self.n_rows))
 
     @cached_property
-    def _distinct(self) -> tuple[Tensor, Tensor]:
-        """Returns rows without repetition and the sums of their values in float64, `[k, b, t], [k, b, t, d]`.
+    def _added(self) -> tuple[Cells | None, Tensor, Tensor] | None:
+        """Returns examples with repeated rows, their rows without repetition, and these rows' values added up.
 
-        What is left over where rows are repeated has values of zero. Sorting takes less than to compare all pairs.
+        They are `cells`, `[c]` each, `[c, t]` and, in float64, `[c, t, d]`; or None, `[k, b, t]`, `[k, b, t, d]` for
+        all examples, if many repeat rows or if an accelerator would have to answer which do; or None if none does.
         """
-        clients, examples, positions, width = self.values.shape
-        rows, order = self.rows.sort(-1)
-        is_new = torch.zeros_like(rows)
-        is_new[..., 1:] = rows[..., 1:] != rows[..., :-1]
-        cells = torch.arange(clients * examples, device=rows.device).view(clients, examples, 1)
-        # where each position's sum lies: the positions of one example stay together
-        targets = is_new.cumsum(-1) + cells * positions
-        unsorted = torch.empty_like(targets).scatter_(-1, order, targets).flatten()
-        values = self.values.flatten(0, 2).double()
-        sums = values.new_zeros(values.shape).index_add_(0, unsorted, values)
-        distinct = torch.zeros_like(unsorted).scatter_(0, targets.flatten(), rows.flatten())
-        return distinct.view(clients, examples, -1), sums.view(clients, examples, positions, width)
+        if is_on_cpu(self.rows):
+            ordered = self.rows.sort(-1).values
+            repeats = (ordered[..., 1:] == ordered[..., :-1]).any(-1)
+            clients, examples = repeats.nonzero(as_tuple=True)
+            if len(clients) == 0:
+                return None
+            if 2 * len(clients) < repeats.numel():
+                cells = (clients, examples)
+                return cells, *_added_up(self.rows[cells], self.values[cells])
+        rows, totals = _added_up(self.rows.flatten(0, 1), self.values.flatten(0, 1))
+        return None, rows.view(self.rows.shape), totals.view(self.values.shape)
+
+
+def _added_up(rows: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns rows without repetition and their sums in float64, `[n, t], [n, t, d]`; what is left over has zeros.
+
+    Sorting takes less than to compare all pairs.
+    """
+    examples, positions, width = values.shape
+    ordered, order = rows.sort(-1)
+    is_new = torch.zeros_like(ordered)
+    is_new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    starts = torch.arange(examples, device=rows.device).unsqueeze(1) * positions
+    # where each position's sum lies: the positions of one example stay together
+    targets = is_new.cumsum(-1) + starts
+    unsorted = torch.empty_like(targets).scatter_(-1, order, targets).flatten()
+    wide = values.flatten(0, 1).double()
+    sums = wide.new_zeros(wide.shape).index_add_(0, unsorted, wide)
+    distinct = torch.zeros_like(unsorted).scatter_(0, targets.flatten(), ordered.flatten())
+    return distinct.view(examples, positions), sums.view(examples, positions, width)
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from dp_accounting.pld import pld_pmf
-from dp_accounting.pld import privacy_loss_distribution as dpa
 
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting import convolution, gaussian
+from fedpriv.privacy.accounting.dp_accounting_pld import dpa, pld_pmf
 from fedpriv.privacy.accounting.likelihood_ratio import Direction, Ratio, Side, gaussian_ratio, power
 
 _COARSE = 0.06  # first resolution that is tried

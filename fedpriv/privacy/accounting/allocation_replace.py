@@ -26,14 +26,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from dp_accounting.pld import pld_pmf
-from dp_accounting.pld import privacy_loss_distribution as dpa
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting import allocation, convolution, gaussian
 from fedpriv.privacy.accounting.allocation import Bounds
+from fedpriv.privacy.accounting.dp_accounting_pld import dpa, pld_pmf
 from fedpriv.privacy.accounting.likelihood_ratio import Ratio, Side, power
 from fedpriv.privacy.accounting.signed_sums import lower_line, upper_delta
 

@@ -22,10 +22,10 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
-from dp_accounting.pld import pld_pmf
-from dp_accounting.pld import privacy_loss_distribution as dpa
 from numpy.typing import NDArray
 from scipy import fft
+
+from fedpriv.privacy.accounting.dp_accounting_pld import dpa, pld_pmf
 
 Array = NDArray[np.float64]
 _TAIL = 1e-15

@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
-from dp_accounting.pld import pld_pmf
-from dp_accounting.pld import privacy_loss_distribution as dpa
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
 from fedpriv.privacy.accounting import allocation, allocation_replace, convolution, mixtures, rdp
+from fedpriv.privacy.accounting.dp_accounting_pld import dpa, pld_pmf
 from fedpriv.privacy.accounting.events import Event, History, bucketed
 from fedpriv.privacy.accounting.profiles import log_profile, log_profile_back
 

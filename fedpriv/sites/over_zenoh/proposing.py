@@ -16,6 +16,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.over_zenoh.certificates import credentials_in
 from fedpriv.sites.over_zenoh.link import Link, open_link
+from fedpriv.sites.plan_review import LONGEST_REVIEW
 from fedpriv.sites.proposals import MAX_PROPOSAL_BYTES, is_proposal, offer
 from fedpriv.sites.site import Site
 
@@ -54,7 +55,9 @@ class _OverLink:
                 status = queriers[site].matching_status
             if not status.matching:
                 continue
-            for reply in self._session.get(proposal_key(self._names[site]), payload=data, timeout=self._wait):
+            # a site that is connected prices the plan before it answers
+            limit = self._wait + LONGEST_REVIEW
+            for reply in self._session.get(proposal_key(self._names[site]), payload=data, timeout=limit):
                 if reply.ok is not None:
                     replies[site] = reply.ok.payload.to_bytes()
         return replies
@@ -67,7 +70,7 @@ def offer_over_zenoh(plan: FederationPlan, listen: Sequence[str], keys: Path, wa
         plan: The plan, which names everybody's certificate.
         listen: Addresses to listen on, to which sites connect.
         keys: Folder with the server's certificate.
-        wait: Seconds to wait for sites to connect, and for their words.
+        wait: Seconds to wait for sites to connect. Their words may take two minutes more, as they price the plan.
 
     Raises:
         ConfigError: the plan names no certificates.

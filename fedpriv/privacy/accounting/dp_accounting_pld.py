@@ -1,0 +1,69 @@
+"""The modules of dp-accounting that are used here, imported without scipy.stats, scipy.signal and scipy.optimize.
+
+These three take half a second to import, most of a small run's first round, and few of dp-accounting's functions call
+them. While dp-accounting is imported, stand-ins are in their place, which import the real module when it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import scipy.fft
+import scipy.special  # noqa: F401 - with scipy.fft, what dp-accounting needs in any case
+
+if TYPE_CHECKING:
+    from dp_accounting.pld import pld_pmf
+    from dp_accounting.pld import privacy_loss_distribution as dpa
+
+__all__ = ["dpa", "pld_pmf"]
+_SLOW = ("scipy.optimize", "scipy.signal", "scipy.stats")
+
+
+class _DeferredAttribute:
+    """Stands for an attribute of a module that is not imported yet; it can be called, and has attributes."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self._module = module
+        self._name = name
+
+    def _resolved(self) -> Any:  # noqa: ANN401 - whatever the module has by that name
+        return getattr(importlib.import_module(self._module), self._name)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self._resolved(), name)
+
+    def __call__(self, *args: Any, **named: Any) -> Any:  # noqa: ANN401
+        return self._resolved()(*args, **named)
+
+
+class _DeferredModule(ModuleType):
+    """Stands for a module that is not imported yet."""
+
+    def __getattr__(self, name: str) -> _DeferredAttribute:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _DeferredAttribute(self.__name__, name)
+
+
+@contextmanager
+def _deferred(names: tuple[str, ...]) -> Generator[None]:
+    """A context in which modules that are not imported yet are replaced by stand-ins; after it they can be imported."""
+    missing = [name for name in names if name not in sys.modules]
+    for name in missing:
+        sys.modules[name] = _DeferredModule(name)
+    try:
+        yield
+    finally:
+        for name in missing:
+            if isinstance(sys.modules.get(name), _DeferredModule):
+                del sys.modules[name]
+
+
+with _deferred(_SLOW):
+    from dp_accounting.pld import pld_pmf
+    from dp_accounting.pld import privacy_loss_distribution as dpa

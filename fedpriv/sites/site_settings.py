@@ -1,0 +1,82 @@
+"""The settings of a site, `site.yaml`, which its owner writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from fedpriv.config.base import Section, check
+from fedpriv.config.schema import DataSection
+from fedpriv.errors import ConfigError
+from fedpriv.settings.checks import Count, Fraction, Positive, Whole
+from fedpriv.sites.operator_log import LogSettings
+from fedpriv.sites.policy import SitePolicy
+from fedpriv.sites.prometheus import MetricsSettings
+from fedpriv.storage import strict_yaml
+
+_ALL_DATA: dict[str, Any] = {"kind": "iid", "n_clients": 1}
+
+
+class SiteBudget(Section):
+    """The lifetime budget of a site for all federations together.
+
+    Attributes:
+        epsilon: The most epsilon that it spends.
+        delta: The failure probability at which that holds.
+        file: The lifetime budget of its data (`fedpriv budget`), in which every accepted plan is reserved as well: for
+            owners whose data have other uses, such as runs of their own. None: federations are the only use.
+    """
+
+    epsilon: Positive
+    delta: Fraction = 1e-5
+    file: str | None = None
+
+
+class SiteSettings(Section):
+    """The settings of a site, which its owner writes.
+
+    Attributes:
+        name: Name of the site.
+        data: A data section as in configurations; without `partition` the site holds the whole data set.
+        client: Which of the partition's clients the site is.
+        public_size: The number of examples on its card; None for the true one.
+        budget: The most that it spends.
+        policy: Which plans may be accepted, and when questions are answered.
+        log: How much is written to `log.jsonl`.
+        metrics: Where public counts are served for Prometheus; None for nowhere.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
+    data: DataSection
+    client: Whole = 0
+    public_size: Count | None = None
+    budget: SiteBudget
+    policy: SitePolicy = SitePolicy()
+    log: LogSettings = LogSettings()
+    metrics: MetricsSettings | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_to_all_data(cls, raw: object) -> object:
+        """Fills in a partition with one client, which holds everything, where the data section has none."""
+        if not isinstance(raw, dict):
+            return raw
+        data = raw.get("data")
+        if isinstance(data, dict) and "partition" not in data:
+            return {**raw, "data": {**data, "partition": _ALL_DATA}}
+        return raw
+
+    @classmethod
+    def read(cls, path: Path) -> SiteSettings:
+        """Reads a site's settings from a YAML file.
+
+        Raises:
+            ConfigError: the file or a setting cannot be used.
+        """
+        try:
+            raw = strict_yaml.read(path.read_text(encoding="utf-8"), str(path))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError("site", str(path), f"cannot be read ({error})") from None
+        return check(cls, raw, "site")
