@@ -70,6 +70,18 @@ class Sentences(nn.Module):
         return self.last(attended.transpose(1, 2).flatten(2).mean(1) + self.bag(x))[:, :CLASSES]
 
 
+class Transposed(nn.Module):
+    """Layers whose weights are `[inputs, outputs]`, as Hugging Face's GPT-2 has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.offset = nn.Parameter(torch.randn(64, 8)), nn.Parameter(torch.randn(8))
+        self.last = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.addmm(self.offset, x.flatten(1), self.weight).tanh())
+
+
 def clipped(backend, model: nn.Module, x: Tensor, clients: int = 1) -> Tensor:
     rows = Layout.of(model).row_of(model).expand(clients, -1)
     targets = torch.arange(clients * N).reshape(clients, N) % CLASSES
@@ -83,6 +95,9 @@ def plain(name: str) -> nn.Module:
         "two layers": lambda: Made(lambda own, h, x: h),
         "a parameter beside the layers": lambda: Made(lambda own, h, x: h * own.scale + own.offset - own.mean),
         "sizes that are known": lambda: Made(lambda own, h, x: h.view(h.size(0), 2, h.shape[1] // 2).reshape(-1, 8)),
+        "joined": lambda: Made(lambda own, h, x: torch.cat([h[:, 4:], torch.cat([h[:, :2], h[:, 2:4]], 1)], dim=-1)),
+        "stacked": lambda: Made(lambda own, h, x: torch.stack([h, 2 * h], 1).flatten(1)[:, 4:12] + torch.zeros(8)),
+        "transposed weights": Transposed,
         "a branch": lambda: Made(lambda own, h, x: h if (x[:, 0, 0, 0] > 0).all() else 2 * h),
         "convolutions": lambda: MnistCNN((1, 8, 8), CLASSES, (2, 4)),
         "femnist": lambda: FemnistCNN((1, 8, 8), CLASSES, (2, 4, 4)),
@@ -101,6 +116,7 @@ def plain(name: str) -> nn.Module:
     ("name", "x"),
     [
         *((name, IMAGES) for name in ("two layers", "a parameter beside the layers", "sizes that are known")),
+        *((name, IMAGES) for name in ("joined", "stacked", "transposed weights")),
         *((name, IMAGES) for name in ("a branch", "convolutions", "femnist", "residual", "transformer", "adapters")),
         *((name, STEPS) for name in ("lstm", "gru")),
         ("sentences", WORDS),
@@ -161,6 +177,11 @@ MIXED = {
     "dropout": lambda own, h, x: functional.dropout(h, 0.5),
     "batch normalisation": lambda own, h, x: functional.batch_norm(h, None, None, training=True),
     "a long constant": lambda own, h, x: h + torch.arange(5.0).unsqueeze(1),
+    "joined to more examples": lambda own, h, x: torch.cat([h, h])[:5],
+    "a product of constants": lambda own, h, x: (
+        h + torch.addmm(own.mean, torch.ones(5, 8).double(), torch.eye(8).double())
+    ),
+    "states of no width": lambda own, h, x: h + torch.zeros(2, x.shape[0]).sum(),
     "zeros of the batch": lambda own, h, x: h + torch.zeros(x.shape[0], 8),
 }
 
