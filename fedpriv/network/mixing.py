@@ -13,7 +13,6 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.sparse.linalg import LinearOperator, eigsh
 
 from fedpriv.errors import ConfigError
 from fedpriv.network.links import Directed, Undirected
@@ -133,6 +132,8 @@ def contraction(weights: Weights) -> float:
     if n <= _DENSE:
         centred = weights.toarray() - 1 / n
         return float(np.linalg.norm(centred, 2))
+    from scipy.sparse.linalg import LinearOperator, eigsh  # slow to import, and for large graphs alone
+
     centred = LinearOperator((n, n), matvec=lambda v: weights @ v - v.mean(), dtype=float)  # type: ignore[call-arg]
     return float(
         abs(eigsh(centred, k=1, which="LM", return_eigenvectors=False, v0=np.random.default_rng(0).random(n))[0])
