@@ -124,18 +124,18 @@ def _run(
 
 
 def _chosen_plan(running: Site, plan: str | None) -> FederationPlan:
-    """Returns the site's plan on a graph with this fingerprint, or its only one.
+    """Returns the site's plan on a graph with this fingerprint, or the only one that is open.
 
     Raises:
         ConfigError: there is none, or no name and several.
     """
-    graphs = [proposal for proposal in running.plans.values() if proposal.is_graph]
+    graphs = [proposal for proposal in running.open_plans.values() if proposal.is_graph]
     if plan is not None:
         digits = "".join(plan.split())
         graphs = [proposal for proposal in graphs if digits in (proposal.hash, proposal.hash[:32])]
     if len(graphs) != 1:
         raise ConfigError(
-            "--plan", plan, f"name one of the plans on a graph that this site has accepted, of {len(graphs)}"
+            "--plan", plan, f"name one of the open plans on a graph that this site has accepted, of {len(graphs)}"
         )
     return graphs[0]
 

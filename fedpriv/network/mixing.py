@@ -132,7 +132,7 @@ def contraction(weights: Weights) -> float:
     if n <= _DENSE:
         centred = weights.toarray() - 1 / n
         return float(np.linalg.norm(centred, 2))
-    from scipy.sparse.linalg import LinearOperator, eigsh  # slow to import
+    from scipy.sparse.linalg import LinearOperator, eigsh  # slow to import, and for large graphs alone
 
     centred = LinearOperator((n, n), matvec=lambda v: weights @ v - v.mean(), dtype=float)  # type: ignore[call-arg]
     return float(

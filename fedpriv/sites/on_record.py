@@ -26,6 +26,8 @@ STATE = "state.pt"
 LEDGER = "ledger.jsonl"
 PLANS = "plans.json"  # hashes of all accepted plans, so that a removed one is noticed
 NOTICES = "notices.json"
+NODE_STATE = "node.pt"  # of the site's node, under a plan on a graph
+NODE_LINKS = "link-{}.pt"  # the last round of a link, by the neighbour's number
 ROLLBACK = "rolled_back.json"  # a count that this site has signed, and that is larger than its files have
 
 
@@ -73,6 +75,26 @@ class SessionState:
             return cls(**torch.load(io.BytesIO(files.read(path)), weights_only=True))
         except (RuntimeError, LookupError, AttributeError, TypeError, ValueError, EOFError, UnpicklingError) as error:
             raise FedprivError(f"{path} cannot be read: this site cannot go on in that federation") from error
+
+
+def erase_state(plan_folder: Path) -> None:
+    """Erases what a site, or its node on a graph, needs to go on in a plan: private state, replies, neighbours' rows.
+
+    Plan, ledger, notices and counts stay, and with them statement, lifetime budget and the notice of an older copy.
+
+    Args:
+        plan_folder: The folder of the plan, inside the site's.
+
+    Raises:
+        FedprivError: the state cannot be read.
+        OSError: a file cannot be written.
+    """
+    path = plan_folder / STATE
+    if path.exists():
+        files.erase(path, SessionState(records=SessionState.read(path).records).dumps())
+    for node_file in (plan_folder / NODE_STATE, *plan_folder.glob(NODE_LINKS.format("*"))):
+        if node_file.exists():
+            files.erase(node_file)
 
 
 def plan_files(folder: Path) -> Sequence[Path]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedpriv.errors import FedprivError, counted
 from fedpriv.randomness.streams import new_secret
-from fedpriv.sites.on_record import plan_files
+from fedpriv.sites.on_record import erase_state, plan_files
 from fedpriv.sites.site_folder import CLOSED, SECRETS, SiteFolder
 from fedpriv.storage import files, secret_store
 from fedpriv.storage.folder import RunFolder
@@ -86,6 +86,8 @@ def seal_site(folder: Path, *, unfinished: bool = False) -> None:
         finally:
             site_folder.close()
     with RunFolder(folder):
+        for path in plan_files(folder):  # again: the earlier attempt may have been cut off before
+            erase_state(path.parent)
         for name, text in zip(SECRETS, texts, strict=True):
             if not secret_store.is_destroyed(text):
                 secret_store.destroy(text)
@@ -99,6 +101,7 @@ def _close_plans(folder: SiteFolder, what: str, *, unfinished: bool) -> None:
         FedprivError: the site has not answered the last round of one, and `unfinished` is not set.
     """
     open_plans = [proposal for proposal in folder.accepted if not folder.is_closed(proposal)]
+    closed_plans = [proposal for proposal in folder.accepted if folder.is_closed(proposal)]
     for proposal in open_plans:
         n_rounds = proposal.document.settings["rounds"]
         n_answered = folder.session_state(proposal).round + 1
@@ -107,7 +110,7 @@ def _close_plans(folder: SiteFolder, what: str, *, unfinished: bool) -> None:
                 f"the site has answered {counted(n_answered, 'round')} of {n_rounds} of plan {proposal.fingerprint}, "
                 f"and could never go on: finish it, or give it up (--unfinished) to {what} the site's secrets"
             )
-    for proposal in open_plans:
+    for proposal in (*open_plans, *closed_plans):  # one that is closed may not be erased: it was cut off, or is older
         folder.close_plan(proposal)
 
 

@@ -163,7 +163,7 @@ class Site:
         """Reads the data and checks the plans now, not at the first question; accepts what the owner has approved."""
         with self._lock:
             self._accept_approved()
-            for plan in self.plans:
+            for plan in self.open_plans:
                 self._member(plan)
 
     def consider(self, text: str) -> tuple[FederationPlan, ResolvedPlan]:
@@ -408,6 +408,11 @@ class Site:
     def plans(self) -> Mapping[str, FederationPlan]:
         """The plans that this site has accepted, by their hash."""
         return {proposal.hash: proposal for proposal in self._folder.accepted}
+
+    @property
+    def open_plans(self) -> Mapping[str, FederationPlan]:
+        """The accepted plans that are not closed (`fedpriv secrets --rotate`), by their hash."""
+        return {plan: proposal for plan, proposal in self.plans.items() if not self._folder.is_closed(proposal)}
 
     def terms(self, plan: str) -> ResolvedPlan:
         """Returns the resolved plan with this hash, which the site has accepted."""

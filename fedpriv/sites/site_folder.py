@@ -31,6 +31,7 @@ from fedpriv.sites.on_record import (
     STATE,
     SessionState,
     accepted_hashes,
+    erase_state,
     ledger_beside,
     plan_files,
     read_notices,
@@ -45,6 +46,10 @@ NODE_KEY = "node_key"  # authenticates the site to the transport; it protects no
 SECRETS = (_SEED, _KEY, _SIGNING_KEY)
 CLOSED = "closed"  # in a plan's folder: the secrets with which the site answered are gone
 _DATA_DIGEST = "data_digest"  # keyed with the secret seed
+_ONE_PROCESS = (
+    "One process at a time has a site, as its plans share a budget: `fedpriv site run` answers all plans with a "
+    "server, `fedpriv site peer` one plan on a graph"
+)
 
 
 class SiteFolder:
@@ -69,7 +74,10 @@ class SiteFolder:
         self.private_key = bytes.fromhex(_revealed(path, _KEY))
         self.signing_key = bytes.fromhex(_revealed(path, _SIGNING_KEY))
         self._parsed: dict[Path, FederationPlan] = {}  # plans are read at every question, and parsed once
-        self._lock = RunFolder(path)
+        try:
+            self._lock = RunFolder(path)
+        except FedprivError as error:
+            raise FedprivError(f"{error}. {_ONE_PROCESS}") from None
 
     @classmethod
     def new(cls, path: Path, settings: SiteSettings, secrets: str = secret_store.FOLDER) -> SiteFolder:
@@ -205,15 +213,18 @@ class SiteFolder:
         self._write(proposal, NOTICES, json.dumps([notice.model_dump() for notice in notices]).encode())
 
     def close_plan(self, proposal: FederationPlan) -> None:
-        """Ends a plan: its questions are answered no more, and the site's private state in it is erased.
+        """Ends a plan: its questions are answered no more, and what the site or its node needs to go on is erased.
 
         Its ledger stays, and counts for the site's lifetime.
+
+        Raises:
+            FedprivError: a file cannot be read or written.
         """
-        state = SessionState(records=self.session_state(proposal).records)
         self._write(proposal, CLOSED, b"")
-        path = self._plan_folder(proposal) / STATE
-        if path.exists():
-            files.erase(path, state.dumps())
+        try:
+            erase_state(self._plan_folder(proposal))
+        except OSError as error:
+            raise FedprivError(f"{self.path}: a plan's state could not be erased ({error.strerror})") from error
 
     def is_closed(self, proposal: FederationPlan) -> bool:
         """Whether the secrets with which the site answered under a plan are gone."""

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from parties import free_port
+from parties import Parties, free_port, until
 from PIL import Image
 from test_site_commands import fedpriv, refused
 
 from fedpriv.reports.pages import markdown
-from fedpriv.sites import FederationPlan
+from fedpriv.sites import FederationPlan, Site
 from fedpriv.sites.statement import site_statement
 
 DIGITS = "{name: digits, flat: true, partition: {kind: iid, n_clients: 3}}"
@@ -100,3 +100,30 @@ def test_three_processes_train_without_a_server(plan: FederationPlan) -> None:
     page = markdown(site_statement(Path("middle"))).decode()
     assert "without a server" in page
     assert "the server" not in page
+
+
+def test_a_site_has_one_process_for_plans_of_both_kinds(plan: FederationPlan, tmp_path: Path) -> None:
+    """Two would each know a part of what the site has spent. The second is refused, and says what to do."""
+    Path("star.yaml").write_text(
+        CONFIG.replace("decentralized_sgd, step_size", "fedavg, learning_rate").replace("network: {topology: path}", "")
+    )
+    fedpriv("federate", "plan", "star.yaml", *(f"{name}/card.json" for name in NAMES), "--out", "star")
+    star = FederationPlan.read(Path("star/plan.yaml").read_text())
+    for folder, proposal in (("fed", plan), ("star", star)):
+        fedpriv("site", "join", "south", f"{folder}/plan.yaml", "--accept", proposal.fingerprint)
+    parties = Parties(tmp_path, os.environ)
+    address = f"tcp/127.0.0.1:{free_port()}"
+    parties.start("node", [sys.executable, "-m", "fedpriv", "site", "peer", "south", "--listen", address])
+    try:
+        until(lambda: "neighbours" in (tmp_path / "node.log").read_text(), "the node does not start")
+        process = parties.running["node"].pid
+        words = refused("site", "run", "south", "--connect", address)
+        assert f"south is in use by process {process} on " in words
+        assert "`fedpriv site run` answers all plans with a server, `fedpriv site peer` one plan on a graph" in words
+    finally:
+        parties.kill("node")
+    # whoever comes next has the plans of both kinds, and counts both
+    site = Site("south")
+    site.prepare()
+    assert {*site.open_plans} == {plan.hash, star.hash}
+    site.close()

@@ -147,7 +147,7 @@ def test_a_site_that_names_nobody_needs_a_plan(
     sites[0].close()
     settings.write_text(yaml.safe_dump({**yaml.safe_load(settings.read_text()), "policy": {}}))
     sites[0] = Site(folder / "north")
-    with pytest.raises(ConfigError, match="accepted no plan"):
+    with pytest.raises(ConfigError, match="accepted no open plan"):
         SiteServer(sites[0], ["tls/127.0.0.1:1"], folder / "north" / "tls")
     with pytest.raises(ConfigError, match="names no certificates"):
         offer_over_zenoh(_bare(plan), ["tls/127.0.0.1:1"], folder / "keys", 1)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from key_places import MemoryKeyring, age_place, env_place, memory_keyring, place  # noqa: F401 - fixtures
-from sites_in_memory import Party, party
+from peers_in_memory import TRACKING, peers
+from sites_in_memory import NAMES, Party, like, party
 from test_site_commands import fedpriv, refused
 
 from fedpriv.errors import FedprivError, PrivacyError
-from fedpriv.sites import Site
+from fedpriv.sites import Site, propose
 from fedpriv.sites.messages import TrainRequest, pack, unpack_response
+from fedpriv.sites.on_record import SessionState
 from fedpriv.sites.sealing import move_secrets, rotate_seed, seal_site
 from fedpriv.sites.statement import site_statement
 
@@ -42,6 +45,11 @@ def secrets_of(folder: Path) -> list[bytes]:
 
 def everything(folder: Path) -> bytes:
     return b"\n".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def stored(reply: bytes) -> bytes:
+    """The bytes of a reply as pickles hold them."""
+    return reply.decode("latin-1").encode()
 
 
 def test_a_site_is_made_with_its_secrets_elsewhere_and_works_as_any_other(
@@ -91,6 +99,15 @@ def test_a_new_seed_closes_old_plans_and_serves_new_ones(finished: Party) -> Non
         site._member(finished.proposal.hash)
     question = pack(TrainRequest(finished.proposal.hash, 0, torch.zeros(DIM)))
     assert unpack_response(site.answer(question), DIM).code == "failed"
+    # the site starts and serves another plan
+    new = propose(finished.config, [other.card for other in finished.sites.values()], like(finished.config))
+    site.join(new.text, new.fingerprint)
+    site.close()
+    site = Site(folder)
+    site.prepare()
+    assert {*site.open_plans} == {new.hash}
+    question = pack(TrainRequest(new.hash, 0, torch.zeros(DIM)))
+    assert unpack_response(site.answer(question), DIM).code is None
     site.close()
 
 
@@ -115,13 +132,13 @@ def test_a_sealed_site_has_its_statement_and_answers_no_more(finished: Party) ->
     spent = Site(folder)
     epsilon, state = spent.spent(), spent._folder.session_state(finished.proposal)
     spent.close()
-    assert state.reply
+    assert stored(state.reply) in everything(folder)
     page = fedpriv("statement", folder)
     assert "destroyed" in fedpriv("seal", folder)
     left = everything(folder)
     for secret in before:
         assert secret not in left
-    assert state.reply not in left
+    assert stored(state.reply) not in left
     sealed_page = fedpriv("statement", folder)
     assert str(epsilon) in page
     assert str(epsilon) in sealed_page
@@ -138,7 +155,42 @@ def test_a_seal_that_was_cut_off_is_finished_by_another(memory_keyring: MemoryKe
     seal_site(folder)
     assert not memory_keyring.entries
     # the copy is as if the machine had stopped after the plans were closed and the first key was gone
+    reply = SessionState.read(copy / "runs" / finished.proposal.hash / "state.pt").reply
+    assert stored(reply) in everything(copy)
     (copy / "runs" / finished.proposal.hash / "closed").touch()
     (copy / "secret_seed").write_text("destroyed")
     seal_site(copy)
+    assert stored(reply) not in everything(copy)
     assert secrets_of(copy) == [b"destroyed"] * 3
+
+
+@pytest.mark.parametrize("close", [rotate_seed, seal_site])
+def test_the_node_of_a_closed_plan_on_a_graph_is_erased(close: Callable[[Path], None], tmp_path: Path) -> None:
+    """It holds rows of neighbours, which have sent them to this site alone. What the site spent stays."""
+    made = peers(tmp_path, TRACKING, "rounds=3")
+    made.run()
+    nodes = [made.nodes[number] for number in range(4)]
+    folder = tmp_path / NAMES[NORTH]
+    up_link = nodes[NORTH]._folder.up_link(1)
+    assert up_link is not None
+    made.close()
+    page = site_statement(folder)
+    secrets = secrets_of(folder)
+    plan_folder = folder / "runs" / made.proposal.hash
+    rows = [up_link.theirs.numpy().tobytes(), up_link.ours.numpy().tobytes(), secrets[0]]
+    stays = {name: (plan_folder / name).read_bytes() for name in ("plan.yaml", "ledger.jsonl", "counters.json")}
+    before = everything(folder)
+    assert all(row in before for row in rows)
+
+    close(folder)
+    left = everything(folder)
+    assert not any(row in left for row in rows)
+    assert {name: (plan_folder / name).read_bytes() for name in stays} == stays
+    assert not (plan_folder / "node.pt").exists()
+    assert site_statement(folder).summary == page.summary
+    if close is rotate_seed:
+        site = Site(folder)
+        site.prepare()
+        with pytest.raises(PrivacyError, match="is closed"):
+            site.node_session(made.proposal.hash)
+        site.close()

@@ -180,16 +180,16 @@ class SiteServer:
 
 
 def _plans_for(site: Site, *, has_tls: bool, takes_proposals: bool) -> Sequence[FederationPlan]:
-    """Returns the accepted plans that this transport may serve; maybe none for a site that takes proposals.
+    """Returns the open plans that this transport may serve; maybe none for a site that takes proposals.
 
     Raises:
         ConfigError: there is none; if there is exactly one, the error says what does not fit.
     """
-    proposals = [proposal for proposal in site.plans.values() if not proposal.is_graph]
+    proposals = [proposal for proposal in site.open_plans.values() if not proposal.is_graph]
     if not proposals and takes_proposals:
         return []
     if not proposals:
-        fix = "has accepted no plan with a server: fedpriv site join, or fedpriv site peer for a plan on a graph"
+        fix = "has accepted no open plan with a server: fedpriv site join, or fedpriv site peer for a plan on a graph"
         raise ConfigError("site", site.card.name, fix)
     fitting = _fitting_plans(site, has_tls=has_tls)
     if not fitting and not takes_proposals:
@@ -198,10 +198,10 @@ def _plans_for(site: Site, *, has_tls: bool, takes_proposals: bool) -> Sequence[
 
 
 def _fitting_plans(site: Site, *, has_tls: bool) -> Sequence[FederationPlan]:
-    """Returns the accepted plans with a server that name certificates, or those that do not."""
+    """Returns the open plans with a server that name certificates, or those that do not."""
     return [
         proposal
-        for proposal in site.plans.values()
+        for proposal in site.open_plans.values()
         if not proposal.is_graph and (proposal.document.coordinator is not None) == has_tls
     ]
 

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from fedpriv.errors import FedprivError
 from fedpriv.network.rounds import TrainState
+from fedpriv.sites.on_record import NODE_LINKS, NODE_STATE
 from fedpriv.sites.peers.round_links import Correction
 from fedpriv.storage import files
 
-_STATE = "node.pt"
 _UNREADABLE = (RuntimeError, KeyError, TypeError, ValueError, EOFError, UnpicklingError)
 
 
@@ -94,7 +94,7 @@ class NodeFolder:
         Raises:
             FedprivError: the file cannot be read, or is of another plan.
         """
-        path = self.path / _STATE
+        path = self.path / NODE_STATE
         if not path.exists():
             return NodeState(initial)
         try:
@@ -123,7 +123,7 @@ class NodeFolder:
             "corrections": [vars(correction) for correction in state.corrections],
             "last_up": dict(state.last_up),
         }
-        self._save(_STATE, stored)
+        self._save(NODE_STATE, stored)
 
     def up_link(self, follower: int) -> UpLink | None:
         """Returns the last round in which the link to a follower was counted as up; None if there is none.
@@ -166,4 +166,4 @@ class NodeFolder:
 
 
 def _up_name(follower: int) -> str:
-    return f"link-{follower}.pt"
+    return NODE_LINKS.format(follower)
