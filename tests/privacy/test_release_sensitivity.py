@@ -144,6 +144,14 @@ def test_the_declared_sensitivity_is_attained(unit: str, relation: str, norm: st
     changes = differences(pair, privacy, torch.zeros(len(SIZES), DIM).double(), rounds=8)
     moved = max(float(torch.linalg.vector_norm(change[VICTIM], ORDER[norm])) for change in changes)
     assert moved == pytest.approx(row_sensitivities(privacy)[VICTIM], rel=1e-4)
+    # and the noise is that multiple of it which the ledger has
+    oracle = oracle_of(base, privacy)
+    oracle.begin_round(0, torch.arange(len(SIZES)))
+    oracle.gradient(torch.zeros(len(SIZES), DIM).double())
+    price = oracle.answerer._newest_price
+    assert price is not None
+    assert price.record.noise_multiplier == MULTIPLIER
+    assert moved <= price.noise_scales[VICTIM] / MULTIPLIER <= moved * 1.01
 
 
 @pytest.mark.parametrize("sampling", ["full", "poisson"])
