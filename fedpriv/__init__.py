@@ -12,7 +12,7 @@ from fedpriv.settings import names_elsewhere
 
 __version__ = "0.1.0"
 _load, __dir__, _names = lazy_loader.attach_stub(__name__, __file__)
-# `fedpriv.data` is found, but `from fedpriv import *` takes no module of such a plain name, and nothing that would import
+# `fedpriv.data` is found, but `from fedpriv import *` takes no module of such a plain name, and nothing that imports
 # scikit-learn
 _LEFT_OUT = {"PrivateLogisticRegression", "PublicEncoder", "check_pipeline"}
 _LEFT_OUT |= {module.name for module in pkgutil.iter_modules(__path__)}
