@@ -60,6 +60,14 @@ def budget(
         str | None,
         typer.Option("--accountant", help="Price by this bound alone; gaussian and pure also allow adaptive choices."),
     ] = None,
+    opacus: Annotated[
+        Path | None,
+        typer.Option("--opacus", metavar="FILE", help="Charge earlier training: a checkpoint of Opacus, or JSON."),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the training with Opacus.")] = None,
+    poisson_sampling: Annotated[
+        bool, typer.Option("--poisson-sampling", help="Its batches were Poisson draws, as make_private makes them.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make the lifetime budget of a data set, or show what was spent of it by which runs, and what is left.
@@ -71,6 +79,8 @@ def budget(
     if epsilon is not None:
         terms = {"unit": unit, "relation": relation, "shared": shared, "data": data, "accountant": accountant}
         budgeting.create(file, epsilon=epsilon, delta=delta, **terms)
+    if opacus is not None:
+        budgeting.charge_opacus(file, opacus, name, poisson_sampling=poisson_sampling)
     budgeting.print_balance(file, as_json=as_json)
 
 
