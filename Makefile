@@ -12,7 +12,7 @@ OUT ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-federation demo-peers demo-flower test test-distributed test-slow test-faults fuzz mutants check format format-check lint types layers docs coverage bench bench-scaling bench-runs bench-audit bench-more clean
+.PHONY: help venv demo demo-federation demo-peers demo-flower test test-distributed test-slow test-faults fuzz mutants check format format-check lint types layers docs docs-version coverage bench bench-scaling bench-runs bench-audit bench-more clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,6 +94,10 @@ layers: venv ## import-linter: who may import whom
 
 docs: venv ## build the documentation into site/, warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+docs-version: venv ## build the documentation as VERSION=0.2 into the branch gh-pages, beside other versions; pushes nothing
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --update-aliases $(VERSION) latest
+	$(BIN)/mike set-default latest
 
 coverage: venv ## the tests, with at least 95 % of fedpriv/privacy covered
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not slow and not distributed' --cov --cov-report=

@@ -12,8 +12,11 @@ from fedpriv.settings import names_elsewhere
 
 __version__ = "0.1.0"
 _load, __dir__, _names = lazy_loader.attach_stub(__name__, __file__)
-# `fedpriv.data` is found, but `from fedpriv import *` takes no module of such a plain name
-__all__ = sorted({*_names} - {module.name for module in pkgutil.iter_modules(__path__)})  # pyright: ignore
+# `fedpriv.data` is found, but `from fedpriv import *` takes no module of such a plain name, and nothing that imports
+# scikit-learn
+_LEFT_OUT = {"PrivateLogisticRegression", "PublicEncoder", "check_pipeline"}
+_LEFT_OUT |= {module.name for module in pkgutil.iter_modules(__path__)}
+__all__ = sorted({*_names} - _LEFT_OUT)  # pyright: ignore
 
 
 def __getattr__(name: str) -> object:

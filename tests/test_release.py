@@ -14,12 +14,12 @@ import fedpriv
 ROOT = Path(__file__).parents[1]
 
 
-def workflow() -> dict[str, Any]:
-    return yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+def workflow(name: str = "ci") -> dict[str, Any]:
+    return yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text())
 
 
-def commands(job: str) -> str:
-    return "\n".join(step["run"] for step in workflow()["jobs"][job]["steps"] if "run" in step)
+def commands(job: str, name: str = "ci") -> str:
+    return "\n".join(step["run"] for step in workflow(name)["jobs"][job]["steps"] if "run" in step)
 
 
 def test_the_version_is_the_same_everywhere() -> None:
@@ -48,8 +48,16 @@ def test_a_forge_runs_what_continuous_integration_runs() -> None:
 
 def test_targets_of_make_that_a_forge_runs_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
-    for job in workflow()["jobs"]:
-        assert set(re.findall(r"\bmake ([a-z-]+)", commands(job))) <= targets
+    for name in ("ci", "docs"):
+        for job in workflow(name)["jobs"]:
+            assert set(re.findall(r"\bmake ([a-z-]+)", commands(job, name))) <= targets
+
+
+def test_a_tag_is_tested_and_its_documentation_published() -> None:
+    for name in ("ci", "docs"):
+        assert workflow(name)[True]["push"]["tags"] == ["v*"]  # YAML reads `on` as true
+    assert "make docs-version" in commands("publish", "docs")
+    assert yaml.safe_load((ROOT / "mkdocs.yml").read_text())["extra"]["version"]["provider"] == "mike"
 
 
 def test_links_of_the_security_page_lead_somewhere() -> None:

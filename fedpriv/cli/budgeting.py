@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.markup import escape
 
 from fedpriv.cli.printing import busy_with, out, print_json, print_rows
+from fedpriv.errors import ConfigError, in_short
 from fedpriv.planning.notebook_display import aligned
 from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.privacy.budget import AT_WORK, Budget, Entry
+from fedpriv.privacy.opacus_history import from_opacus
 
 _STATES = {
     AT_WORK: AT_WORK,
@@ -25,6 +30,46 @@ _STATES = {
 def create(file: Path, **terms: Any) -> None:  # noqa: ANN401 - the terms of `Budget.create`
     """Makes a budget; arguments as of `Budget.create`."""
     Budget.create(file, **terms)
+
+
+def charge_opacus(file: Path, source: Path, name: str | None, *, poisson_sampling: bool) -> None:
+    """Charges a budget for a training with Opacus.
+
+    Args:
+        file: The budget.
+        source: A checkpoint of `PrivacyEngine.save_checkpoint`, or a JSON file with an accountant's `state_dict` or
+            history.
+        name: Name of the training; None takes the file's. The same history under the same name is charged once.
+        poisson_sampling: Whether batches were Poisson draws.
+
+    Raises:
+        ConfigError: the file cannot be read or has no history, or it is not said how batches were drawn.
+        FedprivError: the budget refuses the training.
+    """
+    if not poisson_sampling:
+        fix = "say that batches were Poisson draws, as make_private makes them: others cost more, and are refused"
+        raise ConfigError("--poisson-sampling", poisson_sampling, fix)
+    cost = from_opacus(_read_history(source), name or source.stem, poisson_sampling=True)
+    budget = Budget(file)
+    budget.reserve(cost)
+    if cost.noise is not None:
+        budget.close(cost.noise, "rounds")
+
+
+def _read_history(source: Path) -> object:
+    """Returns the state of an accountant from a file, without running what may be in it."""
+    try:
+        if source.suffix == ".json":
+            return json.loads(source.read_text(encoding="utf-8"))
+        state = torch.load(source, map_location="cpu", weights_only=True)
+    except (OSError, ValueError, pickle.UnpicklingError) as error:
+        fix = (
+            f"cannot be read ({in_short(error)}): write json.dump(engine.accountant.state_dict(), file) to a .json file"
+        )
+        raise ConfigError("--opacus", str(source), fix) from None
+    if isinstance(state, dict):
+        return state.get("privacy_accountant_state_dict", state)
+    return state
 
 
 def print_balance(file: Path, *, as_json: bool) -> None:

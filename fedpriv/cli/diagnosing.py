@@ -26,6 +26,7 @@ from fedpriv.errors import FedprivError
 
 State = Literal["ok", "note", "problem"]
 EXTRAS = {
+    "torchvision": ("torchvision",),
     "hf": ("transformers", "peft", "datasets"),
     "tune": ("optuna",),
     "zenoh": ("zenoh",),
@@ -132,6 +133,10 @@ def _devices() -> Finding:
 
 
 def _torchvision() -> Finding:
+    if importlib.util.find_spec("torchvision") is None:
+        return Finding(
+            "torchvision", "ok", "not installed: only data sets in its layout and the download of MNIST need it"
+        )
     try:
         import_torchvision("datasets")
     except FedprivError as error:

@@ -58,7 +58,7 @@ def _versions_and_fix() -> str:
     try:
         version = importlib.metadata.version("torchvision")
     except importlib.metadata.PackageNotFoundError:
-        return "it is not installed; pip install torchvision"
+        return "it is not installed; pip install 'fedpriv[torchvision]'"
     if torch.version.cuda is None:
         index = "cpu"
     else:

@@ -21,6 +21,7 @@ from fedpriv.runs.total import total
 from fedpriv.runs.train import train
 from fedpriv.settings.checks import Count, checked
 from fedpriv.settings.translations import nearest
+from fedpriv.storage import strict_json
 from fedpriv.strategies.base import Strategy
 
 if TYPE_CHECKING:
@@ -57,6 +58,21 @@ class Comparison:
                 epsilon = round_up(worst)
             rows.append([name, *texts, epsilon, "-".join(map(str, rounds))])
         return rows
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the metrics, rounds and epsilon of each run, and the price of all, as values for JSON."""
+        runs: dict[str, Any] = {}
+        for name, results in self.results.items():
+            measured = [row.name for row in metrics.headlines() if _values(results, row.name)]
+            runs[name] = {
+                **{metric: _values(results, metric) for metric in measured},
+                "epsilon": [strict_json.epsilon(result.spent.epsilon) for result in results],
+                "rounds": [result.rounds for result in results],
+            }
+        together = None
+        if self.spent is not None:
+            together = {"epsilon": strict_json.epsilon(self.spent.epsilon), "delta": self.spent.delta}
+        return {"settings": runs, "together": together}
 
     def plot(self) -> Figure:
         """Draws the test metric against rounds and against epsilon: mean over seeds, and from worst to best.

@@ -11,7 +11,7 @@ from typing import Any
 from fedpriv.config import Config, build, to_yaml
 from fedpriv.errors import ConfigError
 from fedpriv.reports.sinks import Jsonl
-from fedpriv.runs.results import RoundReport
+from fedpriv.runs.results import Result, RoundReport
 from fedpriv.storage import files, strict_json
 from fedpriv.storage.folder import RunFolder
 from fedpriv.tuning import scores
@@ -37,7 +37,7 @@ def run_trial(config: Config, path: Path, number: int, settings: SearchSettings,
         ConfigError: the run has no such metric.
     """
     if not (path / _RESULT).exists():
-        _run(config, path, lambda report: watch(number, report))
+        run_in_folder(config, path, lambda report: watch(number, report))
     if settings.score_noise is not None:
         return scores.noised_accuracy(config, path, settings.score_noise, config.privacy.relation)
     return read_score(json.loads(files.read(path / _RESULT)), settings.metric)
@@ -58,8 +58,14 @@ def read_score(result: dict[str, Any], metric: str) -> float | None:
     return float(value)
 
 
-def _run(config: Config, path: Path, watch: Callable[[RoundReport], None]) -> None:
-    """Makes the run, or resumes it if its folder has a configuration."""
+def run_in_folder(config: Config, path: Path, watch: Callable[[RoundReport], None]) -> Result:
+    """Makes the run, or resumes it if its folder has a configuration; returns its result.
+
+    Args:
+        config: The configuration of the run.
+        path: The folder of the run.
+        watch: Called with the report of every round.
+    """
     resumed = (path / _CONFIG).exists()
     if resumed:
         run_folder = RunFolder(path)
@@ -84,3 +90,4 @@ def _run(config: Config, path: Path, watch: Callable[[RoundReport], None]) -> No
         result = training.result()
         result.save(path)
         folder.write(_RESULT, (strict_json.dumps(training.linked(result), indent=2) + "\n").encode())
+        return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Literal
 
 import pytest
@@ -11,6 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fedpriv
 from fedpriv.clients.batch import Batch
+from fedpriv.clients.population import Population
+from fedpriv.oracle.backend_selection import select_backend
 from fedpriv.oracle.backends import choose
 from fedpriv.privacy.clipping import Clip
 
@@ -100,3 +103,82 @@ def test_wrappers_of_opacus_are_refused_with_what_to_give():
         fedpriv.fit(model, loader, nn.CrossEntropyLoss(), noisy, **usual)
     with pytest.raises(fedpriv.ConfigError, match="GradSampleModule"):
         fedpriv.models.validate_model(wrapped)
+
+
+class Threshold(torch.autograd.Function):
+    """A rule that torch cannot batch: without `setup_context` and a rule for vmap."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return x * weight
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        return gradients[0] * weight, (gradients[0] * x).sum(0)
+
+
+class OwnScale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(0.5, 1.5, FEATURES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Threshold.apply(x, self.weight)
+
+
+def summed(model: nn.Module, x: Tensor, y: Tensor, bound: float) -> tuple[str, Tensor]:
+    """The backend that `auto` takes, and its clipped sum."""
+    loader = DataLoader(TensorDataset(x, y))
+    population = Population([fedpriv.Client(model, nn.CrossEntropyLoss(), loader)], torch.device("cpu"), x.dtype)
+    selected = select_backend("auto", population)
+    rows = torch.ones(1, len(x), dtype=torch.bool)
+    batch = Batch(torch.tensor([0]), x.unsqueeze(0), y.unsqueeze(0), rows)
+    return selected.name, selected.backend.clipped_sum(population.params, batch, Clip(bound))[0][0]
+
+
+def summed_by_opacus(model: nn.Module, x: Tensor, y: Tensor, bound: float) -> Tensor:
+    wrapped = opacus.GradSampleModule(model, loss_reduction="sum", strict=False)
+    nn.functional.cross_entropy(wrapped(x), y, reduction="sum").backward()
+    gradients = torch.cat([p.grad_sample.flatten(1) for p in wrapped.parameters()], 1)
+    return (gradients * (bound / gradients.norm(dim=1, keepdim=True)).clamp(max=1)).sum(0)
+
+
+def test_a_layer_for_which_only_opacus_has_a_rule_trains_here_too():
+    """Its sampler is registered with Opacus; here plain autograd gives the same sums, one example at a time."""
+
+    @opacus.grad_sample.register_grad_sampler(OwnScale)
+    def sampler(layer: OwnScale, activations: list[Tensor], backprops: Tensor) -> dict[nn.Parameter, Tensor]:
+        return {layer.weight: backprops * activations[0]}
+
+    torch.manual_seed(0)
+    model = nn.Sequential(OwnScale(), nn.Linear(FEATURES, CLASSES)).double()
+    x, y = torch.randn(EXAMPLES, FEATURES).double(), torch.arange(EXAMPLES) % CLASSES
+    name, sums = summed(model, x, y, 0.3)
+    assert name == "loop"
+    torch.testing.assert_close(sums, summed_by_opacus(copy.deepcopy(model), x, y, 0.3), rtol=1e-6, atol=1e-9)
+
+
+class SpreadsLargeOnes(nn.Module):
+    """Examples mix only where one of them is large, as made-up examples are not."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.abs().max() > 50:
+            return x + x.mean(0, keepdim=True)
+        return x
+
+
+def test_hooks_let_an_example_into_the_gradients_of_others_and_our_backends_do_not():
+    """Why there is no backend by `GradSampleModule`: what an example adds would exceed the clip bound."""
+    bound = 0.3
+    torch.manual_seed(0)
+    model = nn.Sequential(SpreadsLargeOnes(), nn.Linear(FEATURES, CLASSES)).double()
+    x, y = torch.randn(EXAMPLES, FEATURES).double(), torch.arange(EXAMPLES) % CLASSES
+    neighbour = x.clone()
+    neighbour[0] *= 1000
+    moved = [summed_by_opacus(copy.deepcopy(model), rows, y, bound) for rows in (x, neighbour)]
+    assert (moved[1] - moved[0]).norm() > 1.5 * 2 * bound
+    _, first = summed(model, x, y, bound)
+    _, second = summed(model, neighbour, y, bound)
+    assert (second - first).norm() <= 2 * bound

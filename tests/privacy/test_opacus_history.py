@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from commands import DIGITS, SMALL, refused
+from commands import fedpriv as command
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import fedpriv
 from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
@@ -133,3 +139,46 @@ def test_each_client_has_its_own_history():
 def test_a_total_of_costs_alone_needs_a_delta():
     with pytest.raises(ConfigError, match="name a delta"):
         fedpriv.total([fedpriv.from_opacus(HISTORY, "earlier", poisson_sampling=True)])
+
+
+def test_the_command_charges_a_checkpoint_and_the_next_run_gets_what_is_left(tmp_path: Path):
+    """A training with Opacus, its checkpoint, the budget's file, and a run that fits beside it or does not."""
+    opacus = pytest.importorskip("opacus")
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(TensorDataset(torch.randn(100, 4), torch.arange(100) % 2), batch_size=10)
+    engine = opacus.PrivacyEngine()
+    private = engine.make_private(
+        module=model, optimizer=optimizer, data_loader=loader, noise_multiplier=1.0, max_grad_norm=1.0
+    )
+    for x, y in private[2]:
+        private[1].zero_grad()
+        nn.functional.cross_entropy(private[0](x), y).backward()
+        private[1].step()
+    checkpoint, file = tmp_path / "march.pt", tmp_path / "clinic.jsonl"
+    engine.save_checkpoint(path=checkpoint, module=private[0])
+    terms = ("--epsilon", "4", "--relation", "add_remove", "--shared", "sizes public")
+    assert "Poisson draws" in refused("budget", str(file), *terms, "--opacus", str(checkpoint))
+    earlier = ("--opacus", str(checkpoint), "--poisson-sampling")
+    charged = command("budget", str(file), *earlier, "--json")
+    assert charged.exit_code == 0, charged.output
+    balance = fedpriv.Budget(file).balance()
+    assert balance.spent.epsilon == pytest.approx(engine.get_epsilon(DELTA), rel=0.02)
+    assert [(entry.run, entry.state) for entry in balance.entries] == [("march", "rounds")]
+    assert "would draw the noise of" in refused("budget", str(file), *earlier)
+
+    train = ("train", DIGITS, *SMALL, "privacy.relation=add_remove", f"privacy.budget={file}")
+    assert "still fits" in refused(*train, "privacy.epsilon=3.9", "--out", str(tmp_path / "a"))
+    fits = command(*train, f"privacy.epsilon={balance.left * 0.9}", "--out", str(tmp_path / "b"))
+    assert fits.exit_code == 0, fits.output
+    assert fedpriv.Budget(file).balance().spent.epsilon <= 4
+
+
+def test_a_file_that_runs_code_is_not_read_as_a_history(tmp_path: Path):
+    file, evil = tmp_path / "b.jsonl", tmp_path / "evil.pt"
+    fedpriv.Budget.create(file, epsilon=9.0, delta=DELTA, relation="add_remove", shared="sizes public")
+    torch.save({"history": Path}, evil)
+    assert "cannot be read" in refused("budget", str(file), "--opacus", str(evil), "--poisson-sampling")
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps({"history": [[1.0, 0.1, 2]], "mechanism": "prv"}))
+    assert command("budget", str(file), "--opacus", str(state), "--poisson-sampling").exit_code == 0

@@ -1,4 +1,4 @@
-"""The commands about privacy promises: audit, budget, tradeoff, tune, claims."""
+"""The commands about privacy promises: audit, budget, tradeoff, compare, tune, claims."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedpriv.cli import shipped
 from fedpriv.cli.options import AllowPlugins, AsJson, ConfigFile, Overrides
 
 commands = typer.Typer()
@@ -59,6 +60,14 @@ def budget(
         str | None,
         typer.Option("--accountant", help="Price by this bound alone; gaussian and pure also allow adaptive choices."),
     ] = None,
+    opacus: Annotated[
+        Path | None,
+        typer.Option("--opacus", metavar="FILE", help="Charge earlier training: a checkpoint of Opacus, or JSON."),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the training with Opacus.")] = None,
+    poisson_sampling: Annotated[
+        bool, typer.Option("--poisson-sampling", help="Its batches were Poisson draws, as make_private makes them.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make the lifetime budget of a data set, or show what was spent of it by which runs, and what is left.
@@ -70,6 +79,8 @@ def budget(
     if epsilon is not None:
         terms = {"unit": unit, "relation": relation, "shared": shared, "data": data, "accountant": accountant}
         budgeting.create(file, epsilon=epsilon, delta=delta, **terms)
+    if opacus is not None:
+        budgeting.charge_opacus(file, opacus, name, poisson_sampling=poisson_sampling)
     budgeting.print_balance(file, as_json=as_json)
 
 
@@ -95,6 +106,36 @@ def tradeoff(
     from fedpriv.cli import trading
 
     trading.run(config, epsilons, overrides or [], stand_in or [], seeds, picture, as_json=as_json)
+
+
+@commands.command()
+def compare(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CONFIG... [SECTION.FIELD=VALUE]...",
+            help="YAML files or names of shipped ones, and settings to change in all of them.",
+            autocompletion=shipped.names,
+        ),
+    ],
+    variants: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="FIELD=VALUE", help="A line of the table: a setting that is changed in it."),
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", help="Runs of each line.", min=1)] = 3,
+    folder: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="New folder for the runs, comparison.png and .json.")
+    ] = None,
+    plan_only: Annotated[
+        bool, typer.Option("--plan", help="Print the price of all runs together and train none.")
+    ] = False,
+    allow_plugins: AllowPlugins = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train several configurations or settings on one task, in one table, priced together."""
+    from fedpriv.cli import comparing
+
+    comparing.run(words, variants or [], seeds, folder, plan_only=plan_only, as_json=as_json)
 
 
 @commands.command()

@@ -1,4 +1,4 @@
-"""The commands that read the files of runs: show, report, predict, account, statement, track, key, secrets."""
+"""The commands that read the files of runs: show, watch, report, predict, account, statement, track, key, secrets."""
 
 from __future__ import annotations
 
@@ -50,6 +50,17 @@ def show(
         from fedpriv.cli.reporting import write_report
 
         write_report(folders, folders[0] / "report.html", open_it=True, as_json=as_json)
+
+
+@commands.command()
+def watch(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
+    every: Annotated[float, typer.Option("--every", help="Seconds between two looks.", min=0.2)] = 2.0,
+) -> None:
+    """Show runs at work: round, last test, epsilon spent, time left, and whether they still move. Ends with them."""
+    from fedpriv.cli.watching import watch as show_until_finished
+
+    show_until_finished(folders, every)
 
 
 @commands.command()

@@ -1,0 +1,79 @@
+"""Trains several configurations on one task, and prints one table."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+from rich.markup import escape
+
+from fedpriv.cli import shipped
+from fedpriv.cli.printing import busy_with, err, out, print_json
+from fedpriv.errors import ConfigError, PromiseWarning, counted
+from fedpriv.runs.results import RoundReport
+from fedpriv.tuning.comparison import ConfigComparison
+
+
+def run(
+    words: Sequence[str],
+    variants: Sequence[str],
+    seeds: int,
+    folder: Path | None,
+    *,
+    plan_only: bool,
+    as_json: bool,
+) -> None:
+    """Prints the price, trains, and prints and draws the comparison.
+
+    Args:
+        words: Configurations, and settings to change in all of them.
+        variants: Settings that are changed in one line of the table each.
+        seeds: Runs of each.
+        folder: Where the runs go; needed unless `plan_only`.
+        plan_only: Print the price alone.
+        as_json: Print one JSON object.
+
+    Raises:
+        ConfigError: there is nothing to compare, or it cannot be compared.
+        typer.Exit: the user stopped it.
+    """
+    paths = [shipped.resolve(Path(word)) for word in words if "=" not in word]
+    overrides = [word for word in words if "=" in word]
+    if not paths:
+        raise ConfigError("configuration", list(words), "name at least one, e.g. fedpriv compare a.yaml b.yaml")
+    if folder is None and not plan_only:
+        raise ConfigError("--out", None, "name a folder for the runs: their ledgers are the proof of what was spent")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PromiseWarning)  # plan and train print it
+        comparison = ConfigComparison(paths, overrides, variants, seeds)
+        number = sum(len(configs) for configs in comparison.configs.values())
+        with busy_with("planning"):
+            price = comparison.price()
+        together = "have no guarantee in common, and no price together"
+        if price is not None:
+            together = f"cost together: {price}"
+        err.print(f"{counted(number, 'run')} will {escape(together)}")
+        if plan_only or folder is None:
+            return
+        try:
+            with busy_with("training") as status:
+
+                def show(name: str, report: RoundReport) -> None:
+                    status.update(escape(f"{name}: round {report.round} of {report.rounds}"))
+
+                result = comparison.run(folder, show)
+        except KeyboardInterrupt:
+            err.print(f"\nstopped; what was released is in {folder}: fedpriv account {folder}/*")
+            raise typer.Exit(130) from None
+    (folder / "comparison.json").write_text(json.dumps(result.to_json(), indent=2) + "\n", encoding="utf-8")
+    if as_json:
+        print_json(result.to_json())
+    else:
+        for line in str(result).splitlines():
+            out.print(escape(line))
+    if len(result.table()[0]) > 3:  # with a test metric
+        result.plot().savefig(folder / "comparison.png", dpi=150)
+        err.print(f"picture: {escape(str(folder / 'comparison.png'))}")

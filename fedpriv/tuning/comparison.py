@@ -1,0 +1,100 @@
+"""Several configurations on one task: each trained several times, in folders of their own, and priced together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from fedpriv.config import Config, load_config
+from fedpriv.errors import ConfigError, PrivacyError
+from fedpriv.privacy.accounting.spent import PrivacySpent
+from fedpriv.privacy.composition import RunCost, compose
+from fedpriv.runs.compare import Comparison
+from fedpriv.runs.results import Result, RoundReport
+from fedpriv.runs.total import total
+from fedpriv.tuning.price import plan_trial
+from fedpriv.tuning.trials import run_in_folder
+
+Watch = Callable[[str, RoundReport], None]
+
+
+class ConfigComparison:
+    """Settings on one task, as configurations.
+
+    Args:
+        paths: Configurations to compare.
+        overrides: Settings that are changed in all of them.
+        variants: Settings that are changed in one line of the comparison each, e.g. `rounds=40`; every configuration
+            is trained with each of them. Empty to train the configurations as they are.
+        seeds: Runs of each, with public seeds 0, 1, ... and secret noise of their own.
+
+    Raises:
+        ConfigError: there is nothing to compare, the tasks differ, or all runs would share their noise.
+
+    Attributes:
+        configs: By name, the configuration of each seed.
+    """
+
+    def __init__(self, paths: Sequence[Path], overrides: Sequence[str], variants: Sequence[str], seeds: int) -> None:
+        self.configs: dict[str, list[Config]] = {}
+        for path in paths:
+            for variant in variants or [""]:
+                name = " ".join(text for text in (path.stem if len(paths) > 1 else "", variant) if text) or path.stem
+                if name in self.configs:
+                    raise ConfigError("comparison", name, "is named twice: give each file and --with once")
+                changed = [*overrides, *([variant] if variant else [])]
+                self.configs[name] = [load_config(path, [*changed, f"seed={seed}"]) for seed in range(seeds)]
+        first_name = next(iter(self.configs))
+        for name, configs in self.configs.items():
+            if configs[0].secret_seed is not None:
+                fix = "would be that of several runs, which then share their noise: leave it out"
+                raise ConfigError(f"{name}: secret_seed", configs[0].secret_seed, fix)
+            if configs[0].data != self.configs[first_name][0].data:
+                fix = f"differs from that of {first_name}, so that metrics do not compare: use the same section data"
+                raise ConfigError(f"{name}: data", configs[0].data.name, fix)
+
+    def price(self) -> PrivacySpent | None:
+        """Returns what all runs together will cost at most, before any is made; None without a common guarantee."""
+        planned = list[RunCost]()
+        for name, configs in self.configs.items():
+            for seed, config in enumerate(configs):
+                plan = plan_trial(config)
+                planned.append(RunCost(f"{name}, seed {seed}", plan.records, plan.n_clients, "the same in all runs"))
+        try:
+            return compose(planned, min(configs[0].privacy.delta for configs in self.configs.values()))
+        except PrivacyError:
+            return None
+
+    def run(self, folder: Path, watch: Watch) -> Comparison:
+        """Trains all, each in a folder of its own below `folder`, so that their ledgers stay.
+
+        Args:
+            folder: A new or empty folder.
+            watch: Called with a run's name and the report of every round.
+
+        Raises:
+            ConfigError: the folder has something in it.
+        """
+        if folder.exists() and any(folder.iterdir()):
+            raise ConfigError("--out", str(folder), "has files in it: name a new folder")
+        results: dict[str, tuple[Result, ...]] = {}
+        for number, (name, configs) in enumerate(self.configs.items(), start=1):
+            trained = list[Result]()
+            for seed, config in enumerate(configs):
+                trained.append(
+                    run_in_folder(
+                        config,
+                        folder / f"{number}-{seed}",
+                        lambda report, name=f"{name}, seed {seed}": watch(name, report),
+                    )
+                )
+            results[name] = tuple(trained)
+        return Comparison(results, _price_of(results))
+
+
+def _price_of(results: Mapping[str, Sequence[Result]]) -> PrivacySpent | None:
+    """Returns what all runs cost together; None if they have no guarantee in common."""
+    try:
+        return total([result for of_setting in results.values() for result in of_setting])
+    except PrivacyError:
+        return None

@@ -1,0 +1,55 @@
+"""`fedpriv watch`: a folder that grows is read as it grows."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from commands import DIGITS, SMALL, fedpriv, refused
+from rich.console import Console
+
+from fedpriv.cli import watching
+from fedpriv.cli.watching import WatchedRun
+
+
+def trained(folder: Path) -> Path:
+    assert fedpriv("train", DIGITS, *SMALL, "--out", str(folder)).exit_code == 0
+    return folder
+
+
+def test_a_finished_run_is_shown_once(tmp_path: Path):
+    folder = trained(tmp_path / "a")
+    done = fedpriv("watch", str(folder))
+    assert done.exit_code == 0
+    text = " ".join(done.output.split())
+    target = json.loads((folder / "result.json").read_text())["epsilon"]
+    assert "6 of 6" in text and "finished" in text and re.search(r"test accuracy [\d.]+% in round 6", text)
+    assert f"of {target:.0f}" in text
+
+
+def test_a_run_at_work_has_a_time_left_and_a_silent_one_is_called_so(tmp_path: Path):
+    """The run's own files, taken back to where they were after some rounds."""
+    folder = trained(tmp_path / "a")
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "result.json").unlink()
+    run = WatchedRun(folder)
+    (folder / "metrics.jsonl").write_text("".join(lines[:2]))
+    assert run.look(100.0)["state"] == "not finished"
+    (folder / "metrics.jsonl").write_text("".join(lines[:4]))
+    looked = run.look(120.0)
+    assert looked["round"] == "4 of 6" and looked["state"] == "at work, about 20 s left"
+    assert float(looked["epsilon spent, at most"].split()[0]) >= json.loads(lines[3])["epsilon"]
+    assert run.look(300.0)["state"] == "no round for 3 min: slow, stopped or hung"
+
+
+def test_on_a_terminal_it_ends_with_the_runs(tmp_path: Path, monkeypatch):
+    folder = trained(tmp_path / "a")
+    shown = Console(force_terminal=True, width=200, record=True)
+    monkeypatch.setattr(watching, "out", shown)
+    watching.watch([folder], 0.2)
+    assert "finished" in shown.export_text()
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path):
+    assert "holds no run" in refused("watch", str(tmp_path))
