@@ -16,8 +16,8 @@ from fedpriv.errors import ConfigError
 from fedpriv.privacy.settings import Privacy
 
 SERVING: tuple[Literal["ghost"], Literal["vmap"], Literal["loop"]] = ("ghost", "vmap", "loop")
-"""Backends that take norms of, and sum, the same numbers in the parameters' type: `ghost` converts its factors first,
-exactly. `linear` would take norms of factors in bfloat16."""
+"""Backends that take norms of, and sum, the same numbers: `ghost` converts factors exactly, or multiplies them to one
+gradient in bfloat16 from which it computes both. `linear` would take norms of factors in bfloat16."""
 
 
 class Bfloat16(nn.Module):
