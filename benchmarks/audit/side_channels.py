@@ -163,7 +163,7 @@ def run_site(folder: Path, rounds: int, pace: float | None) -> Trace:
         state = ledger.with_name("state.pt").stat().st_size
         trace.see(time=elapsed, cpu=busy, reply=len(reply), ledger=size - before, state=state, memory=resident())
         before = size
-        member = site._member(plan.hash)  # noqa: SLF001 - what an observer does not have
+        member = site._plans.session(plan.hash)  # noqa: SLF001 - what an observer does not have
         words = member._randomness.stream("batch", index, 0, member.number)  # noqa: SLF001
         trace.secret.append(int(words.below(0.1, 1437).sum()))
     site.close()

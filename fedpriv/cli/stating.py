@@ -15,7 +15,8 @@ from fedpriv.reports.pages import WRITERS, markdown
 from fedpriv.reports.report import Run
 from fedpriv.reports.spendings import spending_of
 from fedpriv.reports.statement import Statement, statement_of
-from fedpriv.sites.statement import draw_site, is_site, site_statement
+from fedpriv.sites.budget_picture import draw_site
+from fedpriv.sites.statement import is_site, site_statement
 from fedpriv.storage.files import write_whole
 from fedpriv.tuning.statement import is_search, search_statement
 

@@ -12,6 +12,7 @@ from fedpriv.privacy.accounting.plan_filter import UnplannedRelease
 from fedpriv.privacy.record import Record
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_accountant import SiteAccountant
+from fedpriv.sites.site_folder import SiteFolder
 
 
 def single_site_record(record: Record, client: int, n_clients: int) -> Record:
@@ -106,3 +107,18 @@ def planned_records(terms: ResolvedPlan, number: int) -> list[Record]:
     n_sites = len(terms.cards)
     shared = [record for record in terms.plan.records if record.clients is None or number in record.clients]
     return sorted((single_site_record(record, number, n_sites) for record in shared), key=lambda record: record.round)
+
+
+def make_accountant(folder: SiteFolder) -> SiteAccountant:
+    """Returns the accountant of a site, with all that its ledgers have on record in all plans that it has accepted.
+
+    Raises:
+        LedgerError: a plan is missing, or its ledger is, or is damaged or altered.
+    """
+    on_record: dict[str, Sequence[Record]] = {}
+    for proposal in folder.accepted:
+        number = folder.number_in(proposal)
+        n_sites = len(proposal.cards)
+        on_record[proposal.hash] = [single_site_record(record, number, n_sites) for record in folder.released(proposal)]
+    budget = folder.settings.budget
+    return SiteAccountant(budget.epsilon, budget.delta, on_record)

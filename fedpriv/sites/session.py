@@ -7,31 +7,17 @@ import logging
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
-from fedpriv import models
-from fedpriv.clients import ownership
-from fedpriv.clients.client import Client
-from fedpriv.clients.client_set import public_sizes
 from fedpriv.clients.data_fingerprints import digest_of, examples_of
 from fedpriv.clients.layout import changed_constants, constant_totals
-from fedpriv.clients.population import Population
-from fedpriv.clients.public_info import PublicDataInfo
-from fedpriv.clients.shard import ClientShard
-from fedpriv.config.building import divided, load_section
-from fedpriv.config.schema import DataSection
-from fedpriv.data import Split
-from fedpriv.errors import BudgetExhausted, ConfigError, DataError, PrivacyError
+from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
 from fedpriv.network.rounds import ClientInput, client_update, seeded_torch_draws
 from fedpriv.oracle.backend_selection import select_backend
 from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import data_oracle
-from fedpriv.oracle.validation import validate_per_example
-from fedpriv.planning import compatibility
 from fedpriv.privacy.ledger import Ledger, PrivacyFilter
 from fedpriv.privacy.ledger_file import facts_of_pairs
 from fedpriv.privacy.pairwise import KeyAgreedPairwise
@@ -43,28 +29,15 @@ from fedpriv.sites.absence_notice import MAX_OPEN_NOTICES, AbsenceNotice, Invali
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.messages import Code, TrainRequest, TrainResponse, pack
 from fedpriv.sites.on_record import RolledBack, SessionState, check_rollback
-from fedpriv.sites.plan_filter import SitePlanFilter, single_site_record
+from fedpriv.sites.plan_filter import SitePlanFilter
 from fedpriv.sites.reply_counter import ReplyCounter
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_accountant import SiteAccountant
+from fedpriv.sites.site_data import make_population
 from fedpriv.sites.site_folder import SiteFolder
 from fedpriv.strategies.state import flatten_with_names, unflatten_like
 
 _LOG = logging.getLogger(__name__)
-
-
-def load_site_data(section: DataSection, client: int) -> tuple[Dataset[Any], Split]:
-    """Loads a site's examples; returns them, and the data set that they are part of.
-
-    Raises:
-        ConfigError: the partition has no such client.
-        DataError: the data are missing or broken.
-    """
-    split = load_section(section)
-    partition = divided(section, split)
-    if client >= len(partition):
-        raise ConfigError("site.client", client, f"the partition has clients 0 to {len(partition) - 1}")
-    return partition[client], split
 
 
 class SiteSession:
@@ -97,8 +70,8 @@ class SiteSession:
                 f"plan {proposal.fingerprint} is closed: the secret seed with which this site answered is gone "
                 "(fedpriv seal, or secrets --rotate). Take part in another plan"
             )
-        self.number = site_number(folder, proposal)
-        self._population = self._make_population(terms)
+        self.number = folder.number_in(proposal)
+        self._population = make_population(folder.settings, terms, self.number, proposal.outline)
         backend = select_backend("auto", self._population).backend
         self._constants = constant_totals(self._population.model)
         self._randomness = Randomness(terms.seed, folder.secret_seed, secrets.randbits(62), terms.hash)
@@ -303,40 +276,6 @@ class SiteSession:
         """Returns the site's notices that cover rounds after this one."""
         return tuple(notice for notice in self._notices if notice.last > round_index)[-MAX_OPEN_NOTICES:]
 
-    def _make_population(self, terms: ResolvedPlan) -> Population:
-        """Returns the site's examples with the model, checked as in a run of one process."""
-        settings = self._folder.settings
-        privacy = terms.plan.privacy
-        card = terms.cards[self.number]
-
-        # the examples must look as the plan says
-        dataset, split = load_site_data(settings.data, settings.client)
-        actual = PublicDataInfo.of([dataset], split.n_classes)
-        planned = self._proposal.outline
-        if replace(actual, sizes=()) != replace(planned, sizes=()):
-            value = f"{actual.input_shape}, {actual.n_classes} classes"
-            fix = f"examples of the plan are {planned.input_shape}, {planned.n_classes} classes"
-            raise ConfigError("site.data", value, fix)
-
-        # one client, which holds them
-        models.validate_model(terms.model)
-        (problem,) = terms.config.problem.everyones()
-        if card.size_declared:
-            declared_size = card.size
-        else:
-            declared_size = None
-        views = settings.data.augmentation
-        client = Client(terms.model, terms.loss, DataLoader(dataset), declared_size, problem, views)
-        if card.size != client.public_size:
-            raise DataError("the site has not as many examples as its card says; make a new one: fedpriv site card")
-        public_sizes([client], privacy)
-        ownership.check_clients([client], None, privacy)
-        shard = ClientShard([self.number], terms.sizes, len(terms.cards))
-        population = Population([client], shard=shard)
-        compatibility.check_problem(terms.strategy, [problem], privacy, terms.plan.queries, compare=False)
-        validate_per_example(population)
-        return population
-
     def _secrets(self) -> AgreedSecrets | None:
         """Returns the secrets that the site shares with the others; None where the plan has no pairwise noise."""
         if not isinstance(self.terms.plan.privacy.trust, KeyAgreedPairwise):
@@ -364,30 +303,6 @@ class SiteSession:
             ledger = Ledger(guard, path, header, **keys)
         ledger.may_write = folder.check
         return ledger
-
-
-def site_number(folder: SiteFolder, proposal: FederationPlan) -> int:
-    """Returns the number of the site in a plan, which lists it by its key.
-
-    Raises:
-        ConfigError: the key is not there, or is under another name.
-    """
-    return proposal.number_of(folder.settings.name, folder.public_key)
-
-
-def make_accountant(folder: SiteFolder) -> SiteAccountant:
-    """Returns the accountant of a site, with all that its ledgers have on record in all plans that it has accepted.
-
-    Raises:
-        LedgerError: a plan is missing, or its ledger is, or is damaged or altered.
-    """
-    on_record: dict[str, Sequence[Record]] = {}
-    for proposal in folder.accepted:
-        number = site_number(folder, proposal)
-        n_sites = len(proposal.cards)
-        on_record[proposal.hash] = [single_site_record(record, number, n_sites) for record in folder.released(proposal)]
-    budget = folder.settings.budget
-    return SiteAccountant(budget.epsilon, budget.delta, on_record)
 
 
 def _fill_with_own(rows: Tensor) -> Tensor:

@@ -6,43 +6,32 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from torch.utils.data import Dataset
 
 from fedpriv.data.base import size
-from fedpriv.errors import BudgetExhausted, ConfigError, FedprivError
-from fedpriv.privacy.accounting.plan_filter import UnplannedRelease
+from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.settings.checks import checked
 from fedpriv.settings.pace import wait_for_pace
-from fedpriv.sites import absence_notice
-from fedpriv.sites.absence_notice import AbsenceNotice, InvalidNotice
+from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.activity import Activity
 from fedpriv.sites.descriptor import CertificatePin, SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.messages import (
-    Code,
-    MalformedMessage,
-    TrainRequest,
-    TrainResponse,
     pack,
-    question_limit,
-    unpack_request,
 )
 from fedpriv.sites.node_session import NodeSession
-from fedpriv.sites.on_record import RolledBack, check_rollback
-from fedpriv.sites.plan_filter import planned_records
 from fedpriv.sites.plan_review import review, review_within
 from fedpriv.sites.prometheus import PlanProgress
 from fedpriv.sites.proposals import ProposalBox, Word, is_proposal, proposed_hash
-from fedpriv.sites.reply_counter import InvalidCounter
-from fedpriv.sites.reserving import Reservation
 from fedpriv.sites.resolved_plan import ResolvedPlan
-from fedpriv.sites.session import SiteSession, load_site_data, make_accountant, site_number
+from fedpriv.sites.responder import Responder, refusal
+from fedpriv.sites.site_data import load_site_data
 from fedpriv.sites.site_folder import SiteFolder
+from fedpriv.sites.site_plans import SitePlans
 from fedpriv.sites.site_settings import SiteBudget, SiteSettings
 from fedpriv.storage.secret_store import FOLDER
 
@@ -71,15 +60,13 @@ class Site:
 
     def __init__(self, folder: str | Path) -> None:
         self._lock = _shared_lock(Path(folder))
-        self._members: dict[str, SiteSession] = {}
         self.activity = Activity()
         self._proposals = ProposalBox(Path(folder))
-        self._longest: dict[str, int] = {}  # bytes of the longest question of each plan
         with self._lock:
             self._folder = SiteFolder(Path(folder))
             try:
-                self._accountant = make_accountant(self._folder)
-                self._folder.remember_plans()
+                self._plans = SitePlans(self._folder)
+                self._responder = Responder(self._folder, self._plans, self.activity, self._accept_approved)
             except BaseException:
                 self._folder.close()
                 raise
@@ -150,8 +137,8 @@ class Site:
     def progress(self) -> list[PlanProgress]:
         """Returns how far each plan is whose questions this object has answered or prepared to answer."""
         with self._lock:
-            members = dict(self._members)
-        return [PlanProgress(plan, member.last_round + 1, member.terms.rounds) for plan, member in members.items()]
+            sessions = self._plans.sessions
+        return [PlanProgress(plan, session.last_round + 1, session.terms.rounds) for plan, session in sessions.items()]
 
     @property
     def test_data(self) -> Dataset[Any]:
@@ -164,7 +151,7 @@ class Site:
         with self._lock:
             self._accept_approved()
             for plan in self.open_plans:
-                self._member(plan)
+                self._plans.session(plan)
 
     def consider(self, text: str) -> tuple[FederationPlan, ResolvedPlan]:
         """Reads and resolves a plan for its owner to look at; accepts nothing.
@@ -193,25 +180,8 @@ class Site:
             fix = "is not the fingerprint of this plan: compare it with the other owners, not with the server"
             raise ConfigError("accept", accept, fix)
         with self._lock:
-            reservation = Reservation(self._folder, terms, site_number(self._folder, proposal))
-            reservation.check()
-            self._announce_accepted()
-            member = self._members.get(proposal.hash)
-            if member is None:
-                member = SiteSession(self._folder, proposal, terms, self._accountant)
-            self._accountant.check_plan(proposal.hash, member.planned)
-            reservation.make()
-            self._folder.accept(proposal)
-            self._accountant.add_plan(proposal.hash, member.planned)
-            self._members[proposal.hash] = member
+            self._plans.accept(proposal, terms)
         return proposal
-
-    def _announce_accepted(self) -> None:
-        """Announces all accepted plans to the accountant, also those without a question since the site started."""
-        for plan, proposal in self.plans.items():
-            if plan not in self._members:
-                planned = planned_records(ResolvedPlan.of(proposal), site_number(self._folder, proposal))
-                self._accountant.add_plan(plan, planned)
 
     def answer(self, question: bytes, party: str = "") -> bytes:
         """Returns the reply to a question; a refusal if this site does not answer it. It raises nothing.
@@ -235,10 +205,10 @@ class Site:
             if is_proposal(question):
                 return self._receive_proposal(question, party).encode()
             with self._lock:
-                return self._answer(question, party, from_node=False)
+                return self._responder.respond(question, party, from_node=False)
         except Exception:  # whatever it is: its text may hold data, so it stays here
             _LOG.exception("a question was not answered")
-            return pack(_refusal("", 0, "failed"))
+            return pack(refusal("", 0, "failed"))
 
     def _receive_proposal(self, data: bytes, party: str) -> Word:
         """Stores a proposed plan for the owner; returns what the sender is told."""
@@ -269,10 +239,10 @@ class Site:
         """Returns the reply to a question of this site's own node, under a plan on a graph; see `answer`."""
         try:
             with self._lock:
-                return self._answer(question, "its own node", from_node=True)
+                return self._responder.respond(question, "its own node", from_node=True)
         except Exception:  # whatever it is: its text may hold data, so it stays here
             _LOG.exception("the site's own node was not answered")
-            return pack(_refusal("", 0, "failed"))
+            return pack(refusal("", 0, "failed"))
 
     def node_session(self, plan: str) -> NodeSession:
         """Returns what the node of this site needs to take part in a plan on a graph.
@@ -284,97 +254,20 @@ class Site:
         if plan not in self.plans:
             raise ConfigError("plan", plan, "the site has accepted no plan of this hash")
         with self._lock:
-            member = self._member(plan)
-            if not member.terms.is_graph:
+            session = self._plans.session(plan)
+            if not session.terms.is_graph:
                 raise ConfigError("plan.network.topology", "star", "has a server: the site answers it, and is no node")
             return NodeSession(
-                terms=member.terms,
-                number=member.number,
+                terms=session.terms,
+                number=session.number,
                 folder=self._folder.run(self.plans[plan]),
                 signing_key=self._folder.signing_key,
-                secrets=member.agreed_secrets(),
+                secrets=session.agreed_secrets(),
                 last_answered=self._folder.session_state(self.plans[plan]).round,
                 check=self._folder.check,
-                sign_counter=member.sign_counter,
-                check_counter=member.check_counter,
+                sign_counter=session.sign_counter,
+                check_counter=session.check_counter,
             )
-
-    def _answer(self, question: bytes, party: str, *, from_node: bool) -> bytes:
-        try:
-            if len(question) > self._longest_question():
-                raise MalformedMessage("longer than any question of the site's plans")
-            request = unpack_request(question)
-        except MalformedMessage:
-            self.activity.count_refusal(party, "", 0, "malformed")
-            return pack(_refusal("", 0, "malformed"))
-        except RolledBack as error:
-            _LOG.error("%s", error)
-            return pack(_refusal("", 0, "rolled_back"))
-        reply = self._reply_to(request, from_node=from_node)
-        if isinstance(reply, bytes):
-            self.activity.count_answer(party, request.plan, request.round)
-            return reply
-        assert reply.code is not None
-        self.activity.count_refusal(party, request.plan, request.round, reply.code)
-        return pack(reply)
-
-    def _reply_to(self, request: TrainRequest, *, from_node: bool) -> TrainResponse | bytes:
-        """Returns the reply to a question, as bytes if it is an answer; a refusal otherwise."""
-        plan = request.plan
-        round_index = request.round
-        try:
-            if plan not in self.plans:
-                self._accept_approved()
-            if plan not in self.plans:
-                self._check_unknown_plan(request)
-                return _refusal("", round_index, "other_plan")
-            if not self.settings.policy.is_open():
-                return _refusal(plan, round_index, "closed")
-            member = self._member(plan)
-            if member.terms.is_graph is not from_node:
-                return _refusal("", round_index, "other_plan")
-            return member.answer(request)
-        except BudgetExhausted:
-            return _refusal(plan, round_index, "over_budget")
-        except UnplannedRelease:
-            return _refusal(plan, round_index, "not_as_planned")
-        except InvalidNotice:
-            return _refusal(plan, round_index, "bad_notice")
-        except InvalidCounter:
-            return _refusal(plan, round_index, "bad_counter")
-        except RolledBack as error:
-            _LOG.error("%s", error)
-            return _refusal("", round_index, "rolled_back")
-        except MalformedMessage:
-            return _refusal(plan, round_index, "malformed")
-        except Exception:  # whatever it is: its text may hold data, so it stays here
-            _LOG.exception("a question was not answered")
-            return _refusal(plan, round_index, "failed")
-
-    def _longest_question(self) -> int:
-        """Returns the length of the longest question of any accepted plan, in bytes; longer ones are not read."""
-        for plan, proposal in self.plans.items():
-            if plan not in self._longest:
-                if plan in self._members:
-                    terms = self._members[plan].terms
-                else:
-                    terms = ResolvedPlan.of(proposal)
-                self._longest[plan] = question_limit(terms.widths[0], len(terms.cards))
-        return max(self._longest.values(), default=question_limit(0, 0))
-
-    def _check_unknown_plan(self, request: TrainRequest) -> None:
-        """Checks that this site has signed nothing under a plan that its folder does not have.
-
-        Raises:
-            RolledBack: it has, so that the folder is older than the plan.
-        """
-        counter = request.counter
-        if counter is None:
-            return
-        with suppress(InvalidCounter):  # of another key than this site's: no proof of anything
-            counter.check(request.plan, counter.site, absence_notice.public_key(self._folder.signing_key))
-            self._folder.remember_rollback(counter)
-            check_rollback(self._folder.path)
 
     def say_absent(self, plan: str, first: int, last: int) -> AbsenceNotice:
         """Signs that this site answers nothing from round `first` to `last` (from 0) of the plan with this hash.
@@ -388,7 +281,7 @@ class Site:
         if plan not in self.plans:
             raise ConfigError("plan", plan, "the site has accepted no plan of this hash")
         with self._lock:
-            return self._member(plan).say_absent(first, last, "away")
+            return self._plans.session(plan).say_absent(first, last, "away")
 
     def spent(self) -> PrivacySpent:
         """Returns what this site has spent so far, in all its federations together.
@@ -398,7 +291,7 @@ class Site:
         """
         with self._lock:
             self._folder.check()
-            return self._accountant.spent()
+            return self._plans.spent()
 
     def notices(self, plan: str) -> Sequence[AbsenceNotice]:
         """Returns the absence notices of this site in the federation with this hash."""
@@ -407,32 +300,17 @@ class Site:
     @property
     def plans(self) -> Mapping[str, FederationPlan]:
         """The plans that this site has accepted, by their hash."""
-        return {proposal.hash: proposal for proposal in self._folder.accepted}
+        return self._plans.accepted
 
     @property
     def open_plans(self) -> Mapping[str, FederationPlan]:
         """The accepted plans that are not closed (`fedpriv secrets --rotate`), by their hash."""
-        return {plan: proposal for plan, proposal in self.plans.items() if not self._folder.is_closed(proposal)}
+        return self._plans.open
 
     def terms(self, plan: str) -> ResolvedPlan:
         """Returns the resolved plan with this hash, which the site has accepted."""
         with self._lock:
-            return self._member(plan).terms
-
-    def _member(self, plan: str) -> SiteSession:
-        """Returns the session of an accepted plan, which the first call starts.
-
-        Raises:
-            LedgerError: the site's budget file has no reservation of the plan.
-        """
-        if plan not in self._members:
-            proposal = self.plans[plan]
-            terms = ResolvedPlan.of(proposal)
-            Reservation(self._folder, terms, site_number(self._folder, proposal)).check_made()
-            member = SiteSession(self._folder, proposal, terms, self._accountant)
-            self._accountant.add_plan(plan, member.planned)
-            self._members[plan] = member
-        return self._members[plan]
+            return self._plans.session(plan).terms
 
     def close(self) -> None:
         """Lets another process run the site."""
@@ -448,7 +326,3 @@ def _shared_lock(folder: Path) -> threading.RLock:
     """
     with _registry_lock:
         return _locks.setdefault(folder.resolve(), threading.RLock())
-
-
-def _refusal(plan: str, round_index: int, code: Code) -> TrainResponse:
-    return TrainResponse(plan, round_index, None, code)

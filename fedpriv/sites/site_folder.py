@@ -141,6 +141,14 @@ class SiteFolder:
             plans.append(plan)
         return plans
 
+    def number_in(self, proposal: FederationPlan) -> int:
+        """Returns the number of the site in a plan.
+
+        Raises:
+            ConfigError: its key is not there, or is under another name.
+        """
+        return proposal.number_of(self.settings.name, self.public_key)
+
     def accept(self, proposal: FederationPlan) -> None:
         """Stores a plan, whose questions are answered from now on."""
         self.run(proposal)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from fedpriv.errors import FedprivError
 from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
 from fedpriv.privacy.adversaries import COLLUDERS, MESSAGES, MODEL, SERVER
-from fedpriv.privacy.composition import RunCost, compose
-from fedpriv.privacy.ledger_file import LedgerFile
+from fedpriv.privacy.composition import compose
 from fedpriv.privacy.matrix import Cell, matrix
-from fedpriv.privacy.record import Record
 from fedpriv.reports import wording
-from fedpriv.reports.picture import draw_budget
 from fedpriv.reports.statement import (
     Statement,
     StatementSection,
@@ -25,12 +22,9 @@ from fedpriv.reports.statement import (
     purpose_of,
     unbounded,
 )
-from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.descriptor import SiteDescriptor
-from fedpriv.sites.federation_plan import FederationPlan
-from fedpriv.sites.on_record import NOTICES, ledger_beside, plan_files, read_notices
-from fedpriv.sites.plan_filter import single_site_record
-from fedpriv.sites.resolved_plan import ResolvedPlan
+from fedpriv.sites.on_record import plan_files
+from fedpriv.sites.site_federations import SiteFederation, read_federation
 from fedpriv.sites.site_folder import CARD, SECRETS, SETTINGS
 from fedpriv.sites.site_settings import SiteSettings
 from fedpriv.storage import files
@@ -49,29 +43,6 @@ _SEALED = (
     "The site's secrets were destroyed: nobody can compute its noise from its folder. Copies of the folder from before "
     "may still hold them."
 )
-
-
-@dataclass(frozen=True)
-class _Federation:
-    """One federation that the site has joined.
-
-    Attributes:
-        proposal: The plan.
-        ledger: The site's ledger.
-        plan: Path of the plan's file.
-        done: The cost of the site's releases so far.
-        whole: The cost of all its releases in the plan.
-        colluders: The number of colluders that the plan's pair noise allows for; None without pair noise.
-        notices: The site's absence notices.
-    """
-
-    proposal: FederationPlan
-    ledger: LedgerFile
-    plan: Path
-    done: RunCost
-    whole: RunCost
-    colluders: int | None
-    notices: Sequence[AbsenceNotice]
 
 
 _ROLLBACK = (
@@ -101,7 +72,7 @@ def site_statement(folder: Path, *, colluders: int = 1, group: int = 10) -> Stat
     """
     settings = SiteSettings.read(folder / SETTINGS)
     card = SiteDescriptor.model_validate_json(files.read(folder / CARD))
-    federations = [_read(path, card) for path in plan_files(folder)]
+    federations = [read_federation(path, card) for path in plan_files(folder)]
     if not federations:
         raise FedprivError(f"{folder} has joined no federation: there is nothing to state yet")
     delta = settings.budget.delta
@@ -134,60 +105,7 @@ def _secrets(folder: Path) -> str:
     return _KEEP_FOLDER
 
 
-def draw_site(folder: Path, path: Path) -> None:
-    """Draws what a site has spent after each of its answered rounds, and its budget, to a PNG file.
-
-    Plans are drawn one after another, in the order in which they were accepted; ledgers have no times, so that rounds
-    of plans that overlapped are not interleaved. The last value is what all plans have spent together.
-
-    Args:
-        folder: The site's folder.
-        path: The PNG file to write.
-
-    Raises:
-        FedprivError: a file of the site is missing, damaged or altered.
-    """
-    settings = SiteSettings.read(folder / SETTINGS)
-    card = SiteDescriptor.model_validate_json(files.read(folder / CARD))
-    delta = settings.budget.delta
-    earlier: list[RunCost] = []  # federations that are drawn already
-    spent = {0: 0.0}  # epsilon, by number of answered rounds
-    begins: dict[int, str] = {}  # labels, by the number of rounds before a federation
-    plans = sorted(plan_files(folder), key=lambda file: file.stat().st_mtime)
-    for federation in (_read(file, card) for file in plans):
-        begins[max(spent)] = f"plan {federation.proposal.fingerprint[:9]}"
-        rounds = sorted({record.round for record in federation.done.records})
-        for last_round in rounds:
-            released = [record for record in federation.done.records if record.round <= last_round]
-            spent[max(spent) + 1] = compose([*earlier, replace(federation.done, records=released)], delta).epsilon
-        earlier.append(federation.done)
-    draw_budget(spent, settings.budget.epsilon, begins, f"Site {card.name}: epsilon at delta={delta:g}", path)
-
-
-def _read(path: Path, card: SiteDescriptor) -> _Federation:
-    """Reads a federation of the site with this card, from the plan's file and the files beside it."""
-    proposal = FederationPlan.read(files.read(path).decode())
-    number = list(proposal.cards).index(card)
-    n_sites = len(proposal.cards)
-
-    def cost(records: Sequence[Record]) -> RunCost:
-        return RunCost(proposal.document.run, [single_site_record(record, number, n_sites) for record in records], 1)
-
-    ledger = ledger_beside(path)
-    all_planned = ResolvedPlan.of(proposal).plan.records
-    planned = [record for record in all_planned if record.clients is None or number in record.clients]
-    return _Federation(
-        proposal=proposal,
-        ledger=ledger,
-        plan=path,
-        done=cost(ledger.records),
-        whole=cost(planned),
-        colluders=min((record.pairs.colluders for record in planned if record.pairs is not None), default=None),
-        notices=read_notices(path.with_name(NOTICES)),
-    )
-
-
-def _min_colluders(federations: Sequence[_Federation]) -> int | None:
+def _min_colluders(federations: Sequence[SiteFederation]) -> int | None:
     """Returns the number of colluding sites that every federation allows for; None for any number."""
     return min((federation.colluders for federation in federations if federation.colluders is not None), default=None)
 
@@ -199,7 +117,7 @@ def _at_most(number: int) -> str:
 
 
 def _cells(
-    federations: Sequence[_Federation], card: SiteDescriptor, delta: float, colluders: int, group: int
+    federations: Sequence[SiteFederation], card: SiteDescriptor, delta: float, colluders: int, group: int
 ) -> list[Cell]:
     """Returns the guarantees for this site's own records, whatever the others do: one cell for each adversary."""
     if card.size_declared:
@@ -229,7 +147,7 @@ def _cells(
 
 
 def _protected(
-    settings: SiteSettings, card: SiteDescriptor, federations: Sequence[_Federation], spent: PrivacySpent
+    settings: SiteSettings, card: SiteDescriptor, federations: Sequence[SiteFederation], spent: PrivacySpent
 ) -> StatementSection:
     # a relation may name public facts that neighbouring data sets share, in parentheses
     shared = spent.relation.partition("(")[2].removesuffix(")")
@@ -252,14 +170,14 @@ def _protected(
     return StatementSection("Whose data, and what of them is protected?", text, tuple(rows))
 
 
-def _used_for(federation: _Federation) -> str:
+def _used_for(federation: SiteFederation) -> str:
     settings = federation.proposal.document.settings
     if federation.proposal.is_graph:
         return f"{purpose_of(settings)}, {settings['rounds']} rounds, with neighbours on a graph, without a server"
     return f"{purpose_of(settings)}, {settings['rounds']} rounds, with other sites"
 
 
-def _released(federations: Sequence[_Federation]) -> StatementSection:
+def _released(federations: Sequence[SiteFederation]) -> StatementSection:
     heading = ("federation", "with", "when (UTC, by its files)", "answers to questions about the data, and their noise")
     rows = tuple(
         (
@@ -280,7 +198,9 @@ def _released(federations: Sequence[_Federation]) -> StatementSection:
     return StatementSection("What was released, and when?", (text, *signed), (), (heading, *rows))
 
 
-def _cost(federations: Sequence[_Federation], spent: PrivacySpent, whole: PrivacySpent, limit: str) -> StatementSection:
+def _cost(
+    federations: Sequence[SiteFederation], spent: PrivacySpent, whole: PrivacySpent, limit: str
+) -> StatementSection:
     delta = spent.delta
     rows = [(federation.done.name, str(compose([federation.done], delta))) for federation in federations]
     rows += [("together so far", str(spent))]
@@ -308,7 +228,7 @@ def _assumptions(colluders: int | None, spent: PrivacySpent) -> StatementSection
     return StatementSection("What does this rest on, and what was simulated?", sentences)
 
 
-def _verification(folder: Path, federations: Sequence[_Federation]) -> StatementSection:
+def _verification(folder: Path, federations: Sequence[SiteFederation]) -> StatementSection:
     rows = [
         (f"{federation.proposal.document.run}: plan", federation.proposal.fingerprint) for federation in federations
     ]

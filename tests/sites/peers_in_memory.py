@@ -118,7 +118,7 @@ class Peers:
             reply = answer(question)
             content = unpack_response(reply, self.terms.widths[1])
             if content.message is not None:
-                self.streams.setdefault((number, content.round), site._member(self.proposal.hash)._randomness)
+                self.streams.setdefault((number, content.round), site._plans.session(self.proposal.hash)._randomness)
             return reply
 
         site.answer_node = noted
@@ -236,7 +236,7 @@ def noise_of_each(rows, scales, pairs, record, randomness, clients, own, secrets
 def in_one_process(found: Peers) -> tuple[torch.Tensor, list[Record]]:
     """The run that one process makes of the same plan, with the seeds of all and the links that were up."""
     terms = found.terms
-    members = [found.sites[number]._member(terms.hash) for number in range(len(NAMES))]
+    members = [found.sites[number]._plans.session(terms.hash) for number in range(len(NAMES))]
     randomness = RecordedStreams(terms.seed, 0, 0, terms.hash, streams=found.streams)
     config = found.config.model_copy(update={"seed": terms.seed})
     clients = make_population(config, load_data(config))

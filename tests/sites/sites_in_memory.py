@@ -126,7 +126,7 @@ class Everyones(Randomness):
 def in_one_process(found: Party) -> tuple[torch.Tensor, list[Record], list[torch.Tensor]]:
     """The run that one process makes of the same plan, with the seeds of all: model, records, what clients heard."""
     terms = ResolvedPlan.of(found.proposal)
-    members = [site._member(terms.hash) for site in found.sites.values()]
+    members = [site._plans.session(terms.hash) for site in found.sites.values()]
     streams = tuple(member._randomness for member in members)
     secrets = tuple(member.agreed_secrets() for member in members)
     randomness = Everyones(terms.seed, 0, 0, terms.hash, sites=streams, secrets=secrets)

@@ -85,7 +85,7 @@ def test_at_every_operation_on_its_disk(found: Party, tmp_path: Path, monkeypatc
     disk = Recorder(run)
     with monkeypatch.context() as patched:
         patched.setattr(files, "disk", disk)
-        ledger = site._member(found.proposal.hash)._ledger._file
+        ledger = site._plans.session(found.proposal.hash)._ledger._file
         assert ledger is not None  # it was opened before there was a disk that remembers
         disk._of_fd[ledger._fd] = "ledger.jsonl", disk._nodes[os.fstat(ledger._fd).st_ino]
         said = site.answer(question(found, 1))

@@ -124,7 +124,7 @@ def test_secrets_stay_in_the_folder_of_their_site(tmp_path: Path) -> None:
     found.run()
     sent = b"\n".join(data for _, _, data in found.wire.sent)
     for number, site in found.sites.items():
-        folder, member = site._folder, site._member(found.proposal.hash)
+        folder, member = site._folder, site._plans.session(found.proposal.hash)
         secrets = [folder.private_key, folder.signing_key, f"{folder.secret_seed:x}".encode()]
         secrets += [member._randomness.digest_key(), member._randomness.seal_key()]
         files = [path for path in tmp_path.rglob("*") if path.is_file() and NAMES[number] not in path.parts]
@@ -139,7 +139,7 @@ def test_secrets_stay_in_the_folder_of_their_site(tmp_path: Path) -> None:
 def ask(found: Peers, receiver: int, message: PeerMessage, signer: int) -> bytes:
     """What a node replies to a message that some site has signed; the row is sealed as for the receiver."""
     codec = found.nodes[signer]._codec
-    site = found.sites[signer]._member(found.proposal.hash)
+    site = found.sites[signer]._plans.session(found.proposal.hash)
     everyone = dict.fromkeys({0, 1, 2, 3} - {signer}, b"")
     forger = MessageCodec(codec._plan, site.agreed_secrets(), found.sites[signer]._folder.signing_key, everyone, DIM)
     return found.nodes[receiver].answer(forger.pack(message))

@@ -13,7 +13,8 @@ from site_plans import BUDGET, Plans, plans_of
 
 from fedpriv.errors import LedgerError
 from fedpriv.sites import Site
-from fedpriv.sites.statement import draw_site, site_statement
+from fedpriv.sites.budget_picture import draw_site
+from fedpriv.sites.statement import site_statement
 
 
 def remove_ledger(found: Plans) -> None:

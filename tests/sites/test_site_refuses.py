@@ -17,7 +17,7 @@ from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.sites import Federation, FederationPlan, Site, propose
 from fedpriv.sites.messages import TrainRequest, TrainResponse, pack, unpack_response
 from fedpriv.sites.resolved_plan import ResolvedPlan
-from fedpriv.sites.session import load_site_data
+from fedpriv.sites.site_data import load_site_data
 
 DIM = 640
 FEDAVG = "strategy={name: fedavg, learning_rate: .5}"
@@ -172,7 +172,7 @@ def test_a_site_whose_data_have_changed_answers_no_more(tmp_path: Path) -> None:
     inputs, labels = (torch.stack([torch.as_tensor(dataset[i][k]) for i in range(len(dataset))]) for k in (0, 1))
     labels[3] = (labels[3] + 1) % 10
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedpriv.sites.session.load_site_data", lambda *_: (TensorDataset(inputs, labels), split))
+        patch.setattr("fedpriv.sites.site_data.load_site_data", lambda *_: (TensorDataset(inputs, labels), split))
         assert code(say(found, 1, torch.zeros(DIM))) == "failed"
         with pytest.raises(DataError, match="not those with which it accepted plan"):
             again.prepare()
@@ -252,7 +252,7 @@ def test_two_processes_do_not_run_one_site(found: Party) -> None:
 
 
 def test_the_text_of_an_error_stays_at_the_site(found: Party, monkeypatch: pytest.MonkeyPatch, caplog) -> None:
-    terms = found.sites[1]._member(found.proposal.hash).terms
+    terms = found.sites[1]._plans.session(found.proposal.hash).terms
 
     def fail(*_: object) -> None:
         raise ValueError("patient 4711 has label 9")

@@ -78,7 +78,7 @@ def test_secrets_that_move_stay_the_same(place: str, finished: Party) -> None:  
     move_secrets(folder, place)
     assert not set(before) & set(secrets_of(folder))
     site = Site(folder)
-    site._member(finished.proposal.hash)  # its ledger's seals and its data's digest are still those of the seed
+    site._plans.session(finished.proposal.hash)  # its ledger's seals and its data's digest are still those of the seed
     site.close()
     move_secrets(folder, "folder")
     assert secrets_of(folder) == before
@@ -96,7 +96,7 @@ def test_a_new_seed_closes_old_plans_and_serves_new_ones(finished: Party) -> Non
     site = Site(folder)
     assert site.spent().epsilon > 0  # what the old plan cost still counts
     with pytest.raises(PrivacyError, match="is closed"):
-        site._member(finished.proposal.hash)
+        site._plans.session(finished.proposal.hash)
     question = pack(TrainRequest(finished.proposal.hash, 0, torch.zeros(DIM)))
     assert unpack_response(site.answer(question), DIM).code == "failed"
     # the site starts and serves another plan

@@ -116,7 +116,7 @@ def test_what_a_site_has_spent_is_drawn_against_its_budget(
         seen.update(zip(("spent", "limit", "begins"), drawn, strict=False))
         whole(*drawn)  # pyright: ignore
 
-    monkeypatch.setattr("fedpriv.sites.statement.draw_budget", watched)
+    monkeypatch.setattr("fedpriv.sites.budget_picture.draw_budget", watched)
     done = CliRunner().invoke(app, ["statement", str(trained.folder / "east"), "--out", str(tmp_path / "east.png")])
     assert done.exit_code == 0, done.output
     spent = seen["spent"]

@@ -95,7 +95,7 @@ def test_random_views_are_a_sites_own_and_cost_nothing(tmp_path: Path) -> None:
     found = party(tmp_path, *VIEWS, data=with_views.data.model_dump(mode="json"))
     list(found.federation)
     for site in found.sites.values():
-        assert site._member(found.proposal.hash)._population.multiplicity == 2
+        assert site._plans.session(found.proposal.hash)._population.multiplicity == 2
     model, records, _ = in_one_process(replace(found, config=with_views))
     torch.testing.assert_close(found.federation.model, model, rtol=1e-6, atol=1e-6)
     without, _, _ = in_one_process(found)

@@ -69,7 +69,7 @@ def test_replies_are_made_of_recorded_releases(
     terms = found.federation.terms
     assert len(found.transport.sent) == 16
     for number, site in found.sites.items():
-        member = site._member(found.proposal.hash)
+        member = site._plans.session(found.proposal.hash)
         values, file = released[id(member._ledger)], LedgerFile.read(member._ledger._path)
         assert len(values) == len(file.records)
         assert file.altered is None
@@ -102,7 +102,7 @@ def test_secrets_stay_in_the_folder_of_their_site(tmp_path: Path) -> None:
     sent = b"\n".join(data for _, data in [*found.transport.sent, *found.transport.heard])
     names = [card.name for card in found.proposal.cards]
     for number, site in found.sites.items():
-        folder, member = site._folder, site._member(found.proposal.hash)
+        folder, member = site._folder, site._plans.session(found.proposal.hash)
         others = b"\n".join(everything(tmp_path / name) for name in [*names, "server"] if name != names[number])
         own = (
             (tmp_path / names[number] / "secret_seed").read_bytes(),

@@ -1,0 +1,82 @@
+"""The examples of a site: loaded by its settings, and checked against a plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch.utils.data import DataLoader, Dataset
+
+from fedpriv import models
+from fedpriv.clients import ownership
+from fedpriv.clients.client import Client
+from fedpriv.clients.client_set import public_sizes
+from fedpriv.clients.population import Population
+from fedpriv.clients.public_info import PublicDataInfo
+from fedpriv.clients.shard import ClientShard
+from fedpriv.config.building import divided, load_section
+from fedpriv.config.schema import DataSection
+from fedpriv.data import Split
+from fedpriv.errors import ConfigError, DataError
+from fedpriv.oracle.validation import validate_per_example
+from fedpriv.planning import compatibility
+from fedpriv.sites.resolved_plan import ResolvedPlan
+from fedpriv.sites.site_settings import SiteSettings
+
+
+def load_site_data(section: DataSection, client: int) -> tuple[Dataset[Any], Split]:
+    """Loads a site's examples; returns them, and the data set that they are part of.
+
+    Raises:
+        ConfigError: the partition has no such client.
+        DataError: the data are missing or broken.
+    """
+    split = load_section(section)
+    partition = divided(section, split)
+    if client >= len(partition):
+        raise ConfigError("site.client", client, f"the partition has clients 0 to {len(partition) - 1}")
+    return partition[client], split
+
+
+def make_population(settings: SiteSettings, terms: ResolvedPlan, number: int, outline: PublicDataInfo) -> Population:
+    """Returns a site's examples with the model of a plan, checked as in a run of one process.
+
+    Args:
+        settings: The site's settings.
+        terms: The plan.
+        number: The site's number in it.
+        outline: What an example looks like, as the plan has it.
+
+    Raises:
+        ConfigError: the examples are not as the plan says, or the model cannot be used.
+        DataError: they cannot be used, or are not as many as the card says.
+    """
+    privacy = terms.plan.privacy
+    card = terms.cards[number]
+
+    # the examples must look as the plan says
+    dataset, split = load_site_data(settings.data, settings.client)
+    actual = PublicDataInfo.of([dataset], split.n_classes)
+    if replace(actual, sizes=()) != replace(outline, sizes=()):
+        value = f"{actual.input_shape}, {actual.n_classes} classes"
+        fix = f"examples of the plan are {outline.input_shape}, {outline.n_classes} classes"
+        raise ConfigError("site.data", value, fix)
+
+    # one client, which holds them
+    models.validate_model(terms.model)
+    (problem,) = terms.config.problem.everyones()
+    if card.size_declared:
+        declared_size = card.size
+    else:
+        declared_size = None
+    views = settings.data.augmentation
+    client = Client(terms.model, terms.loss, DataLoader(dataset), declared_size, problem, views)
+    if card.size != client.public_size:
+        raise DataError("the site has not as many examples as its card says; make a new one: fedpriv site card")
+    public_sizes([client], privacy)
+    ownership.check_clients([client], None, privacy)
+    shard = ClientShard([number], terms.sizes, len(terms.cards))
+    population = Population([client], shard=shard)
+    compatibility.check_problem(terms.strategy, [problem], privacy, terms.plan.queries, compare=False)
+    validate_per_example(population)
+    return population

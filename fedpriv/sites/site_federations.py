@@ -1,0 +1,68 @@
+"""What a site has released in each of its federations, and what it will, from the files of the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedpriv.privacy.composition import RunCost
+from fedpriv.privacy.ledger_file import LedgerFile
+from fedpriv.privacy.record import Record
+from fedpriv.sites.absence_notice import AbsenceNotice
+from fedpriv.sites.descriptor import SiteDescriptor
+from fedpriv.sites.federation_plan import FederationPlan
+from fedpriv.sites.on_record import NOTICES, ledger_beside, read_notices
+from fedpriv.sites.plan_filter import single_site_record
+from fedpriv.sites.resolved_plan import ResolvedPlan
+from fedpriv.storage import files
+
+
+@dataclass(frozen=True)
+class SiteFederation:
+    """One federation that the site has joined.
+
+    Attributes:
+        proposal: The plan.
+        ledger: The site's ledger.
+        plan: Path of the plan's file.
+        done: The cost of the site's releases so far.
+        whole: The cost of all its releases in the plan.
+        colluders: The number of colluders that the plan's pair noise allows for; None without pair noise.
+        notices: The site's absence notices.
+    """
+
+    proposal: FederationPlan
+    ledger: LedgerFile
+    plan: Path
+    done: RunCost
+    whole: RunCost
+    colluders: int | None
+    notices: Sequence[AbsenceNotice]
+
+
+def read_federation(path: Path, card: SiteDescriptor) -> SiteFederation:
+    """Reads a federation of the site with this card, from the plan's file and the files beside it.
+
+    Raises:
+        FedprivError: a file is missing, damaged or altered.
+    """
+    proposal = FederationPlan.read(files.read(path).decode())
+    number = list(proposal.cards).index(card)
+    n_sites = len(proposal.cards)
+
+    def cost(records: Sequence[Record]) -> RunCost:
+        return RunCost(proposal.document.run, [single_site_record(record, number, n_sites) for record in records], 1)
+
+    ledger = ledger_beside(path)
+    all_planned = ResolvedPlan.of(proposal).plan.records
+    planned = [record for record in all_planned if record.clients is None or number in record.clients]
+    return SiteFederation(
+        proposal=proposal,
+        ledger=ledger,
+        plan=path,
+        done=cost(ledger.records),
+        whole=cost(planned),
+        colluders=min((record.pairs.colluders for record in planned if record.pairs is not None), default=None),
+        notices=read_notices(path.with_name(NOTICES)),
+    )

@@ -1,0 +1,109 @@
+"""The plans that a site has accepted: each with its session, and all with one accountant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fedpriv.privacy.accounting.spent import PrivacySpent
+from fedpriv.sites.federation_plan import FederationPlan
+from fedpriv.sites.messages import question_limit
+from fedpriv.sites.plan_filter import make_accountant, planned_records
+from fedpriv.sites.reserving import Reservation
+from fedpriv.sites.resolved_plan import ResolvedPlan
+from fedpriv.sites.session import SiteSession
+from fedpriv.sites.site_folder import SiteFolder
+
+
+class SitePlans:
+    """The plans that a site has accepted. Whoever uses it holds the site's lock.
+
+    Args:
+        folder: The site's folder.
+
+    Raises:
+        LedgerError: a plan or a ledger is missing, damaged or altered, so that what the site has spent is unknown.
+    """
+
+    def __init__(self, folder: SiteFolder) -> None:
+        self._folder = folder
+        self._accountant = make_accountant(folder)
+        self._sessions: dict[str, SiteSession] = {}
+        self._longest: dict[str, int] = {}  # bytes of the longest question of each plan
+        folder.remember_plans()
+
+    @property
+    def accepted(self) -> Mapping[str, FederationPlan]:
+        """All accepted plans, by their hash."""
+        return {proposal.hash: proposal for proposal in self._folder.accepted}
+
+    @property
+    def open(self) -> Mapping[str, FederationPlan]:
+        """The accepted plans that are not closed, by their hash."""
+        return {plan: proposal for plan, proposal in self.accepted.items() if not self._folder.is_closed(proposal)}
+
+    @property
+    def sessions(self) -> Mapping[str, SiteSession]:
+        """The sessions that were started since the site was, by the hash of the plan."""
+        return dict(self._sessions)
+
+    def session(self, plan: str) -> SiteSession:
+        """Returns the session of an accepted plan, which the first call starts.
+
+        Raises:
+            LedgerError: the site's budget file has no reservation of the plan.
+            PrivacyError: the plan is closed.
+        """
+        if plan not in self._sessions:
+            proposal = self.accepted[plan]
+            terms = ResolvedPlan.of(proposal)
+            Reservation(self._folder, terms, self._folder.number_in(proposal)).check_made()
+            session = SiteSession(self._folder, proposal, terms, self._accountant)
+            self._accountant.add_plan(plan, session.planned)
+            self._sessions[plan] = session
+        return self._sessions[plan]
+
+    def accept(self, proposal: FederationPlan, terms: ResolvedPlan) -> None:
+        """Accepts a plan: its questions are answered from now on.
+
+        Args:
+            proposal: The plan.
+            terms: The same, resolved.
+
+        Raises:
+            DataError: the site's data do not fit it.
+            BudgetExhausted: the lifetime budget of the data does not allow it.
+            PrivacyError: that budget promises more than the plan, or the site's other plans protect something else.
+        """
+        reservation = Reservation(self._folder, terms, self._folder.number_in(proposal))
+        reservation.check()
+        self._announce_accepted()
+        session = self._sessions.get(proposal.hash)
+        if session is None:
+            session = SiteSession(self._folder, proposal, terms, self._accountant)
+        self._accountant.check_plan(proposal.hash, session.planned)
+        reservation.make()
+        self._folder.accept(proposal)
+        self._accountant.add_plan(proposal.hash, session.planned)
+        self._sessions[proposal.hash] = session
+
+    def longest_question(self) -> int:
+        """Returns the length of the longest question of any accepted plan, in bytes."""
+        for plan, proposal in self.accepted.items():
+            if plan not in self._longest:
+                if plan in self._sessions:
+                    terms = self._sessions[plan].terms
+                else:
+                    terms = ResolvedPlan.of(proposal)
+                self._longest[plan] = question_limit(terms.widths[0], len(terms.cards))
+        return max(self._longest.values(), default=question_limit(0, 0))
+
+    def spent(self) -> PrivacySpent:
+        """Returns what the site has spent so far, under all plans together."""
+        return self._accountant.spent()
+
+    def _announce_accepted(self) -> None:
+        """Announces all accepted plans to the accountant, also those without a question since the site started."""
+        for plan, proposal in self.accepted.items():
+            if plan not in self._sessions:
+                planned = planned_records(ResolvedPlan.of(proposal), self._folder.number_in(proposal))
+                self._accountant.add_plan(plan, planned)
