@@ -80,19 +80,26 @@ def constants(model: nn.Module) -> dict[str, Tensor]:
 
 def constant_totals(model: nn.Module) -> Tensor:
     """Returns a checksum of each frozen parameter and buffer, the sum of its words: `[constants]` int64."""
-    totals = [_words(value).sum(dtype=torch.int64) for value in constants(model).values()]
-    if totals:
-        return torch.stack(totals)
-    return torch.zeros(0, dtype=torch.int64)
+    return _totals(constants(model))
 
 
 def changed_constants(model: nn.Module, before: Tensor) -> list[str]:
     """Returns the names of constants whose `constant_totals` differ from `before`; all if their number changed."""
-    after = constant_totals(model)
-    names = [*constants(model)]
+    values = constants(model)
+    if not values and not len(before):
+        return []
+    after = _totals(values)
+    names = [*values]
     if after.shape != before.shape:
         return names
     return [name for name, same in zip(names, (after == before).tolist(), strict=True) if not same]
+
+
+def _totals(values: Mapping[str, Tensor]) -> Tensor:
+    totals = [_words(value).sum(dtype=torch.int64) for value in values.values()]
+    if totals:
+        return torch.stack(totals)
+    return torch.zeros(0, dtype=torch.int64)
 
 
 def _words(value: Tensor) -> Tensor:

@@ -200,6 +200,8 @@ def _sum_over(rows: Tensor, count: float) -> Tensor:
     """Returns the sum of the rows over `count`, `[k, dim] -> [1, dim]`; the mean of equal rows is exactly that row."""
     if len(rows) and rows.stride(0) == 0:
         return rows[:1] * (len(rows) / count)
+    if len(rows) == 1:
+        return rows / count
     return rows.sum(0, keepdim=True) / count
 
 

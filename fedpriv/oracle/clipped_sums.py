@@ -73,11 +73,7 @@ class ClippedSums:
             clip: Bound on each example's gradient or difference; None does not clip.
             weights: Public factors of each example's loss, `[examples]`.
         """
-        if clip is None:
-            dtype = params.dtype
-        else:
-            dtype = torch.float64
-        total = torch.zeros(params.shape, device=params.device, dtype=dtype)
+        total: Tensor | None = None
         broken = torch.zeros(len(params), dtype=torch.long, device=params.device)
         for batch in batches:
             # this process's share of the batch; the shares' sums are added up at the end
@@ -91,10 +87,22 @@ class ClippedSums:
             else:
                 weighted = batch.weighted(weights)
             sums, batch_broken = self._backend.clipped_sum(select_rows(params, batch), weighted, clip, anchor_rows)
-            total.index_add_(0, batch.rows, sums)
+            if total is None and len(batch.rows) == len(params):
+                total = sums  # of all clients, in their order
+            else:
+                if total is None:
+                    total = self._zeros(params, clip)
+                total.index_add_(0, batch.rows, sums)
             broken.index_add_(0, batch.rows, batch_broken)
+        if total is None:
+            total = self._zeros(params, clip)
         self._count(cohort, self._processes.all_reduce(broken))
         return self._processes.all_reduce(total)
+
+    def _zeros(self, params: Tensor, clip: Clip | None) -> Tensor:
+        if clip is None:
+            return torch.zeros_like(params, memory_format=torch.contiguous_format)
+        return torch.zeros(params.shape, device=params.device, dtype=torch.float64)
 
     def _count(self, cohort: Tensor, broken: Tensor) -> None:
         """Adds up broken examples; those of smaller cohorts are collected, since copies of indices take time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedpriv.evaluation.early_stopping import EarlyStopping
@@ -65,14 +66,19 @@ class RunMonitor:
         return self.log.is_due(state.round, last=self.why_ended(state) != "left")
 
     def after_round(
-        self, state: TrainState, position: LedgerPosition, constraint_metrics: dict[str, float]
+        self,
+        state: TrainState,
+        position: LedgerPosition,
+        constraint_metrics: dict[str, float],
+        is_checkpoint_due: Callable[[bool], bool],
     ) -> RoundReport:
-        """Evaluates the models of a finished round and returns its report, but for whether a checkpoint follows.
+        """Evaluates the models of a finished round and returns its report.
 
         Args:
             state: The state after the round, with the models of all clients where they are evaluated.
             position: How far the ledger had come.
             constraint_metrics: How far constraints hold; see `ModelMetrics.of_multipliers`.
+            is_checkpoint_due: Tells whether a checkpoint follows this round, from whether it is the last one.
         """
         self.accountant.catch_up()
         before = self.health
@@ -95,6 +101,7 @@ class RunMonitor:
             epsilon=epsilon,
             target=self.target,
             releases=position.releases,
+            checkpoint=is_checkpoint_due(self.why_ended(state) != "left"),
             head=position.head,
             warning=warning,
         )

@@ -194,9 +194,12 @@ class Training:
         monitor = self._monitor
         self._sync()
         self._position = self.ledger.mark
-        report = monitor.after_round(state, self._position, constraint_metrics)
-        is_last = monitor.why_ended(state) != "left"
-        report = replace(report, checkpoint=self._directory.is_due(state.round, last=is_last))
+        report = monitor.after_round(
+            state,
+            self._position,
+            constraint_metrics,
+            is_checkpoint_due=lambda is_last: self._directory.is_due(state.round, last=is_last),
+        )
         return report, monitor.health, monitor.stopping
 
     def _sync(self) -> None:

@@ -123,7 +123,13 @@ class LinearBackend:
         return torch.cat([sums, weighted.sum(1)] if self._has_bias else [sums], 1)
 
     def _gradient_norms(self, deltas: Tensor, batch: Batch, norm: Clip) -> Tensor:
-        norms = norm.norms(deltas) * self._input_norms(batch, norm)
+        input_norms = self._input_norms(batch, norm)
+        if is_on_cpu(deltas):
+            # one look at the products: to look at the norms of deltas as well takes as long as these norms themselves
+            norms = norm.unchecked_norms(deltas) * input_norms
+            if norms.numel() and bool(norms.max() <= torch.finfo(deltas.dtype).max):
+                return norms
+        norms = norm.norms(deltas) * input_norms
         long = norms > torch.finfo(deltas.dtype).max
         # a gradient that overflows its type is broken, though the product of its factors' norms may be finite
         if is_on_cpu(long) and not long.any():

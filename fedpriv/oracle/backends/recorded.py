@@ -269,10 +269,10 @@ def _positions(values: Tensor, cells: Cells) -> Tensor:
 
 
 def _over_positions(values: Tensor) -> Tensor:
-    """Adds up positions, `[k, b, t, width] -> [k, b, width]`, in float32 at least."""
+    """Adds up positions, `[k, b, t, width] -> [k, b, width]`: a bias's gradient, rounded as torch rounds it."""
     if values.shape[2] == 1:
-        return widened(values).squeeze(2)
-    return widened(values).sum(2)
+        return values.squeeze(2)
+    return values.sum(2)
 
 
 def _images(values: Tensor, cells: Cells, dims: int) -> Tensor:
