@@ -10,13 +10,13 @@ import lazy_loader
 
 from fedpriv.settings import names_elsewhere
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 _load, __dir__, _names = lazy_loader.attach_stub(__name__, __file__)
 # `fedpriv.data` is found, but `from fedpriv import *` takes no module of such a plain name, and nothing that imports
 # scikit-learn
-_LEFT_OUT = {"PrivateLogisticRegression", "PublicEncoder", "check_pipeline"}
-_LEFT_OUT |= {module.name for module in pkgutil.iter_modules(__path__)}
-__all__ = sorted({*_names} - _LEFT_OUT)  # pyright: ignore
+_of_scikit_learn = {"PrivateLogisticRegression", "PublicEncoder", "check_pipeline"}
+_modules = {module.name for module in pkgutil.iter_modules(__path__)}
+__all__ = sorted({*_names} - _of_scikit_learn - _modules)  # pyright: ignore
 
 
 def __getattr__(name: str) -> object:

@@ -27,6 +27,9 @@ def test_the_version_is_the_same_everywhere() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert fedpriv.__version__ == project["version"] == citation["version"]
     assert citation["license"] == project["license"]
+    heading = f"## [{fedpriv.__version__}] - {citation['date-released']}"
+    assert heading in (ROOT / "CHANGELOG.md").read_text().splitlines()
+    assert f"FEDPRIV_VERSION={fedpriv.__version__}" in (ROOT / "examples/operations/Containerfile").read_text()
 
 
 def test_a_citation_has_what_its_format_requires() -> None:
