@@ -76,7 +76,7 @@ def packed(layers: nn.ModuleList, x: Tensor, mask: Tensor) -> Tensor:
 
 
 def packed_and_padded(layers: nn.ModuleList, x: Tensor, mask: Tensor) -> Tensor:
-    parts = nn.utils.rnn.pack_padded_sequence(x, mask.sum(1), batch_first=True, enforce_sorted=False)
+    parts = nn.utils.rnn.pack_padded_sequence(x.transpose(0, 1), mask.sum(1), enforce_sorted=False)
     outputs, lengths = nn.utils.rnn.pad_packed_sequence(layers[0](parts)[0], batch_first=True, total_length=T)
     return outputs.unflatten(2, (-1, E)).sum((1, 2)) / lengths.unsqueeze(1)
 
