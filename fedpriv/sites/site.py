@@ -18,7 +18,6 @@ from fedpriv.privacy.accounting.plan_filter import UnplannedRelease
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.settings.checks import checked
 from fedpriv.settings.pace import wait_for_pace
-from fedpriv.sites import absence_notice
 from fedpriv.sites.absence_notice import AbsenceNotice, InvalidNotice
 from fedpriv.sites.activity import Activity
 from fedpriv.sites.descriptor import CertificatePin, SiteDescriptor
@@ -118,7 +117,7 @@ class Site:
     @property
     def card(self) -> SiteDescriptor:
         """The public facts of this site."""
-        return SiteDescriptor.model_validate_json((self._folder.path / "card.json").read_bytes())
+        return self._folder.card
 
     def set_certificate(self, pin: CertificatePin) -> SiteDescriptor:
         """Writes the site's certificate on its card, for plans to come; returns the card.
@@ -291,7 +290,7 @@ class Site:
                 terms=member.terms,
                 number=member.number,
                 folder=self._folder.run(self.plans[plan]),
-                signing_key=self._folder.signing_key,
+                signing_key=member.signing_key,
                 secrets=member.agreed_secrets(),
                 last_answered=self._folder.session_state(self.plans[plan]).round,
                 check=self._folder.check,
@@ -371,10 +370,11 @@ class Site:
         counter = request.counter
         if counter is None:
             return
-        with suppress(InvalidCounter):  # of another key than this site's: no proof of anything
-            counter.check(request.plan, counter.site, absence_notice.public_key(self._folder.signing_key))
-            self._folder.remember_rollback(counter)
-            check_rollback(self._folder.path)
+        for key in self._folder.keys.verifying_keys:
+            with suppress(InvalidCounter):  # of another key than this site's: no proof of anything
+                counter.check(request.plan, counter.site, key)
+                self._folder.remember_rollback(counter)
+                check_rollback(self._folder.path)
 
     def say_absent(self, plan: str, first: int, last: int) -> AbsenceNotice:
         """Signs that this site answers nothing from round `first` to `last` (from 0) of the plan with this hash.
