@@ -7,27 +7,31 @@ from pathlib import Path
 from fedpriv.cli.printing import print_rows
 
 
-def print_secrets(folder: Path, where: str | None, *, rotate: bool, unfinished: bool) -> None:
-    """Prints where the secrets of a run or site are; first moves them to `where`, or draws a new seed of a site."""
+def print_secrets(folder: Path, where: str | None, *, rotate: bool, renew_keys: bool, unfinished: bool) -> None:
+    """Prints where the secrets of a run or site are; first moves them to `where`, or draws new ones of a site."""
     from fedpriv.errors import ConfigError
     from fedpriv.runs import sealing as of_runs
     from fedpriv.sites import sealing as of_sites
     from fedpriv.sites.statement import is_site
 
+    rows = dict[str, str]()
     if is_site(folder):
         if where is not None:
             of_sites.move_secrets(folder, where)
         if rotate:
             of_sites.rotate_seed(folder, unfinished=unfinished)
+        if renew_keys:
+            card = of_sites.renew_keys(folder)
+            rows["key"] = f"{card.fingerprint}: send the new card.json, and compare this with the other owners"
         words = of_sites.secrets_in_words(folder)
     else:
-        if rotate:
-            fix = "every run draws a seed of its own; of a site, name its folder"
-            raise ConfigError("--rotate", str(folder), fix)
+        if rotate or renew_keys:
+            fix = "every run draws a seed of its own, and has no keys; of a site, name its folder"
+            raise ConfigError("--rotate" if rotate else "--renew-keys", str(folder), fix)
         if where is not None:
             of_runs.move_secrets(folder, where)
         words = of_runs.secrets_in_words(folder)
-    print_rows({"secrets": words})
+    print_rows({"secrets": words} | rows)
 
 
 def seal(folder: Path, *, unfinished: bool) -> None:

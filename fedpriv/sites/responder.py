@@ -8,7 +8,6 @@ from contextlib import suppress
 
 from fedpriv.errors import BudgetExhausted
 from fedpriv.privacy.accounting.plan_filter import UnplannedRelease
-from fedpriv.sites import absence_notice
 from fedpriv.sites.absence_notice import InvalidNotice
 from fedpriv.sites.activity import Activity
 from fedpriv.sites.messages import Code, MalformedMessage, TrainRequest, TrainResponse, pack, unpack_request
@@ -111,10 +110,11 @@ class Responder:
         counter = request.counter
         if counter is None:
             return
-        with suppress(InvalidCounter):  # of another key than this site's: no proof of anything
-            counter.check(request.plan, counter.site, absence_notice.public_key(self._folder.signing_key))
-            self._folder.remember_rollback(counter)
-            check_rollback(self._folder.path)
+        for key in self._folder.keys.verifying_keys:
+            with suppress(InvalidCounter):  # of another key than this site's: no proof of anything
+                counter.check(request.plan, counter.site, key)
+                self._folder.remember_rollback(counter)
+                check_rollback(self._folder.path)
 
 
 def refusal(plan: str, round_index: int, code: Code) -> TrainResponse:

@@ -6,15 +6,24 @@ from pathlib import Path
 
 from fedpriv.errors import FedprivError, counted
 from fedpriv.randomness.streams import new_secret
+from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.on_record import erase_state, plan_files
 from fedpriv.sites.site_folder import CLOSED, SECRETS, SiteFolder
+from fedpriv.sites.site_keys import (
+    AGREEMENT_KEY,
+    SIGNING_KEY,
+    earlier_files,
+    erase_all_earlier,
+    keep_earlier,
+    new_private_key,
+)
 from fedpriv.storage import files, secret_store
 from fedpriv.storage.folder import RunFolder
 
 
 def secrets_in_words(folder: Path) -> str:
     """Returns where the secret seed and the keys of a site are."""
-    texts = [files.read(folder / name).decode() for name in SECRETS]
+    texts = [files.read(path).decode() for path in _secret_files(folder)]
     return "; ".join(dict.fromkeys(secret_store.where_is(text) for text in texts))
 
 
@@ -32,10 +41,10 @@ def move_secrets(folder: Path, where: str) -> None:
     secret_store.check_where(where)
     site_folder = SiteFolder(folder)
     try:
-        for name in SECRETS:
-            before = files.read(folder / name).decode()
+        for path in _secret_files(folder):
+            before = files.read(path).decode()
             secret = secret_store.reveal(before, folder)
-            _replace(folder / name, before, secret_store.protect(secret, where))
+            _replace(path, before, secret_store.protect(secret, where))
     finally:
         site_folder.close()
 
@@ -43,8 +52,8 @@ def move_secrets(folder: Path, where: str) -> None:
 def rotate_seed(folder: Path, *, unfinished: bool = False) -> None:
     """Draws a new secret seed for plans to come, where the old one is, and destroys the old one.
 
-    All plans that the site has accepted are closed, as the old seed is needed to answer under them. The keys stay:
-    other owners have compared them.
+    All plans that the site has accepted are closed, as the old seed is needed to answer under them, and keys from
+    before the last `renew_keys` are erased. The keys on the card stay: other owners have compared them.
 
     Args:
         folder: The site's folder.
@@ -59,8 +68,40 @@ def rotate_seed(folder: Path, *, unfinished: bool = False) -> None:
         path = folder / SECRETS[0]
         before = files.read(path).decode()
         _replace(path, before, secret_store.protect(f"{new_secret():032x}", secret_store.place_of(before)))
+        site_folder.erase_unused_keys()
     finally:
         site_folder.close()
+
+
+def renew_keys(folder: Path) -> SiteDescriptor:
+    """Draws new keys of a site for plans to come, where the old ones are; returns its new card.
+
+    Open plans keep the keys that they name until they are closed. If this is cut off, no key that the card or an open
+    plan names is gone, and it can be done again.
+
+    Args:
+        folder: The site's folder.
+
+    Raises:
+        FedprivError: another process has the folder, or what decrypts the secrets is missing.
+    """
+    site_folder = SiteFolder(folder)
+    try:
+        for name in (AGREEMENT_KEY, SIGNING_KEY):
+            place = secret_store.place_of(files.read(folder / name).decode())
+            keep_earlier(folder, name)
+            # the key outside the folder, if there is one, still serves the copy
+            files.erase(folder / name, secret_store.protect(new_private_key(name).hex(), place).encode())
+    finally:
+        site_folder.close()
+    site_folder = SiteFolder(folder)
+    try:
+        card = site_folder.card.model_copy(update=dict(site_folder.public_keys))
+        site_folder.write_card(card)
+        site_folder.erase_unused_keys()
+    finally:
+        site_folder.close()
+    return card
 
 
 def seal_site(folder: Path, *, unfinished: bool = False) -> None:
@@ -88,6 +129,7 @@ def seal_site(folder: Path, *, unfinished: bool = False) -> None:
     with RunFolder(folder):
         for path in plan_files(folder):  # again: the earlier attempt may have been cut off before
             erase_state(path.parent)
+        erase_all_earlier(folder)
         for name, text in zip(SECRETS, texts, strict=True):
             if not secret_store.is_destroyed(text):
                 secret_store.destroy(text)
@@ -118,3 +160,8 @@ def _replace(path: Path, before: str, after: str) -> None:
     """Puts another text into the file of a secret, and then destroys the key outside the folder that served the old."""
     files.erase(path, after.encode())
     secret_store.destroy(before)
+
+
+def _secret_files(folder: Path) -> list[Path]:
+    """Returns the files of a site's secret seed and keys, earlier keys included."""
+    return [*(folder / name for name in SECRETS), *earlier_files(folder)]

@@ -155,7 +155,7 @@ class SiteSession:
                 self._n_open_notices,
                 f"at most {MAX_OPEN_NOTICES} may be open at a time: name more rounds in one",
             )
-        notice = AbsenceNotice.signed(self._folder.signing_key, self.terms.hash, self.number, first, last, why)
+        notice = AbsenceNotice.signed(self.signing_key, self.terms.hash, self.number, first, last, why)
         self._folder.write_notices(self._proposal, [*self._notices, notice])
         self._notices.append(notice)
         return notice
@@ -265,7 +265,7 @@ class SiteSession:
         """Returns what the site has on record, signed: only of what is on the disk."""
         self._ledger.sync()
         return ReplyCounter.signed(
-            self._folder.signing_key,
+            self.signing_key,
             self.terms.hash,
             self.number,
             records=len(self._ledger.records),
@@ -285,7 +285,13 @@ class SiteSession:
     def agreed_secrets(self) -> AgreedSecrets:
         """Returns the secrets that the site shares with each other one, by their X25519 keys in the plan."""
         public = {number: card.key for number, card in enumerate(self.terms.cards)}
-        return AgreedSecrets(self.number, self._folder.private_key, public, bytes.fromhex(self.terms.hash))
+        private = self._folder.keys.private_key_of(self.terms.cards[self.number])
+        return AgreedSecrets(self.number, private, public, bytes.fromhex(self.terms.hash))
+
+    @property
+    def signing_key(self) -> bytes:
+        """The Ed25519 key that the plan has of the site, 32 bytes."""
+        return self._folder.keys.signing_key_of(self.terms.cards[self.number])
 
     def _open_ledger(self, guard: PrivacyFilter) -> Ledger:
         """Resumes the ledger of the federation, or starts it."""

@@ -105,7 +105,7 @@ class Site:
     @property
     def card(self) -> SiteDescriptor:
         """The public facts of this site."""
-        return SiteDescriptor.model_validate_json((self._folder.path / "card.json").read_bytes())
+        return self._folder.card
 
     def set_certificate(self, pin: CertificatePin) -> SiteDescriptor:
         """Writes the site's certificate on its card, for plans to come; returns the card.
@@ -261,7 +261,7 @@ class Site:
                 terms=session.terms,
                 number=session.number,
                 folder=self._folder.run(self.plans[plan]),
-                signing_key=self._folder.signing_key,
+                signing_key=session.signing_key,
                 secrets=session.agreed_secrets(),
                 last_answered=self._folder.session_state(self.plans[plan]).round,
                 check=self._folder.check,

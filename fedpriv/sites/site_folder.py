@@ -20,7 +20,7 @@ from fedpriv.randomness.agreement import new_key, public_key
 from fedpriv.randomness.streams import new_secret
 from fedpriv.sites import absence_notice
 from fedpriv.sites.absence_notice import AbsenceNotice
-from fedpriv.sites.descriptor import KIND, SIGNING, SiteDescriptor
+from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.on_record import (
     LEDGER,
@@ -37,13 +37,14 @@ from fedpriv.sites.on_record import (
     read_notices,
 )
 from fedpriv.sites.reply_counter import ReplyCounter
+from fedpriv.sites.site_keys import AGREEMENT_KEY, SIGNING_KEY, SiteKeys, erase_unused, public_half
 from fedpriv.sites.site_settings import SiteSettings
 from fedpriv.storage import files, secret_store
 from fedpriv.storage.folder import RunFolder
 
-SETTINGS, _SEED, _KEY, _SIGNING_KEY, CARD = "site.yaml", "secret_seed", "private_key", "signing_key", "card.json"
+SETTINGS, _SEED, CARD = "site.yaml", "secret_seed", "card.json"
 NODE_KEY = "node_key"  # authenticates the site to the transport; it protects no data
-SECRETS = (_SEED, _KEY, _SIGNING_KEY)
+SECRETS = (_SEED, AGREEMENT_KEY, SIGNING_KEY)
 CLOSED = "closed"  # in a plan's folder: the secrets with which the site answered are gone
 _DATA_DIGEST = "data_digest"  # keyed with the secret seed
 _ONE_PROCESS = (
@@ -71,8 +72,9 @@ class SiteFolder:
         self.path = path
         self.settings = SiteSettings.read(path / SETTINGS)
         self.secret_seed = int(_revealed(path, _SEED), 16)
-        self.private_key = bytes.fromhex(_revealed(path, _KEY))
-        self.signing_key = bytes.fromhex(_revealed(path, _SIGNING_KEY))
+        self.keys = SiteKeys(path)
+        self.private_key = self.keys.private_key
+        self.signing_key = self.keys.signing_key
         self._parsed: dict[Path, FederationPlan] = {}  # plans are read at every question, and parsed once
         try:
             self._lock = RunFolder(path)
@@ -116,8 +118,15 @@ class SiteFolder:
     @property
     def public_keys(self) -> Mapping[str, str]:
         """Both public keys, as the site's card has them."""
-        signing = absence_notice.public_key(self.signing_key).hex()
-        return {"public_key": f"{KIND}{self.public_key.hex()}", "signing_key": f"{SIGNING}{signing}"}
+        return {
+            "public_key": public_half(AGREEMENT_KEY, self.private_key),
+            "signing_key": public_half(SIGNING_KEY, self.signing_key),
+        }
+
+    @property
+    def card(self) -> SiteDescriptor:
+        """The public facts of the site."""
+        return SiteDescriptor.model_validate_json(files.read(self.path / CARD))
 
     def write_card(self, card: SiteDescriptor) -> Path:
         """Writes the card, which is public; returns its path."""
@@ -147,6 +156,9 @@ class SiteFolder:
         Raises:
             ConfigError: its key is not there, or is under another name.
         """
+        for key in self.keys.agreement_keys:  # a plan has the key that the site had when it was made
+            if any(card.key == key for card in proposal.cards):
+                return proposal.number_of(self.settings.name, key)
         return proposal.number_of(self.settings.name, self.public_key)
 
     def accept(self, proposal: FederationPlan) -> None:
@@ -233,6 +245,13 @@ class SiteFolder:
             erase_state(self._plan_folder(proposal))
         except OSError as error:
             raise FedprivError(f"{self.path}: a plan's state could not be erased ({error.strerror})") from error
+
+    def erase_unused_keys(self) -> None:
+        """Erases earlier keys that neither the card nor an open plan of the site has."""
+        name = self.settings.name
+        open_plans = [proposal for proposal in self.accepted if not self.is_closed(proposal)]
+        cards = [card for proposal in open_plans for card in proposal.cards if card.name == name]
+        erase_unused(self.path, [self.card, *cards])
 
     def is_closed(self, proposal: FederationPlan) -> bool:
         """Whether the secrets with which the site answered under a plan are gone."""

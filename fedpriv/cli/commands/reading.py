@@ -180,6 +180,9 @@ def secrets(
     rotate: Annotated[
         bool, typer.Option("--rotate", help="A site: draw a new secret seed for plans to come, and close all others.")
     ] = False,
+    renew_keys: Annotated[
+        bool, typer.Option("--renew-keys", help="A site: draw new keys for plans to come; others keep theirs.")
+    ] = False,
     unfinished: Annotated[
         bool, typer.Option("--unfinished", help="With --rotate: also close plans that are not over.")
     ] = False,
@@ -187,7 +190,7 @@ def secrets(
     """Say where the secrets of a folder are; with --to, move them under another key."""
     from fedpriv.cli import sealing
 
-    sealing.print_secrets(folder, where, rotate=rotate, unfinished=unfinished)
+    sealing.print_secrets(folder, where, rotate=rotate, renew_keys=renew_keys, unfinished=unfinished)
 
 
 @commands.command()

@@ -1,0 +1,152 @@
+"""A site's keys: the two whose public halves are on its card, and earlier ones that plans still need.
+
+`fedpriv secrets SITE --renew-keys` draws new keys for plans to come. A plan names the public halves that its sites had
+when it was made, so a site answers it with those keys until it closes it. Earlier keys lie in a folder of their own,
+until no open plan names them; then they are erased. Their public halves are remembered, as a site finds itself in its
+closed plans by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from fedpriv.errors import FedprivError
+from fedpriv.randomness import agreement
+from fedpriv.sites import absence_notice
+from fedpriv.sites.descriptor import KIND, SIGNING, SiteDescriptor
+from fedpriv.storage import files, secret_store
+
+AGREEMENT_KEY, SIGNING_KEY = "private_key", "signing_key"
+EARLIER = "earlier_keys"
+_KNOWN = "earlier_public_keys"  # a line for each, the newest last
+
+
+class SiteKeys:
+    """The private keys of a site's folder, by their public halves.
+
+    Args:
+        path: The site's folder.
+
+    Raises:
+        FedprivError: what decrypts them is missing, or they were destroyed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.private_key = bytes.fromhex(_revealed(path / AGREEMENT_KEY, path))
+        self.signing_key = bytes.fromhex(_revealed(path / SIGNING_KEY, path))
+        self._agreement = {public_half(AGREEMENT_KEY, self.private_key): self.private_key}
+        self._signing = {public_half(SIGNING_KEY, self.signing_key): self.signing_key}
+        for file in earlier_files(path):
+            key = bytes.fromhex(_revealed(file, path))
+            if _kind_of(file) == AGREEMENT_KEY:
+                self._agreement[public_half(AGREEMENT_KEY, key)] = key
+            else:
+                self._signing[public_half(SIGNING_KEY, key)] = key
+
+    def private_key_of(self, card: SiteDescriptor) -> bytes:
+        """Returns the X25519 key whose public half is on a card of this site, 32 bytes.
+
+        Raises:
+            FedprivError: the key was destroyed.
+        """
+        return self._of(self._agreement, card.public_key)
+
+    def signing_key_of(self, card: SiteDescriptor) -> bytes:
+        """Returns the Ed25519 key whose public half is on a card of this site, 32 bytes.
+
+        Raises:
+            FedprivError: the key was destroyed.
+        """
+        return self._of(self._signing, card.signing_key)
+
+    @property
+    def agreement_keys(self) -> list[bytes]:
+        """Public halves of all X25519 keys that the site has or had, the newest first."""
+        known = [line for line in known_public_keys(self._path) if line.startswith(KIND)]
+        public = dict.fromkeys([*self._agreement, *reversed(known)])
+        return [bytes.fromhex(text.removeprefix(KIND)) for text in public]
+
+    @property
+    def verifying_keys(self) -> list[bytes]:
+        """Public halves of all Ed25519 keys that the site has or had, the newest first."""
+        known = [line for line in known_public_keys(self._path) if line.startswith(SIGNING)]
+        public = dict.fromkeys([*self._signing, *reversed(known)])
+        return [bytes.fromhex(text.removeprefix(SIGNING)) for text in public]
+
+    def _of(self, keys: dict[str, bytes], public: str) -> bytes:
+        if public not in keys:
+            raise FedprivError(
+                f"the key {public[:20]}... with which this site took part in a plan was destroyed: all plans that had "
+                "it were closed. Take part in another plan"
+            )
+        return keys[public]
+
+
+def public_half(name: str, key: bytes) -> str:
+    """Returns the public half of a private key as a card has it; `name` is the file of the key."""
+    if name == AGREEMENT_KEY:
+        return f"{KIND}{agreement.public_key(key).hex()}"
+    return f"{SIGNING}{absence_notice.public_key(key).hex()}"
+
+
+def new_private_key(name: str) -> bytes:
+    """Returns a new private key for the file of this name."""
+    if name == AGREEMENT_KEY:
+        return agreement.new_key()
+    return absence_notice.new_key()
+
+
+def earlier_files(path: Path) -> list[Path]:
+    """Returns the files of a site's earlier keys."""
+    return sorted((path / EARLIER).glob("*_key-*"))
+
+
+def known_public_keys(path: Path) -> list[str]:
+    """Returns the public halves of a site's earlier keys, as cards have them, the oldest first."""
+    file = path / _KNOWN
+    if not file.exists():
+        return []
+    return files.read(file).decode().split()
+
+
+def keep_earlier(path: Path, name: str) -> None:
+    """Copies one of a site's keys to its earlier ones, as encrypted as it is, before another one takes its place."""
+    text = files.read(path / name).decode()
+    public = public_half(name, bytes.fromhex(secret_store.reveal(text, path)))
+    (path / EARLIER).mkdir(0o700, exist_ok=True)
+    files.write_whole(path / _KNOWN, "\n".join(dict.fromkeys([*known_public_keys(path), public])).encode() + b"\n")
+    files.write_whole(path / EARLIER / f"{name}-{public.partition(':')[2][:32]}", text.encode())
+
+
+def erase_unused(path: Path, cards: Collection[SiteDescriptor]) -> None:
+    """Erases the earlier keys of a site that none of these cards has, and what decrypts them outside the folder."""
+    needed = {key for card in cards for key in (card.public_key, card.signing_key)}
+    for file, text, public in _earlier(path):
+        if public not in needed:
+            files.erase(file)
+            secret_store.destroy(text)
+
+
+def erase_all_earlier(path: Path) -> None:
+    """Erases all earlier keys of a site, also those that cannot be decrypted."""
+    for file in earlier_files(path):
+        text = files.read(file).decode()
+        files.erase(file)
+        secret_store.destroy(text)
+
+
+def _earlier(path: Path) -> Iterator[tuple[Path, str, str]]:
+    """Yields the file, the text and the public half of each earlier key."""
+    for file in earlier_files(path):
+        text = files.read(file).decode()
+        yield file, text, public_half(_kind_of(file), bytes.fromhex(secret_store.reveal(text, path)))
+
+
+def _kind_of(file: Path) -> str:
+    return file.name.partition("-")[0]
+
+
+def _revealed(file: Path, folder: Path) -> str:
+    return secret_store.reveal(files.read(file).decode(), folder)

@@ -1,0 +1,187 @@
+"""A site's keys are renewed for plans to come; open plans keep theirs, and what no plan needs is destroyed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from key_places import MemoryKeyring, age_place, env_place, memory_keyring, place  # noqa: F401 - fixtures
+from sites_in_memory import Party, like, party
+from test_site_commands import fedpriv, refused
+from test_site_sealing import DIM, NORTH, PAIRS, everything, folder_of, secrets_of
+
+from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.sites import Site, propose
+from fedpriv.sites.messages import TrainRequest, pack, unpack_response
+from fedpriv.sites.on_record import RolledBack
+from fedpriv.sites.reply_counter import ReplyCounter
+from fedpriv.sites.sealing import move_secrets, renew_keys, rotate_seed, seal_site
+from fedpriv.sites.site_keys import earlier_files
+from fedpriv.storage import files
+
+EAST = 1
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Party:
+    """Sites in the middle of a plan with noise of pairs; the first one is not at work."""
+    made = party(tmp_path, "strategy={name: fedavg, learning_rate: .5}", PAIRS)
+    next(iter(made.federation))
+    made.sites[NORTH].close()
+    return made
+
+
+def secret_with_east(site: Site, made: Party) -> bytes:
+    return site._plans.session(made.proposal.hash).agreed_secrets().pair_secret(NORTH, EAST, "noise")
+
+
+def reopened(made: Party) -> Site:
+    site = Site(folder_of(made))
+    made.sites[NORTH] = made.transport.sites[NORTH] = site
+    return site
+
+
+def test_an_open_plan_goes_on_with_its_keys_and_a_new_one_has_new_keys(begun: Party) -> None:
+    folder = folder_of(begun)
+    seed, *old_keys = secrets_of(folder)
+    card = renew_keys(folder)
+    same_seed, *new_keys = secrets_of(folder)
+    assert same_seed == seed and not {*new_keys} & {*old_keys}
+    site = reopened(begun)
+    assert site.card == card != begun.proposal.cards[NORTH]
+    assert {card.public_key, card.signing_key} == {*site._folder.public_keys.values()}
+
+    # the pair's secret is the one that the other end has, and all rounds are answered
+    east = begun.sites[EAST]._plans.session(begun.proposal.hash).agreed_secrets()
+    assert secret_with_east(site, begun) == east.pair_secret(NORTH, EAST, "noise")
+    assert len([*begun.federation]) == 3
+    assert site.spent().epsilon > 0
+
+    # a plan to come has the new card; one with the old card, and one that names both, are refused
+    cards = [each.card for each in begun.sites.values()]
+    later = propose(begun.config, cards, like(begun.config))
+    assert later.cards[NORTH] == card
+    site.join(later.text, later.fingerprint)
+    with_old_card = [begun.proposal.cards[NORTH], *cards[1:]]
+    old = propose(begun.config, with_old_card, like(begun.config))
+    with pytest.raises(ConfigError, match=r"plan\.sites"):
+        site.join(old.text, old.fingerprint)
+    assert secret_with_east(site, begun) != site._plans.session(later.hash).agreed_secrets().pair_secret(0, 1, "noise")
+    begun.close()
+
+
+def test_earlier_keys_end_with_the_last_plan_that_has_them(begun: Party) -> None:
+    folder = folder_of(begun)
+    _, *first_keys = secrets_of(folder)
+    renew_keys(folder)
+    _, *second_keys = secrets_of(folder)
+    assert all(key in everything(folder) for key in first_keys)
+    renew_keys(folder)  # no plan has the second ones
+    assert all(key in everything(folder) for key in first_keys)
+    assert not any(key in everything(folder) for key in second_keys)
+    assert len(earlier_files(folder)) == 2
+    rotate_seed(folder, unfinished=True)
+    assert not any(key in everything(folder) for key in first_keys)
+    assert not earlier_files(folder)
+    # what the closed plan cost is still known, and nobody can answer it
+    site = reopened(begun)
+    assert site.spent().epsilon > 0
+    with pytest.raises(FedprivError, match="is closed"):
+        site._plans.session(begun.proposal.hash)
+    with pytest.raises(FedprivError, match="was destroyed"):
+        site._folder.keys.private_key_of(begun.proposal.cards[NORTH])
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_cut_off_at_any_step_nothing_is_lost_and_it_can_be_done_again(
+    step: int, begun: Party, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, count = folder_of(begun), [0]
+    site = reopened(begun)
+    before = secret_with_east(site, begun)
+    site.close()
+    erase, write_whole = files.erase, files.write_whole
+
+    def cut_off(original: Any) -> Any:
+        def operation(*given: Any) -> None:
+            count[0] += 1
+            if count[0] == 2 * step + 1:
+                raise OSError("no power")
+            original(*given)
+
+        return operation
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "erase", cut_off(erase))
+        patch.setattr(files, "write_whole", cut_off(write_whole))
+        with pytest.raises(OSError, match="no power"):
+            renew_keys(folder)
+    site = reopened(begun)
+    assert secret_with_east(site, begun) == before
+    site.close()
+    card = renew_keys(folder)
+    site = reopened(begun)
+    assert secret_with_east(site, begun) == before
+    assert {card.public_key, card.signing_key} == {*site._folder.public_keys.values()}
+    assert len(earlier_files(folder)) == 2
+    site.close()
+
+
+def test_earlier_keys_move_and_are_destroyed_with_the_others(place: str, begun: Party) -> None:  # noqa: F811
+    folder = folder_of(begun)
+    old_keys = secrets_of(folder)[1:]
+    renew_keys(folder)
+    move_secrets(folder, place)
+    assert not any(key in everything(folder) for key in old_keys)
+    site = reopened(begun)
+    east = begun.sites[EAST]._plans.session(begun.proposal.hash).agreed_secrets()
+    assert secret_with_east(site, begun) == east.pair_secret(NORTH, EAST, "noise")
+    site.close()
+    renew_keys(folder)  # where they are now
+    assert "folder, as they are" not in fedpriv("secrets", folder)
+    seal_site(folder, unfinished=True)
+    assert not earlier_files(folder)
+    assert secrets_of(folder) == [b"destroyed"] * 3
+
+
+def test_a_keyring_holds_a_key_for_each_secret_that_is_left(
+    memory_keyring: MemoryKeyring,  # noqa: F811
+    begun: Party,
+) -> None:
+    folder = folder_of(begun)
+    move_secrets(folder, "keyring")
+    renew_keys(folder)
+    assert len(memory_keyring.entries) == 5  # seed, two keys, two earlier ones
+    rotate_seed(folder, unfinished=True)
+    assert len(memory_keyring.entries) == 3
+
+
+def test_a_count_signed_with_an_earlier_key_still_shows_that_the_folder_is_older(begun: Party) -> None:
+    folder = folder_of(begun)
+    _, _, old_key = secrets_of(folder)
+    renew_keys(folder)
+    forgotten = "0" * 64  # a plan that the folder does not have
+    counter = ReplyCounter.signed(bytes.fromhex(old_key.decode()), forgotten, NORTH, records=1, notices=0)
+    site = reopened(begun)
+    question = TrainRequest(forgotten, 0, torch.zeros(DIM), counter=counter)
+    assert unpack_response(site.answer(pack(question)), DIM).code == "rolled_back"
+    site.close()
+    with pytest.raises(RolledBack):
+        Site(folder)
+
+
+def test_the_command_says_what_to_compare_and_is_for_sites_only(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = {"name": "north", "data": {"name": "digits", "flat": True}, "budget": {"epsilon": 2}}
+    Path("north.yaml").write_text(yaml.safe_dump(settings))
+    fedpriv("site", "init", "north", "north.yaml")
+    printed = fedpriv("secrets", "north", "--renew-keys")
+    site = Site("north")
+    assert site.card.fingerprint in printed
+    site.close()
+    assert not earlier_files(Path("north"))  # no plan had them
+    Path("run").mkdir()
+    assert "--renew-keys" in refused("secrets", "run", "--renew-keys")
