@@ -33,6 +33,7 @@ RUNS = {
     "speed/pairs.py": ["--clients", "10", "--dim", "20"],
     "speed/whole_runs.py": ["--smoke", "--markdown", "OUT/runs.md"],
     "speed/first_round.py": ["--repeats", "1"],
+    "speed/noise_share.py": ["--rounds", "1", "--examples", "40"],
     "speed/startup.py": ["--repeats", "0", "--only", "import fedpriv.config"],
     "reproduce/allocation.py": ["--quick"],
     "reproduce/allocation_over_time.py": ["--quick"],

@@ -70,8 +70,6 @@ class Call:
 
     def gradients(self, output: Tensor, cells: Cells) -> list[tuple[str, Gradients]]:
         """Returns this call's term in the gradients of each parameter, from the gradient of the stored output."""
-        inputs = self.input.in_front(self.input.stored)
-        signals = self.output.in_front(output)
-        gradients = self.terms(inputs, signals, cells)
+        gradients = self.terms(self.input.in_front(self.input.stored), self.output.in_front(output), cells)
         # not strict: a layer may have no bias; what is frozen has no name
         return [(name, gradient) for name, gradient in zip(self.names, gradients, strict=False) if name]

@@ -68,7 +68,8 @@ class FewRows(Gradients):
 
     def add_to(self, sums: Tensor, weights: Tensor) -> None:
         """See `Gradients`."""
-        for table, rows, values in zip(sums, *self._weighted(weights), strict=True):
+        all_rows, all_values = self._weighted(weights)
+        for table, rows, values in zip(sums, all_rows, all_values, strict=True):
             table.view(self.n_rows, -1).index_add_(0, rows.flatten(), values.flatten(0, 1))
 
     def _weighted(self, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,15 +78,14 @@ class FewRows(Gradients):
         Shapes are `[k, b, t], [k, b, t, d]`. What is left over where rows are repeated has values of zero.
         """
         factors = weights[:, :, None, None]
-        cells = None
-        if self._added is not None:
-            cells, distinct, totals = self._added
-            if cells is None:
-                return distinct, totals * factors
+        added = self._added
+        if added is not None and added[0] is None:
+            return added[1], added[2] * factors
         # twice as fast as a product of both types
         values = self.values.to(torch.float64, copy=True).mul_(factors)
-        if cells is None:
+        if added is None:
             return self.rows, values
+        cells, distinct, totals = added
         rows = self.rows.clone()
         rows[cells] = distinct
         values[cells] = totals * factors[cells]

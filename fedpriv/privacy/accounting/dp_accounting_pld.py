@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import scipy.fft
-import scipy.special  # noqa: F401 - with scipy.fft, what dp-accounting needs in any case
+# what dp-accounting needs in any case: imported before the stand-ins are there
+import scipy.fft  # pyright: ignore[reportUnusedImport]
+import scipy.special  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 if TYPE_CHECKING:
     from dp_accounting.pld import pld_pmf

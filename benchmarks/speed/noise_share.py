@@ -1,0 +1,90 @@
+"""Which share of a round is noise: a CNN and an LSTM, with one client and with twenty.
+
+    python benchmarks/speed/noise_share.py [--rounds 25]
+
+Least processor time of one thread, of rounds and of the noise in them, which is drawn, added and rounded exactly.
+"""
+
+from __future__ import annotations
+
+import argparse
+from time import process_time
+from typing import Any
+
+import torch
+from sequence_nets import Recurrent
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import fedpriv as fp
+from fedpriv.models import MnistCNN
+from fedpriv.privacy.release.local import LocalRelease
+
+BATCH = 64
+
+
+class NoiseClock:
+    """Sums up the processor time of all noise while it is a context."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._add_noise = LocalRelease.add_noise
+
+    def __enter__(self) -> NoiseClock:
+        add_noise = self._add_noise
+
+        def timed(scheme: LocalRelease, *args: Any, **named: Any) -> Any:
+            start = process_time()
+            release = add_noise(scheme, *args, **named)
+            self.seconds += process_time() - start
+            return release
+
+        LocalRelease.add_noise = timed
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        LocalRelease.add_noise = self._add_noise
+
+
+def measured(model: nn.Module, inputs: Tensor, clients: int, rounds: int) -> tuple[float, float]:
+    """Milliseconds of a round, and of its noise."""
+    targets = torch.randint(0, 10, (len(inputs),))
+    data = [TensorDataset(*pair) for pair in zip(inputs.chunk(clients), targets.chunk(clients), strict=True)]
+    sampling = fp.Poisson(min(BATCH * clients / len(inputs), 1.0))
+    privacy = fp.Privacy(noise_multiplier=1.0, clip=fp.Clip(1.0), sampling=sampling, delta=1e-5)
+    everyone = fp.make_clients(model, nn.CrossEntropyLoss(), data)
+    training = iter(fp.Training(everyone, fp.fedavg(0.1), privacy, rounds=rounds + 1))
+    next(training)
+    whole: list[float] = []
+    noise: list[float] = []
+    for _ in range(rounds):
+        with NoiseClock() as clock:
+            start = process_time()
+            next(training)
+            whole.append(process_time() - start)
+        noise.append(clock.seconds)
+    return 1e3 * min(whole), 1e3 * min(noise)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=25, help="after one that warms up")
+    parser.add_argument("--examples", type=int, default=2000, help="of all clients together")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    subjects: dict[str, tuple[nn.Module, Tensor]] = {
+        "CNN 29 034": (MnistCNN(), torch.randn(options.examples, 1, 28, 28)),
+        "LSTM 32 -> 64, 40 steps": (
+            Recurrent(nn.LSTM(32, 64, batch_first=True)),
+            torch.randn(options.examples, 40, 32),
+        ),
+    }
+    for name, (model, inputs) in subjects.items():
+        for clients in (1, 20):
+            whole, noise = measured(model, inputs, clients, options.rounds)
+            print(f"{name:<24} {clients:>3} clients  {whole:8.2f} ms, noise {noise:6.2f} ms  {noise / whole:6.1%}")
+
+
+if __name__ == "__main__":
+    main()
