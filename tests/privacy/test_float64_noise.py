@@ -53,6 +53,13 @@ RUNS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"trust": fp.Pairwise(1, 2.0), "noise": fp.BSR(2), "sampling": fp.Cyclic(2)},
         ("noise over time with noise of pairs", "simulated noise of pairs"),
     ),
+    "over time, buffered, sums": ({**BUFFERED, "trust": fp.SecureAggregation(2)}, ()),
+    "over time, sums": ({"noise": fp.BSR(2), "sampling": fp.Cyclic(2), "trust": fp.Central()}, ()),
+    "pairs over time, buffered": (
+        {**BUFFERED, "trust": fp.Pairwise(1, 2.0)},
+        ("noise over time with noise of pairs", "simulated noise of pairs"),
+    ),
+    "own mechanism over time": ({**BUFFERED, "mechanism": OwnGaussian()}, ("noise of an own mechanism",)),
     "own mechanism": ({"mechanism": OwnGaussian()}, ("noise of an own mechanism",)),
 }
 
