@@ -30,6 +30,7 @@ SHIPPED = {
     "femnist_client_level_pairwise": "7560e1e0c3c89be6",
     "femnist_cnn": "62f214a06cd03e3c",
     "femnist_scattering": "2d72a2b367f4de9d",
+    "femnist_scattering_pairwise": "685e24665d82c18a",
     "heart_hospitals": "5494adfefe6ae597",
     "hospitals": "7e1c4cd7734a994f",
     "mnist_cnn_fedavg": "52c4e8f2fac2e038",
