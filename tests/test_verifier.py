@@ -171,7 +171,10 @@ def compare(path: Path, looser: float = 1.0) -> None:
     assert 0.995 * epsilon <= verified(path) <= 1.01 * looser * epsilon
 
 
-SLOW = {"covertype_svrg_published", "femnist_client_level", "femnist_cnn", "femnist_scattering"}
+SLOW = {
+    *("covertype_svrg_published", "femnist_client_level", "femnist_client_level_pairwise", "femnist_cnn"),
+    *("femnist_scattering", "femnist_scattering_pairwise", "mnist_scattering_pairwise"),
+}
 
 
 @pytest.mark.parametrize(
