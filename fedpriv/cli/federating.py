@@ -143,7 +143,7 @@ def federate_plan(
 ) -> None:
     """Write the plan of a federation of these sites, for them to accept."""
     from fedpriv.cli import shipped
-    from fedpriv.cli.printing import print_rows
+    from fedpriv.cli.printing import print_rows, print_warning
     from fedpriv.clients.public_info import PublicDataInfo
     from fedpriv.config import load_config, to_yaml
     from fedpriv.config.building import load_data
@@ -151,11 +151,12 @@ def federate_plan(
     from fedpriv.planning.pairs import forecast_of_pairs
     from fedpriv.privacy.pairwise import Complete, Pairwise
     from fedpriv.sites.descriptor import SiteDescriptor
-    from fedpriv.sites.federation_plan import propose
+    from fedpriv.sites.federation_plan import PLAN_SECTIONS, propose
     from fedpriv.sites.over_zenoh.certificates import planned_pin
     from fedpriv.sites.peers.picture import draw_graph
     from fedpriv.sites.recording import CONFIG, PLAN
     from fedpriv.sites.resolved_plan import ResolvedPlan
+    from fedpriv.sites.unsupported import settings_without_effect
     from fedpriv.storage.folder import RunFolder
 
     loaded = load_config(shipped.resolve(config), settings or [])
@@ -170,6 +171,9 @@ def federate_plan(
     with RunFolder.new(folder) as run_folder:
         run_folder.write(CONFIG, to_yaml(loaded).encode())
         run_folder.write(PLAN, proposal.text.encode())
+    without_effect = settings_without_effect(loaded, PLAN_SECTIONS)
+    if without_effect:
+        print_warning(f"without effect between organisations: {', '.join(without_effect)}; leave them out")
     rows = {"plan": f"{folder / PLAN}, for each site to accept", "fingerprint": proposal.fingerprint}
 
     terms = ResolvedPlan.of(proposal)

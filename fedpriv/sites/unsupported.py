@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from fedpriv.config import Config
 from fedpriv.config.network import NetworkSection, TopologySection
 from fedpriv.errors import ConfigError
@@ -37,6 +39,27 @@ def check_settings(config: Config, n_sites: int) -> None:
     if config.network.topology.name != "star":
         _check_graph(config.network)
     _check_files(config)
+
+
+def settings_without_effect(config: Config, planned: Collection[str]) -> list[str]:
+    """Returns the settings that were given, and that change nothing between organisations.
+
+    They are about the process that trains: its speed, its logs, and when it stops. A plan does not have them, as each
+    organisation decides that for itself.
+
+    Args:
+        config: A configuration.
+        planned: Names of the sections that a plan has.
+    """
+    names: list[str] = []
+    for section, given in config.model_dump(mode="json", exclude_defaults=True).items():
+        if section == "data" or section in planned:  # the server takes its test data from `data`
+            continue
+        if isinstance(given, dict):
+            names += [f"{section}.{field}" for field in given]
+        else:
+            names.append(section)
+    return names
 
 
 def with_listed_links(config: Config, n_sites: int) -> Config:
@@ -80,6 +103,8 @@ def _check_files(config: Config) -> None:
     if config.model.weights is not None:
         fix = "a plan has no files, and names none on the machines of others: start from a seed"
         raise ConfigError("model.weights", "(file)", fix)
+    if config.problem.compare:
+        raise ConfigError("problem.compare", True, "it needs the data of all in one place: leave it out")
     if config.problem.server is not None:
         raise ConfigError("problem.server", "(some)", "the server has no data of its own here: leave it out")
     if config.data.augment:

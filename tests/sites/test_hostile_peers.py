@@ -92,7 +92,7 @@ def test_forged_and_truncated_questions_cost_nothing(found: Party) -> None:
 def test_an_oversized_question_is_refused_before_it_is_read(found: Party, monkeypatch: pytest.MonkeyPatch) -> None:
     site = found.sites[NORTH]
     site.prepare()
-    monkeypatch.setattr("fedpriv.sites.site.unpack_request", None)  # it would fail to be called
+    monkeypatch.setattr("fedpriv.sites.responder.unpack_request", None)  # it would fail to be called
     huge = save({"row": torch.zeros(5_000_000)}, facts())
     long = struct.pack("<Q", 2**60) + b"{}" * 10_000_000
     replies: list[bytes] = []

@@ -20,6 +20,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,7 @@ _ADDRESS = re.compile(r"(?P<protocol>tls|tcp)/(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-
 _RETRY = {"period_init_ms": 200, "period_max_ms": 2000, "period_increase_factor": 2}  # of a connection that was lost
 _BATCH = 65535  # bytes; a message up to this length is not fragmented, so no smaller limit can be set
 _STALLED = 20_000_000  # microseconds for which a full link may not move before it is closed
+_LEAVING = 5.0  # seconds for a thread to leave a closed session
 _SESSIONS = 32  # connections beyond the known parties', for those whose certificates are still to be checked
 
 
@@ -222,3 +224,13 @@ def access_rules(link: Link) -> dict[str, Any]:
         "subjects": subjects,
         "policies": policies,
     }
+
+
+def join_all(threads: Sequence[threading.Thread]) -> None:
+    """Waits until threads that used a session have left Zenoh, once the session is closed.
+
+    Python ends threads that are still inside foreign code in a way that may abort the whole process.
+    """
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join(_LEAVING)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fedpriv.errors import ConfigError
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.over_zenoh.certificates import credentials_in
-from fedpriv.sites.over_zenoh.link import Link, open_link
+from fedpriv.sites.over_zenoh.link import Link, join_all, open_link
 from fedpriv.sites.over_zenoh.star import log_connections
 from fedpriv.sites.peers.messages import longest_message
 from fedpriv.sites.peers.round_links import PlannedLinks
@@ -86,6 +86,7 @@ class PeersOverZenoh:
         link = Link(credentials, limit, connect=connect, listen=listen, askers=askers, answerers=answerers)
         self._session = open_link(link)
         log_connections(self._session, askers)
+        self._threads: list[threading.Thread] = []
         self._pool = ThreadPoolExecutor(min(max(len(neighbours), 1), _MAX_THREADS), thread_name_prefix="ask")
 
     def serve(self, answer: Callable[[bytes], bytes], is_signed: Callable[[bytes], bool]) -> None:
@@ -97,7 +98,9 @@ class PeersOverZenoh:
         """
         self._is_signed = is_signed
         for other, key in self._answer_keys.items():
-            threading.Thread(target=self._serve, args=[other, key, answer], daemon=True).start()
+            thread = threading.Thread(target=self._serve, args=[other, key, answer], daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def ask(self, questions: Mapping[int, bytes]) -> Mapping[int, bytes]:
         """See `Transport`: a neighbour that is not connected is absent at once, a silent one after the time to wait."""
@@ -108,6 +111,7 @@ class PeersOverZenoh:
         """Ends all connections."""
         self._session.close()
         self._pool.shutdown()
+        join_all(self._threads)
 
     def __enter__(self) -> Self:
         return self

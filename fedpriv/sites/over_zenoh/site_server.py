@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -14,7 +14,7 @@ from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.messages import MalformedMessage, plan_of
 from fedpriv.sites.over_zenoh.certificates import credentials_in
-from fedpriv.sites.over_zenoh.link import Link, open_link
+from fedpriv.sites.over_zenoh.link import Link, join_all, open_link
 from fedpriv.sites.over_zenoh.proposing import PROPOSAL_LIMIT, proposal_key, take_proposals
 from fedpriv.sites.over_zenoh.signatures import BadSignature, PrivateKey, read_private_key
 from fedpriv.sites.over_zenoh.star import Signer, check_transport, log_connections, message_limit, question_key
@@ -66,6 +66,7 @@ class SiteServer:
         self._lock = threading.Lock()  # guards the sessions
         self._sessions: list[zenoh.Session] = []
         self._is_closed = threading.Event()
+        self._threads: list[threading.Thread] = []
         self.served: list[str] = []
         proposers: Sequence[str] = ()
         if self._has_tls:  # without certificates nobody knows who proposes
@@ -79,7 +80,7 @@ class SiteServer:
             self._private_key = read_private_key(self._credentials.key)
         self._serve_plans(proposals, proposers)
         if proposers:
-            threading.Thread(target=self._watch_approvals, name="approvals", daemon=True).start()
+            self._start(self._watch_approvals, [], "approvals")
 
     def close(self) -> None:
         """Ends all connections."""
@@ -87,6 +88,13 @@ class SiteServer:
         with self._lock:
             for session in self._sessions:
                 session.close()
+        join_all(self._threads)
+
+    def _start(self, target: Callable[..., None], args: Sequence[object], name: str) -> None:
+        """Starts a thread, which ends after `close`."""
+        thread = threading.Thread(target=target, args=args, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _serve_plans(self, proposals: Sequence[FederationPlan], proposers: Sequence[str]) -> None:
         """Opens a session in which the servers of these plans may ask, and these parties may propose plans.
@@ -111,10 +119,9 @@ class SiteServer:
             self._sessions.append(session)
         log_connections(session, askers)
         for plan in plans:
-            name = f"plan {plan.hash[:8]}"
-            threading.Thread(target=self._serve, args=[session, plan], name=name, daemon=True).start()
+            self._start(self._serve, [session, plan], f"plan {plan.hash[:8]}")
         if proposers:
-            threading.Thread(target=take_proposals, args=[session, site], name="proposals", daemon=True).start()
+            self._start(take_proposals, [session, site], "proposals")
         self.served += [proposal.fingerprint for proposal in proposals]
 
     def _watch_approvals(self) -> None:

@@ -1,0 +1,131 @@
+"""Settings that one process allows and organisations do not: each is refused in one line, and the page says why."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from sites_in_memory import config_of
+from test_site_commands import fedpriv
+
+from fedpriv.errors import ConfigError
+from fedpriv.sites import unsupported
+from fedpriv.sites.federation_plan import PLAN_SECTIONS
+from fedpriv.sites.unsupported import check_settings, settings_without_effect
+
+FEDAVG = "strategy={name: fedavg, learning_rate: .5}"
+TRACKING = "strategy={name: gradient_tracking, step_size: .5}"
+LINKS = "network.topology={name: links, pairs: [[0, 1], [1, 2], [2, 3]]}"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "federation.md"
+
+# overrides, the field that the error names, words of the error, and words of the page
+REFUSED = {
+    "no noise": (("privacy.at=none", FEDAVG), "privacy.at", "private answers only", "runs that are not private"),
+    "sums": (
+        (FEDAVG, "privacy.trust={secure_aggregation: {min_honest: 3}}"),
+        "privacy.trust",
+        "single rows",
+        "`secure_aggregation`",
+    ),
+    "central": ((FEDAVG, "privacy.trust=central"), "privacy.trust", "single rows", "`central`"),
+    "over time": (
+        (FEDAVG, "privacy.noise={time: {bsr: {band: 2}}}"),
+        "privacy.noise",
+        "without a price",
+        "noise over time",
+    ),
+    "cyclic batches": (
+        (FEDAVG, "privacy.sampling={cyclic: {blocks: 2}}"),
+        "privacy.noise",
+        "without a price",
+        "cyclic batches",
+    ),
+    "allocation": (
+        (FEDAVG, "privacy.sampling={allocation: {batches: 2}}"),
+        "privacy.sampling",
+        "no price",
+        "random allocation",
+    ),
+    "not durable": (
+        (FEDAVG, "privacy.durable=false"),
+        "privacy.durable",
+        "before it answers",
+        "`privacy.durable: false`",
+    ),
+    "budget": ((FEDAVG, "privacy.budget=budget.json"), "privacy.budget", "budget of its own", "`privacy.budget`"),
+    "secret seed": ((FEDAVG, "secret_seed=3"), "secret_seed", "every site has its own", "`secret_seed`"),
+    "weights": (
+        (FEDAVG, "model={name: softmax, weights: model.pt}"),
+        "model.weights",
+        "no files",
+        "weights from files",
+    ),
+    "compare": ((FEDAVG, "problem.compare=true"), "problem.compare", "all in one place", "`problem.compare`"),
+    "server's data": (
+        (FEDAVG, "problem.server={constraints: [{name: class_loss_at_most, label: 1, bound: .4}]}"),
+        "problem.server",
+        "no data of its own",
+        "data of the server",
+    ),
+    "views": ((FEDAVG, "data.augment=[{name: crop, padding: 1}]"), "data.augment", "its own views", "`data.augment`"),
+    "a drawn graph": ((TRACKING, "network.topology=ring"), "network.topology", "lists its links", "lists its links"),
+    "mixing steps": (
+        (TRACKING, LINKS, "network.mixing_steps=2"),
+        "network.mixing_steps",
+        "neighbours of neighbours",
+        "more than one mixing step",
+    ),
+    "one way": (
+        (TRACKING, LINKS, "network.activity=one_peer_exponential"),
+        "network.activity",
+        "one way",
+        "links of one direction",
+    ),
+    "weights of a file": (
+        (TRACKING, LINKS, "network.mixing={name: file, file: weights.npy}"),
+        "network.mixing",
+        "no file and no code",
+        "weights of your own",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_it_is_refused_with_its_reason_here_and_on_the_page(case: str) -> None:
+    overrides, field, words, words_of_page = REFUSED[case]
+    with pytest.raises(ConfigError, match=words) as caught:
+        check_settings(config_of(*overrides), 4)
+    assert caught.value.field == field
+    chapter = PAGE.read_text().partition("## What is refused")[2].partition("\n## ")[0]
+    assert words_of_page in " ".join(chapter.split())
+
+
+def test_every_refusal_of_the_source_is_tried() -> None:
+    """A new refusal has a case here, and so its reason on the page."""
+    raised = [
+        node.args[0].value
+        for node in ast.walk(ast.parse(Path(unsupported.__file__).read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "ConfigError"
+        if isinstance(node.args[0], ast.Constant)
+    ]
+    assert {*raised} == {field for _, field, _, _ in REFUSED.values()}
+
+
+def test_what_has_no_effect_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    speed = ("compute.threads=1", "compute.pace=2.0", "log.stop={metric: test_accuracy, patience: 2}")
+    assert settings_without_effect(config_of(FEDAVG), PLAN_SECTIONS) == []
+    names = ["compute.threads", "compute.pace", "log.stop"]
+    assert settings_without_effect(config_of(FEDAVG, *speed), PLAN_SECTIONS) == names
+
+    digits = "{name: digits, flat: true, partition: {kind: iid, n_clients: 1}}"
+    Path("site.yaml").write_text(f"name: north\ndata: {digits}\nbudget: {{epsilon: 2}}\n")
+    Path("run.yaml").write_text(
+        f"data: {digits}\nmodel: softmax\nstrategy: {{name: fedavg, learning_rate: .5}}\nprivacy: {{epsilon: 1}}\n"
+        "rounds: 2\ncompute: {threads: 1}\n"
+    )
+    fedpriv("site", "init", "north", "site.yaml")
+    shown = fedpriv("federate", "plan", "run.yaml", "north/card.json", "--out", "fed")
+    assert re.search(r"warning: without effect between organisations: compute\.threads; leave", " ".join(shown.split()))
