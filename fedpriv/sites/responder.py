@@ -28,23 +28,20 @@ class Responder:
         folder: The site's folder.
         plans: The site's plans.
         activity: Counts answers and refusals.
-        accept_approved: Accepts the plans that the owner has approved since.
     """
 
-    def __init__(
-        self, folder: SiteFolder, plans: SitePlans, activity: Activity, accept_approved: Callable[[], None]
-    ) -> None:
+    def __init__(self, folder: SiteFolder, plans: SitePlans, activity: Activity) -> None:
         self._folder = folder
         self._plans = plans
         self._activity = activity
-        self._accept_approved = accept_approved
 
-    def respond(self, question: bytes, party: str, *, from_node: bool) -> bytes:
+    def respond(self, question: bytes, party: str, accept_approved: Callable[[], None], *, from_node: bool) -> bytes:
         """Returns the reply to a question, or a refusal. Whoever calls it holds the site's lock.
 
         Args:
             question: The bytes that arrived.
             party: Who sent them, as the transport knows it, for the log.
+            accept_approved: Accepts the plans that the owner has approved since.
             from_node: Whether the site's own node asks.
 
         Raises:
@@ -60,7 +57,7 @@ class Responder:
         except RolledBack as error:
             _LOG.error("%s", error)
             return pack(refusal("", 0, "rolled_back"))
-        reply = self._reply_to(request, from_node=from_node)
+        reply = self._reply_to(request, accept_approved, from_node=from_node)
         if isinstance(reply, bytes):
             self._activity.count_answer(party, request.plan, request.round)
             return reply
@@ -68,13 +65,15 @@ class Responder:
         self._activity.count_refusal(party, request.plan, request.round, reply.code)
         return pack(reply)
 
-    def _reply_to(self, request: TrainRequest, *, from_node: bool) -> TrainResponse | bytes:
+    def _reply_to(
+        self, request: TrainRequest, accept_approved: Callable[[], None], *, from_node: bool
+    ) -> TrainResponse | bytes:
         """Returns the reply to a question, as bytes if it is an answer; a refusal otherwise."""
         plan = request.plan
         round_index = request.round
         try:
             if plan not in self._plans.accepted:
-                self._accept_approved()
+                accept_approved()
             if plan not in self._plans.accepted:
                 self._check_unknown_plan(request)
                 return refusal("", round_index, "other_plan")

@@ -66,7 +66,7 @@ class Site:
             self._folder = SiteFolder(Path(folder))
             try:
                 self._plans = SitePlans(self._folder)
-                self._responder = Responder(self._folder, self._plans, self.activity, self._accept_approved)
+                self._responder = Responder(self._folder, self._plans, self.activity)
             except BaseException:
                 self._folder.close()
                 raise
@@ -205,7 +205,7 @@ class Site:
             if is_proposal(question):
                 return self._receive_proposal(question, party).encode()
             with self._lock:
-                return self._responder.respond(question, party, from_node=False)
+                return self._responder.respond(question, party, self._accept_approved, from_node=False)
         except Exception:  # whatever it is: its text may hold data, so it stays here
             _LOG.exception("a question was not answered")
             return pack(refusal("", 0, "failed"))
@@ -239,7 +239,7 @@ class Site:
         """Returns the reply to a question of this site's own node, under a plan on a graph; see `answer`."""
         try:
             with self._lock:
-                return self._responder.respond(question, "its own node", from_node=True)
+                return self._responder.respond(question, "its own node", self._accept_approved, from_node=True)
         except Exception:  # whatever it is: its text may hold data, so it stays here
             _LOG.exception("the site's own node was not answered")
             return pack(refusal("", 0, "failed"))
