@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -113,19 +114,19 @@ def site_absent(
     first, _, last = rounds.partition("-")
     if not first.isdecimal() or not (last or first).isdecimal():
         raise ConfigError("ROUNDS", rounds, "give a round, such as 7, or rounds, such as 7-9")
-    absent_site = Site(folder)
-    accepted = absent_site.plans
-    if plan is None:
-        hashes = list(accepted)
-    else:
-        digits = "".join(plan.split())
-        hashes = [plan_hash for plan_hash in accepted if digits in (plan_hash, plan_hash[:32])]
-    if len(hashes) != 1:
-        raise ConfigError("--plan", plan, f"name one of the plans that this site has accepted, of {len(accepted)}")
-    # users count rounds from 1
-    notice = absent_site.say_absent(hashes[0], int(first) - 1, int(last or first) - 1)
-    covered = f"rounds {notice.first + 1} to {notice.last + 1} of plan {accepted[hashes[0]].fingerprint}"
-    print_rows({"signed": f"{absent_site.card.name} is absent in {covered}", "next": f"fedpriv site run {folder}"})
+    with closing(Site(folder)) as absent_site:
+        accepted = absent_site.plans
+        if plan is None:
+            hashes = list(accepted)
+        else:
+            digits = "".join(plan.split())
+            hashes = [plan_hash for plan_hash in accepted if digits in (plan_hash, plan_hash[:32])]
+        if len(hashes) != 1:
+            raise ConfigError("--plan", plan, f"name one of the plans that this site has accepted, of {len(accepted)}")
+        # users count rounds from 1
+        notice = absent_site.say_absent(hashes[0], int(first) - 1, int(last or first) - 1)
+        covered = f"rounds {notice.first + 1} to {notice.last + 1} of plan {accepted[hashes[0]].fingerprint}"
+        print_rows({"signed": f"{absent_site.card.name} is absent in {covered}", "next": f"fedpriv site run {folder}"})
 
 
 @federate.command("plan")
