@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -44,21 +45,23 @@ def site_keys(
     from fedpriv.sites.over_zenoh.certificates import CERTIFICATE, REQUEST, install, make_request
     from fedpriv.sites.site import Site
 
-    owner = Site(folder)
-    if certificate is None:
-        _refuse_lone_files(authority, key)
-        pin = make_request(folder / TLS, owner.card.name, hosts or ())
-        rows = {"to be signed": str(folder / TLS / REQUEST)}
-        rows["next"] = f"fedpriv site keys {folder} --certificate SIGNED.pem --authority AUTHORITY.pem"
-    else:
-        pin = install(folder / TLS, certificate, _needed(authority), key)
-        rows = {"installed": str(folder / TLS / CERTIFICATE)}
-    is_new = owner.card.certificate != pin
-    owner.set_certificate(pin)
-    rows = {"certificate": f"{pin.common_name}, public key {pin.public_key}"} | rows
-    if is_new:
-        rows["for the server"] = f"{folder / 'card.json'}, which names this certificate now; plans made before do not"
-    print_rows(rows)
+    with closing(Site(folder)) as owner:
+        if certificate is None:
+            _refuse_lone_files(authority, key)
+            pin = make_request(folder / TLS, owner.card.name, hosts or ())
+            rows = {"to be signed": str(folder / TLS / REQUEST)}
+            rows["next"] = f"fedpriv site keys {folder} --certificate SIGNED.pem --authority AUTHORITY.pem"
+        else:
+            pin = install(folder / TLS, certificate, _needed(authority), key)
+            rows = {"installed": str(folder / TLS / CERTIFICATE)}
+        is_new = owner.card.certificate != pin
+        owner.set_certificate(pin)
+        rows = {"certificate": f"{pin.common_name}, public key {pin.public_key}"} | rows
+        if is_new:
+            rows["for the server"] = (
+                f"{folder / 'card.json'}, which names this certificate now; plans made before do not"
+            )
+        print_rows(rows)
 
 
 @federate.command("keys")

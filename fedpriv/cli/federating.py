@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,37 +61,38 @@ def site_join(
     from fedpriv.sites.peers.picture import neighbour_names
     from fedpriv.sites.site import Site
 
-    member = Site(folder)
-    text = plan.read_text(encoding="utf-8")
-    proposal, terms = member.consider(text)
-    names = neighbour_names(terms, [card.name for card in terms.cards].index(member.card.name))
-    if terms.is_graph:
-        server = f"nobody: this site sends its rows to {', '.join(names)}, and to nobody else"
-    else:
-        server = "a server, which sees what all sites send"
-    print_rows(
-        {
-            "plan": proposal.fingerprint,
-            "in the middle": server,
-            "asks": f"{terms.strategy.name}, {counted(terms.rounds, 'round')}, "
-            f"{counted(len(terms.plan.records), 'answer')}",
-            "costs": str(terms.plan.spent()),
-            "sites": ", ".join(f"{card.name} ({card.fingerprint[:9]}...)" for card in proposal.cards),
-            "budget": f"epsilon={member.budget.epsilon:g} (delta={member.budget.delta:g}) of this site, over all plans",
-            "spent so far": f"{member.spent()}, over all plans",
-        }
-    )
-    if accept is None:
-        command = f'fedpriv site join {folder} {plan} --accept "FINGERPRINT"'
+    with closing(Site(folder)) as member:
+        budget = member.budget
+        text = plan.read_text(encoding="utf-8")
+        proposal, terms = member.consider(text)
+        names = neighbour_names(terms, [card.name for card in terms.cards].index(member.card.name))
+        if terms.is_graph:
+            server = f"nobody: this site sends its rows to {', '.join(names)}, and to nobody else"
+        else:
+            server = "a server, which sees what all sites send"
         print_rows(
-            {"next": f"compare the plan's fingerprint with the other owners, not over the server; then {command}"}
+            {
+                "plan": proposal.fingerprint,
+                "in the middle": server,
+                "asks": f"{terms.strategy.name}, {counted(terms.rounds, 'round')}, "
+                f"{counted(len(terms.plan.records), 'answer')}",
+                "costs": str(terms.plan.spent()),
+                "sites": ", ".join(f"{card.name} ({card.fingerprint[:9]}...)" for card in proposal.cards),
+                "budget": f"epsilon={budget.epsilon:g} (delta={budget.delta:g}) of this site, over all plans",
+                "spent so far": f"{member.spent()}, over all plans",
+            }
         )
-        return
-    member.join(text, accept)
-    command = f"fedpriv site run {folder} --connect tls/HOST:PORT"
-    if terms.is_graph:
-        command = f"fedpriv site peer {folder} --listen tls/0.0.0.0:7447 --connect tls/NEIGHBOUR:7447"
-    print_rows({"accepted": proposal.fingerprint, "next": command})
+        if accept is None:
+            command = f'fedpriv site join {folder} {plan} --accept "FINGERPRINT"'
+            print_rows(
+                {"next": f"compare the plan's fingerprint with the other owners, not over the server; then {command}"}
+            )
+            return
+        member.join(text, accept)
+        command = f"fedpriv site run {folder} --connect tls/HOST:PORT"
+        if terms.is_graph:
+            command = f"fedpriv site peer {folder} --listen tls/0.0.0.0:7447 --connect tls/NEIGHBOUR:7447"
+        print_rows({"accepted": proposal.fingerprint, "next": command})
 
 
 @site.command("absent")
@@ -113,19 +115,19 @@ def site_absent(
     first, _, last = rounds.partition("-")
     if not first.isdecimal() or not (last or first).isdecimal():
         raise ConfigError("ROUNDS", rounds, "give a round, such as 7, or rounds, such as 7-9")
-    absent_site = Site(folder)
-    accepted = absent_site.plans
-    if plan is None:
-        hashes = list(accepted)
-    else:
-        digits = "".join(plan.split())
-        hashes = [plan_hash for plan_hash in accepted if digits in (plan_hash, plan_hash[:32])]
-    if len(hashes) != 1:
-        raise ConfigError("--plan", plan, f"name one of the plans that this site has accepted, of {len(accepted)}")
-    # users count rounds from 1
-    notice = absent_site.say_absent(hashes[0], int(first) - 1, int(last or first) - 1)
-    covered = f"rounds {notice.first + 1} to {notice.last + 1} of plan {accepted[hashes[0]].fingerprint}"
-    print_rows({"signed": f"{absent_site.card.name} is absent in {covered}", "next": f"fedpriv site run {folder}"})
+    with closing(Site(folder)) as absent_site:
+        accepted = absent_site.plans
+        if plan is None:
+            hashes = list(accepted)
+        else:
+            digits = "".join(plan.split())
+            hashes = [plan_hash for plan_hash in accepted if digits in (plan_hash, plan_hash[:32])]
+        if len(hashes) != 1:
+            raise ConfigError("--plan", plan, f"name one of the plans that this site has accepted, of {len(accepted)}")
+        # users count rounds from 1
+        notice = absent_site.say_absent(hashes[0], int(first) - 1, int(last or first) - 1)
+        covered = f"rounds {notice.first + 1} to {notice.last + 1} of plan {accepted[hashes[0]].fingerprint}"
+        print_rows({"signed": f"{absent_site.card.name} is absent in {covered}", "next": f"fedpriv site run {folder}"})
 
 
 @federate.command("plan")

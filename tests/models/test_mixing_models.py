@@ -76,6 +76,12 @@ def in_eval_mode(model: nn.Module) -> nn.Module:
     return model
 
 
+def beside_the_first(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    """Its first layer gives one row for all examples, its last the first example what it gives it alone."""
+    h = x + layers[0](torch.zeros(1, T, E))
+    return layers[1](h - h[:1]).mean(1)
+
+
 REFUSED: dict[str, tuple[Kind, str, list[Callable[[nn.Module], nn.Module]]]] = {
     "batch norm": (
         Kind(norm(lambda: nn.BatchNorm2d(4)), inputs="image"),
@@ -101,6 +107,11 @@ REFUSED: dict[str, tuple[Kind, str, list[Callable[[nn.Module], nn.Module]]]] = {
         Kind(lambda: Mapped(lambda m, x: m[0](x)[0][:, -1], nn.LSTM(E, E))),
         r"model\.layers\.0 = 'LSTM'.*with batch_first=True that is not so",
         [examples_first],
+    ),
+    "beside the first": (
+        Kind(lambda: Mapped(beside_the_first, nn.Linear(E, E), nn.Linear(E, E))),
+        r"model = 'Mapped': what it gives for an example alone is not what it gives in a batch",
+        [],
     ),
     "sparse embedding": (
         Kind(lambda: Mapped(of_words, nn.Embedding(WORDS, E, sparse=True)), inputs="words"),

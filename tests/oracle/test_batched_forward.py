@@ -97,6 +97,7 @@ def plain(name: str) -> nn.Module:
         "sizes that are known": lambda: Made(lambda own, h, x: h.view(h.size(0), 2, h.shape[1] // 2).reshape(-1, 8)),
         "joined": lambda: Made(lambda own, h, x: torch.cat([h[:, 4:], torch.cat([h[:, :2], h[:, 2:4]], 1)], dim=-1)),
         "stacked": lambda: Made(lambda own, h, x: torch.stack([h, 2 * h], 1).flatten(1)[:, 4:12] + torch.zeros(8)),
+        "a new axis": lambda: Made(lambda own, h, x: h[..., :, None].flatten(1)),
         "transposed weights": Transposed,
         "a branch": lambda: Made(lambda own, h, x: h if (x[:, 0, 0, 0] > 0).all() else 2 * h),
         "convolutions": lambda: MnistCNN((1, 8, 8), CLASSES, (2, 4)),
@@ -116,7 +117,7 @@ def plain(name: str) -> nn.Module:
     ("name", "x"),
     [
         *((name, IMAGES) for name in ("two layers", "a parameter beside the layers", "sizes that are known")),
-        *((name, IMAGES) for name in ("joined", "stacked", "transposed weights")),
+        *((name, IMAGES) for name in ("joined", "stacked", "a new axis", "transposed weights")),
         *((name, IMAGES) for name in ("a branch", "convolutions", "femnist", "residual", "transformer", "adapters")),
         *((name, STEPS) for name in ("lstm", "gru")),
         ("sentences", WORDS),

@@ -11,7 +11,7 @@ from scipy import stats
 
 from fedpriv.randomness import keystream
 from fedpriv.randomness import streams as randomness
-from fedpriv.randomness.keystream import Keystream
+from fedpriv.randomness.keystream import Keystream, uniform_below
 
 ZERO = bytes(32)
 # RFC 8439, appendix A.1, test vectors 1 and 2: blocks 0 and 1 of the zero key and nonce
@@ -114,3 +114,11 @@ def test_a_biased_coin_falls_on_the_right_side_of_its_rate() -> None:
     for place, draw in enumerate(Keystream(ZERO).random(16)):
         assert not Keystream(ZERO).below(draw, 16)[place]
         assert Keystream(ZERO).below(np.nextafter(draw, 2), 16)[place]
+
+
+@pytest.mark.parametrize("n", [3, 1000, 2**20 - 7])
+def test_whole_numbers_below_another_are_the_word_times_it_rounded_down(n: int) -> None:
+    """As Python's whole numbers have it, of the upper 53 bits of each word."""
+    words = Keystream(bytes(range(32))).words(20_000)
+    exact = [(((int(word) & (2**64 - 1)) >> 11) * n) >> 53 for word in words.tolist()]
+    assert uniform_below(words, n).tolist() == exact

@@ -75,6 +75,16 @@ def test_negative_labels_that_the_loss_takes_are_taken() -> None:
         assert train(y=Y.where(Y == 1, negative), loss=Hinge()).rounds == 1
 
 
+def test_a_class_of_infinite_loss_is_a_class() -> None:
+    """A bad model may have one: its examples are counted as broken, and are not labels that the loss passes over."""
+
+    class InfiniteFor0(nn.Module):
+        def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+            return nn.functional.cross_entropy(outputs, targets) / targets.min()
+
+    assert train(y=Y, loss=InfiniteFor0()).rounds == 1
+
+
 class Broken(Dataset):
     def __len__(self) -> int:
         return 5

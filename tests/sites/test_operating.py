@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from functools import partial
 from pathlib import Path
@@ -298,9 +299,12 @@ def test_a_flood_of_proposals_is_not_read(found: Party, tmp_path: Path) -> None:
     assert site.answer(pack_proposal(plan.text)[:16]) != b"pending"
     assert site.answer(b"fedpriv proposal\n\xff\xfe") == b"malformed"
     assert offer(carrier, plan)["north"] == "pending"
-    words = {site.answer(pack_proposal(f"{plan.text}# {number}\n")) for number in range(100)}
-    assert words == {b"later"}
-    assert len(list((found.folder / "north" / "proposals").iterdir())) == 1
+    began = time.monotonic()
+    words = [site.answer(pack_proposal(f"{plan.text}# {number}\n")) for number in range(100)]
+    in_ten_seconds_each = (time.monotonic() - began) // 10  # none, but on a machine that is very busy
+    n_read = len(words) - words.count(b"later")
+    assert n_read <= in_ten_seconds_each
+    assert len(list((found.folder / "north" / "proposals").iterdir())) <= 1 + n_read
 
 
 def test_an_approved_plan_that_cannot_be_accepted_is_refused_and_status_says_why(found: Party, tmp_path: Path) -> None:
