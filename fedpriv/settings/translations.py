@@ -597,6 +597,7 @@ TERMS: tuple[Term, ...] = (
     ),
     _option(_COMPUTE, "compute", "timeout"),
     _option(_COMPUTE, "compute", "pace"),
+    _option(_COMPUTE, "compute", "pad_batches"),
     Term("state", "client_state offload", 'state="disk"', _COMPUTE, "compute.state: disk"),
     # what is measured and written
     Term(
