@@ -27,7 +27,10 @@ def print_secrets(folder: Path, where: str | None, *, rotate: bool, renew_keys: 
     else:
         if rotate or renew_keys:
             fix = "every run draws a seed of its own, and has no keys; of a site, name its folder"
-            raise ConfigError("--rotate" if rotate else "--renew-keys", str(folder), fix)
+            option = "--renew-keys"
+            if rotate:
+                option = "--rotate"
+            raise ConfigError(option, str(folder), fix)
         if where is not None:
             of_runs.move_secrets(folder, where)
         words = of_runs.secrets_in_words(folder)

@@ -322,7 +322,9 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     def _privacy(self) -> Privacy:
         if self.epsilon == math.inf:
             return Privacy(at="none", delta=self.delta)
-        bound = _CLIP if self.clip_norm is None else self.clip_norm
+        bound = self.clip_norm
+        if bound is None:
+            bound = _CLIP
         return Privacy(epsilon=self.epsilon, delta=self.delta, clip=Clip(bound))
 
     def _steps(self, n: int) -> int:

@@ -175,7 +175,9 @@ def estimate(
 def _pilot(answers: _Answers, lam: float, steps: int) -> Result:
     """Runs private gradient descent with momentum."""
     smoothness = answers.norm**2 / 4
-    regularizer = L2(lam) if lam else Zero()
+    regularizer = Zero()
+    if lam > 0:
+        regularizer = L2(lam)
     strategy = gradient_descent(1 / smoothness, regularizer, momentum=max(0.0, 1 - 6 / steps), average=4.0)
     model = LogisticRegression(answers.inputs.shape[1])
     data = _dataset(answers.inputs, answers.labels)

@@ -35,7 +35,9 @@ class _WithoutFilling(TorchFunctionMode):
     ) -> Any:  # noqa: ANN401 - what torch's function returns
         options = kwargs or {}
         if func is nn.init.normal_:
-            return options["tensor"] if "tensor" in options else args[0]
+            if "tensor" in options:
+                return options["tensor"]
+            return args[0]
         return func(*args, **options)
 
 

@@ -42,7 +42,9 @@ class ConfigComparison:
                 name = " ".join(text for text in (path.stem if len(paths) > 1 else "", variant) if text) or path.stem
                 if name in self.configs:
                     raise ConfigError("comparison", name, "is named twice: give each file and --with once")
-                changed = [*overrides, *([variant] if variant else [])]
+                changed = [*overrides]
+                if variant:
+                    changed.append(variant)
                 self.configs[name] = [load_config(path, [*changed, f"seed={seed}"]) for seed in range(seeds)]
         first_name = next(iter(self.configs))
         for name, configs in self.configs.items():

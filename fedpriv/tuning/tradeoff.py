@@ -59,7 +59,7 @@ class Target:
         return statistics.fmean(self.scores)
 
     @property
-    def spread(self) -> float:
+    def standard_deviation(self) -> float:
         """Standard deviation of the scores; 0 for fewer than two."""
         if len(self.scores) < 2 or self.score is None:
             return 0.0
@@ -112,7 +112,7 @@ class Tradeoff:
             return "not finite"
         text = row.text(target.score)
         if len(target.scores) > 1:
-            text += f" +- {row.text(target.spread)}"
+            text += f" +- {row.text(target.standard_deviation)}"
         return text
 
     def figure(self) -> Figure:
@@ -129,7 +129,7 @@ class Tradeoff:
             factor = 100 if row.percent else 1
             scored = [target for target in self.targets if target.score is not None]
             means = [factor * (target.score or 0.0) for target in scored]
-            spreads = [factor * target.spread for target in scored]
+            spreads = [factor * target.standard_deviation for target in scored]
             top.errorbar([target.epsilon for target in scored], means, spreads, marker="o", color=_BLUE, capsize=3)
             if self.reference is not None:
                 top.axhline(factor * self.reference, color=_GREY, linestyle="--", label="no noise")

@@ -41,7 +41,7 @@ def _tensors(values: Sequence[Any]) -> Iterator[Tensor]:
             _require(not isinstance(value, BatchSize))
 
 
-def _of_rows(check: Operation) -> Operation:
+def _applied_to_rows(check: Operation) -> Operation:
     """Wraps what is done for arguments among which are rows; with constants alone torch's function is called."""
 
     def operation(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
@@ -299,21 +299,21 @@ _ALONG = "softmax log_softmax mean sum prod amax amin logsumexp cumsum std var u
 _FACTORIES = (torch.arange, torch.zeros, torch.ones, torch.full, torch.eye, torch.linspace, torch.tensor)
 
 OPERATIONS: dict[object, Operation] = {
-    **_named(_of_rows(_elementwise), _ELEMENTWISE),
-    **_named(_of_rows(_along(1)), _ALONG),
-    **_named(_of_rows(_along(1, extra=1)), "unsqueeze"),
-    **_named(_of_rows(_along(2)), "split chunk"),
-    **_named(_of_rows(_along(1, names=("dimension",))), "unfold"),
-    **_named(_of_rows(_transpose), "transpose swapaxes"),
-    **_named(_of_rows(_permute), "permute"),
-    **_named(_of_rows(_flatten), "flatten"),
-    **_named(_of_rows(_join(0)), "cat"),
-    **_named(_of_rows(_join(1)), "stack"),
-    **_named(_of_rows(_pooling(3)), "max_pool1d avg_pool1d adaptive_avg_pool1d adaptive_max_pool1d"),
-    **_named(_of_rows(_pooling(4)), "max_pool2d avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d"),
-    **_named(_of_rows(_pad), "pad"),
-    **_named(_of_rows(_product), "matmul bmm __matmul__"),
-    **_named(_of_rows(_dropout), "dropout dropout1d dropout2d"),
+    **_named(_applied_to_rows(_elementwise), _ELEMENTWISE),
+    **_named(_applied_to_rows(_along(1)), _ALONG),
+    **_named(_applied_to_rows(_along(1, extra=1)), "unsqueeze"),
+    **_named(_applied_to_rows(_along(2)), "split chunk"),
+    **_named(_applied_to_rows(_along(1, names=("dimension",))), "unfold"),
+    **_named(_applied_to_rows(_transpose), "transpose swapaxes"),
+    **_named(_applied_to_rows(_permute), "permute"),
+    **_named(_applied_to_rows(_flatten), "flatten"),
+    **_named(_applied_to_rows(_join(0)), "cat"),
+    **_named(_applied_to_rows(_join(1)), "stack"),
+    **_named(_applied_to_rows(_pooling(3)), "max_pool1d avg_pool1d adaptive_avg_pool1d adaptive_max_pool1d"),
+    **_named(_applied_to_rows(_pooling(4)), "max_pool2d avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d"),
+    **_named(_applied_to_rows(_pad), "pad"),
+    **_named(_applied_to_rows(_product), "matmul bmm __matmul__"),
+    **_named(_applied_to_rows(_dropout), "dropout dropout1d dropout2d"),
     **_named(_reshape, "reshape view"),
     **_named(_expand, "expand"),
     **_named(_flag, "all any"),
@@ -324,7 +324,7 @@ OPERATIONS: dict[object, Operation] = {
     Tensor.shape.__get__: _shape,  # pyright: ignore[reportAttributeAccessIssue]
     Tensor.__bool__: _truth,
     Tensor.__getitem__: _index,
-    Tensor.mT.__get__: _of_rows(_matrix_transpose),  # pyright: ignore[reportAttributeAccessIssue]
-    Tensor.to: _of_rows(_converted),
+    Tensor.mT.__get__: _applied_to_rows(_matrix_transpose),  # pyright: ignore[reportAttributeAccessIssue]
+    Tensor.to: _applied_to_rows(_converted),
 }
 """What is done for each function, but for layers (`row_layers`)."""

@@ -193,7 +193,10 @@ def _signed_content(facts: Mapping[str, Any], sealed: bytes) -> bytes:
 
 def _sealed_bytes(tensors: Mapping[str, Tensor], kind: str) -> bytes:
     """Returns the sealed row of a message; empty for a kind that has none."""
-    if {*tensors} != ({"sealed"} if kind in _WITH_ROW else set[str]()):
+    expected = set[str]()
+    if kind in _WITH_ROW:
+        expected = {"sealed"}
+    if {*tensors} != expected:
         raise MalformedMessage("only an exchange and an up have a row, and nothing else")
     if not tensors:
         return b""

@@ -246,7 +246,7 @@ class Node:
         if self.round >= self.terms.rounds:
             self.ended = "finished"
         else:
-            self._links = self._planned.of_round(self.round)
+            self._links = self._planned.links_in_round(self.round)
 
     def _next_step(self) -> str:
         """Returns what to do in the current round: `inactive`, `passed`, `release`, `wait` or `exchange`."""
@@ -347,6 +347,9 @@ class Node:
             self._table.close()
         self._last_up |= dict.fromkeys(up, before.round)
         self._save()
+        metrics = dict[str, float]()
+        if self._evaluate is not None:
+            metrics = self._evaluate(self.model)
         report = NodeRound(
             round=self.round,
             rounds=self.terms.rounds,
@@ -354,7 +357,7 @@ class Node:
             up=tuple(self._neighbours[other].name for other in sorted(up)),
             down={link.neighbour.name: link.reason for other, link in sorted(links.items()) if other not in up},
             corrected=tuple(corrected),
-            metrics={} if self._evaluate is None else self._evaluate(self.model),
+            metrics=metrics,
         )
         self._begin_round()
         self.on_round(report)

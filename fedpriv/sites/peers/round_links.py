@@ -44,7 +44,7 @@ class PlannedLinks:
         self._number = number
         self.neighbours = sorted(network.graph.neighbors(number))
 
-    def of_round(self, index: int) -> RoundLinks:
+    def links_in_round(self, index: int) -> RoundLinks:
         """Returns the links of round `index`, from 0."""
         cohort = self._network.participants(index, self._public).tolist()
         if self._number not in cohort:
