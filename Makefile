@@ -43,7 +43,7 @@ demo: venv ## train on scikit-learn's digits; prints accuracy, epsilon and where
 $(FLOWER)/.stamp: pyproject.toml constraints.txt
 	$(BIN)/python -m venv $(FLOWER)
 	grep -E '^(torch|torchvision|numpy|scipy|opacus|dp-accounting)==' constraints.txt > $(FLOWER)/constraints.txt
-	$(FLOWER)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint $(FLOWER)/constraints.txt --editable '.[flower]' pytest hypothesis
+	$(FLOWER)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint $(FLOWER)/constraints.txt --editable '.[flower,zenoh]' pytest hypothesis
 	touch $@
 
 demo-federation: venv ## five hospitals over Zenoh on this machine, with mutual TLS: one is killed, one ends its budget (under a minute)

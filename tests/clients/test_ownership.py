@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
 import torch
+from counting_calls import calls
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 from typer.testing import CliRunner
@@ -128,9 +128,7 @@ def test_identity_is_cheap_and_reads_nothing() -> None:
     whole, n = Unread(200_000), 2000
     order = torch.randperm(len(whole)).tolist()
     shares = [Subset(whole, order[i::n]) for i in range(n)]
-    start = time.process_time()
-    check_datasets(shares, None, PRIVATE)
-    assert time.process_time() - start < 2
+    assert calls(lambda: check_datasets(shares, None, PRIVATE)) < len(whole)
 
 
 def test_equal_content_is_counted(tmp_path: Path) -> None:
@@ -178,14 +176,14 @@ def test_the_owner_is_told_of_equal_content_on_the_terminal_alone(tmp_path: Path
     assert not [path for path in written if b"in content" in path.read_bytes() or b"epeats" in path.read_bytes()]
 
 
-def test_sixty_thousand_images_are_compared_in_a_moment() -> None:
+def test_sixty_thousand_images_are_compared_in_batches() -> None:
     x = torch.rand(60_000, 784)
     run = training([points(5)])
     client = fp.make_clients(torch.nn.Linear(784, 2), torch.nn.CrossEntropyLoss(), [TensorDataset(x, x[:, 0].long())])
     run.population.examples = InMemory(client, x.device, x.dtype)
-    start = time.process_time()
-    assert run.repeats() == DuplicateCounts(0, 0, 0)
-    assert time.process_time() - start < 2
+    counts: list[DuplicateCounts] = []
+    assert calls(lambda: counts.append(run.repeats())) < 10 * len(x)
+    assert counts == [DuplicateCounts(0, 0, 0)]
 
 
 @pytest.mark.parametrize("name", ["breast_cancer", "monks"])

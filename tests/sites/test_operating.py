@@ -301,7 +301,7 @@ def test_a_flood_of_proposals_is_not_read(found: Party, tmp_path: Path) -> None:
     assert offer(carrier, plan)["north"] == "pending"
     began = time.monotonic()
     words = [site.answer(pack_proposal(f"{plan.text}# {number}\n")) for number in range(100)]
-    in_ten_seconds_each = (time.monotonic() - began) // 10  # none, but on a machine that is very busy
+    in_ten_seconds_each = 1 + (time.monotonic() - began) // 10
     n_read = len(words) - words.count(b"later")
     assert n_read <= in_ten_seconds_each
     assert len(list((found.folder / "north" / "proposals").iterdir())) <= 1 + n_read

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
+from counting_calls import calls
 
 from fedpriv.config import load_config
 from fedpriv.errors import ConfigError
@@ -76,10 +76,11 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 1
     ids=lambda text: text[:8],
 )
 def test_what_never_ends_is_refused_at_once(text: str):
-    start = time.monotonic()
-    with pytest.raises(ConfigError):
-        read(text, "text")
-    assert time.monotonic() - start < 5
+    def refuse() -> None:
+        with pytest.raises(ConfigError):
+            read(text, "text")
+
+    assert calls(refuse) < 5 * 10**6
 
 
 def test_an_ordinary_depth_is_no_matter():
