@@ -82,13 +82,13 @@ def check_loader(field: str, loader: Any) -> None:  # noqa: ANN401 - whatever a 
 
 
 def check_datasets(field: str, datasets: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuses an object that is no sequence of data sets, one for each client.
+    """Refuses an object that is no sequence of data sets or loaders, one for each client.
 
     Raises:
-        ConfigError: it is one data set, or has loaders or tensors in it.
+        ConfigError: it is one data set or loader, or has tensors in it.
     """
     if isinstance(datasets, DataLoader):
-        raise ConfigError(field, _short(datasets), "give a list of data sets, one for each client: [loader.dataset]")
+        raise ConfigError(field, _short(datasets), "give a list of loaders, one for each client")
     if isinstance(datasets, Dataset):
         fix = (
             "is one data set: give a list with one for each client, e.g. torch.utils.data.random_split(dataset, sizes)"
@@ -97,17 +97,16 @@ def check_datasets(field: str, datasets: Any) -> None:  # noqa: ANN401 - whateve
     if isinstance(datasets, str) or not isinstance(datasets, Sequence):
         raise ConfigError(field, _short(datasets), f"give a list with a data set for each client, e.g. [{_PAIRS}]")
     for index, dataset in enumerate(datasets):
-        check_dataset(f"{field}[{index}]", dataset)
+        if not isinstance(dataset, DataLoader):
+            check_dataset(f"{field}[{index}]", dataset)
 
 
 def check_dataset(field: str, dataset: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuses a loader or bare tensors instead of a data set.
+    """Refuses bare tensors or arrays instead of a data set.
 
     Raises:
         ConfigError: says how to make a data set from them.
     """
-    if isinstance(dataset, DataLoader):
-        raise ConfigError(field, _short(dataset), "is a loader: give its data set, loader.dataset")
     is_pair = isinstance(dataset, tuple) and any(isinstance(value, Tensor) for value in dataset)
     if isinstance(dataset, Tensor) or is_pair:
         raise ConfigError(field, _short(dataset), f"is no data set: write {_PAIRS}")

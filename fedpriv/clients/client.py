@@ -113,30 +113,29 @@ class Client(nn.Module):
 def make_clients(
     model: nn.Module,
     loss: Loss,
-    datasets: Sequence[Dataset[Any]],
+    datasets: Sequence[Dataset[Any] | DataLoader[Any]],
     problem: Problem | None = None,
     augmentation: Augmentation | None = None,
 ) -> list[Client]:
-    """Makes one client for each data set, each with its own copy of the model's trainable parameters.
+    """Makes one client for each data set or loader, each with its own copy of the model's trainable parameters.
 
     Frozen parameters and buffers are copied once and shared by all clients: they are constants of a run.
 
     Args:
         model: Maps inputs `[b, ...]` to outputs `[b, ...]`, see `Client`.
         loss: Maps (outputs, targets) of a batch to a scalar.
-        datasets: Map-style data sets of (input, target) pairs.
+        datasets: Map-style data sets of (input, target) pairs, or loaders of such, as `Client` takes them.
         problem: Objective and constraints of every client; by default the mean loss.
         augmentation: Random views of the examples, new ones in each answer; by default there are none.
 
-    For a `collate_fn` of your own, make a `fedpriv.Client` with a loader instead.
-
     Raises:
+        ConfigError: `datasets` is no sequence of data sets or loaders.
         DataError: a data set is empty or streams.
     """
     check_loss("make_clients.loss", loss)
     check_datasets("make_clients.datasets", datasets)
     template = copy_model(model)  # the user's model does not change
     return [
-        Client(copy_trainable(template), loss, DataLoader(d), problem=problem, augmentation=augmentation)
-        for d in datasets
+        Client(copy_trainable(template), loss, source, problem=problem, augmentation=augmentation)
+        for source in datasets
     ]

@@ -1,4 +1,4 @@
-"""Names that users of other libraries look for in `fedpriv` or on a result, and what to write instead.
+"""Names that users of configurations and other libraries look for in `fedpriv` or on a result, and what to write.
 
 The other table, `translations`, is about words for arguments. This file imports nothing, since `import fedpriv` reads
 it.
@@ -14,7 +14,20 @@ _CLIENT_LEVEL = 'fedpriv.Privacy(epsilon=3.0, at="message", unit="client", trust
 _FEDAVG = "fedpriv.fedavg(learning_rate=0.1)"
 _FEDOPT = "fedpriv.fedopt(learning_rate=0.1)"
 
+_IN_YAML = "it in a configuration, as `fedpriv train` reads; it is a paper's own parameters for another strategy"
+
 OF_FEDPRIV: dict[str, str] = {
+    # configurations, whose strategies have the papers' names
+    "iadmm_prox": "fedpriv.inexact_admm(fedpriv.Prox())",
+    "iadmm_trust": "fedpriv.inexact_admm(fedpriv.Trust())",
+    "iadmm_output": _IN_YAML,
+    "dpop": _IN_YAML,
+    "pp_doagt": _IN_YAML,
+    "diff_tv_ab": _IN_YAML,
+    "dp_gd": "fedpriv.gradient_descent(learning_rate=0.1)",
+    "dp_svrg": "fedpriv.svrg(learning_rate=0.1, epoch_length=10)",
+    "dp_svrg_plus_plus": "fedpriv.svrg(learning_rate=0.1, epoch_length=10, doubling=True)",
+    "dp_accmd": "fedpriv.accelerated_mirror_descent(fedpriv.EuclideanBall(10.0), smoothness=1.0)",
     # Opacus
     "PrivacyEngine": _FIT,
     "make_private": _FIT,

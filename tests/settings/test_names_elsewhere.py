@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import fedpriv
+from fedpriv.config import STRATEGIES
 from fedpriv.settings.names_elsewhere import OF_FEDPRIV, OF_RESULT
 
 
@@ -56,5 +57,24 @@ def test_loaders_of_test_data_and_data_sets_of_clients_are_taken_as_they_are():
     one, other = results
     assert torch.equal(one.params, other.params) and one.test_loss == other.test_loss
     loss = nn.CrossEntropyLoss()
-    by_data, by_loader = (fedpriv.Client(CNN, loss, source) for source in (data, DataLoader(data)))
-    assert len(by_data) == len(by_loader) and torch.equal(by_data.examples()[0], by_loader.examples()[0])
+    sources = (data, DataLoader(data))
+    for by_data, by_loader in (
+        [fedpriv.Client(CNN, loss, source) for source in sources],
+        fedpriv.make_clients(CNN, loss, sources),
+    ):
+        assert len(by_data) == len(by_loader) and torch.equal(by_data.examples()[0], by_loader.examples()[0])
+
+
+def test_a_loader_given_to_make_clients_collates_its_own_way():
+    def doubled(examples: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs, targets = zip(*examples, strict=True)
+        return 2 * torch.stack(inputs), torch.stack(targets)
+
+    (client,) = fedpriv.make_clients(CNN, nn.CrossEntropyLoss(), [DataLoader(dataset(), collate_fn=doubled)])
+    (plain,) = fedpriv.make_clients(CNN, nn.CrossEntropyLoss(), [dataset()])
+    assert torch.equal(client.examples()[0], 2 * plain.examples()[0])
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_a_strategy_of_configurations_is_a_function_or_says_which_one_it_is(name: str):
+    assert hasattr(fedpriv, name) or name in OF_FEDPRIV

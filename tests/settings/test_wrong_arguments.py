@@ -85,9 +85,9 @@ SAID = {
         lambda: fedpriv.make_clients(CNN, nn.CrossEntropyLoss(), dataset()),
         "make_clients.datasets = 'a TensorDataset': is one data set: give a list",
     ),
-    "loaders for data sets": (
-        lambda: fedpriv.make_clients(CNN, nn.CrossEntropyLoss(), [DataLoader(dataset())]),
-        "make_clients.datasets[0] = 'a DataLoader': is a loader: give its data set, loader.dataset",
+    "one loader": (
+        lambda: fedpriv.make_clients(CNN, nn.CrossEntropyLoss(), DataLoader(dataset())),
+        "make_clients.datasets = 'a DataLoader': give a list of loaders, one for each client",
     ),
     "tensors for a data set": (
         lambda: fedpriv.make_clients(CNN, nn.CrossEntropyLoss(), [(torch.ones(2, 4), torch.ones(2))]),
