@@ -44,8 +44,13 @@ class FiniteCheck:
         check_choice("stop_on", self.stop_on, *_STOPS)
 
     def after(self, round_number: int, values: Mapping[str, Tensor | float]) -> FiniteCheck:
-        """Returns the state after a round, from its models `[n, dim]` (named `"model"`) or metrics."""
+        """Returns the state after a round, from its models `[n, dim]` (named `"model"`) or metrics.
+
+        It is this same object if everything is as before.
+        """
         broken = [name for name in _WATCHED if name in values and not is_finite(values[name])]
+        if all(name in self.first for name in broken):
+            return self
         return replace(self, first={**dict.fromkeys(broken, round_number), **self.first})
 
     @property

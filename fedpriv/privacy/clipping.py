@@ -47,7 +47,7 @@ class Clip:
         for such rows than to pass over all of them, everything is computed in float64.
         """
         norms = self.unchecked_norms(rows)
-        if rows.device.type != "cpu":
+        if rows.device.type != "cpu" or bool(torch.isfinite(norms.sum())):
             return norms
         overflowed = ~torch.isfinite(norms)
         if overflowed.any():
