@@ -5,6 +5,7 @@ Whether a client's gradients are finite is private, so it is not checked here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -100,7 +101,7 @@ def is_finite(values: Tensor | float) -> bool:
     therefore the values themselves are tested then.
     """
     distinct = _distinct(torch.as_tensor(values))
-    return bool(torch.isfinite(distinct.sum())) or bool(torch.isfinite(distinct).all())
+    return math.isfinite(distinct.sum().item()) or bool(torch.isfinite(distinct).all())
 
 
 def _count(models: Tensor) -> str:
