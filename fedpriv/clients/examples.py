@@ -101,9 +101,11 @@ class InMemory:
 
     def take(self, clients: Tensor, positions: Tensor, device_positions: Tensor | None = None) -> Pair:
         """See `Examples.take`; consecutive examples are returned as a view, without copying."""
-        return gather_examples(
-            self.inputs, self.targets, positions + self._starts[clients].unsqueeze(1), device_positions
-        )
+        if device_positions is not None and device_positions.device.type == "cpu":
+            all_positions = device_positions
+        else:
+            all_positions = positions + self._starts[clients].unsqueeze(1)
+        return gather_examples(self.inputs, self.targets, all_positions, device_positions)
 
     @property
     def random(self) -> bool:
@@ -155,8 +157,9 @@ def gather_examples(inputs: Nested, targets: Nested, positions: Tensor, device_p
         device_positions: The same on the device of the examples; copied there unless given.
     """
     index = positions.flatten()
-    span = slice(int(index[0]), int(index[-1]) + 1)
-    if span.stop - span.start == len(index) and torch.equal(index, torch.arange(span.start, span.stop)):
+    numbers = index.numpy()
+    span = slice(int(numbers[0]), int(numbers[-1]) + 1)
+    if span.stop - span.start == len(numbers) and torch.equal(index, torch.arange(span.start, span.stop)):
         return each(lambda rows: rows[span].unflatten(0, positions.shape), (inputs, targets))
     if device_positions is None:
         device_index = index.to(first(inputs).device)

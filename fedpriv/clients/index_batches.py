@@ -101,6 +101,11 @@ class IndexBatches:
     def _cuts(self, chunk: int, min_fill: float) -> Iterator[tuple[Integers, int, int]]:
         """Yields the clients of each block, and the range of their examples: first, and last plus one."""
         all_lengths = self.lengths
+        if len(all_lengths) == 1:  # nothing to compare
+            width = int(all_lengths[0])
+            for low in range(0, width, chunk):
+                yield np.zeros(1, np.int64), low, min(low + chunk, width)
+            return
         order = np.argsort(-all_lengths, kind="stable")[: np.count_nonzero(all_lengths)]
         lengths = all_lengths[order]
         first = 0

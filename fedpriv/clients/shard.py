@@ -79,14 +79,14 @@ class ClientShard:
 
     def rows(self, cohort: Tensor) -> Tensor:
         """Returns this process's rows, ascending, that belong to clients of an ascending cohort `[k]`."""
-        if len(self.ids) == self.n_clients:
+        if self.ids.shape[0] == self.n_clients:
             return cohort
         return self._rows_and_positions(cohort)[0]
 
     def positions(self, cohort: Tensor) -> Tensor:
         """Returns the positions in an ascending cohort `[k]` of the clients that are in this process, ascending."""
-        if len(self.ids) == self.n_clients:
-            return torch.arange(len(cohort))
+        if self.ids.shape[0] == self.n_clients:
+            return torch.arange(cohort.shape[0])
         return self._rows_and_positions(cohort)[1]
 
     def _rows_and_positions(self, cohort: Tensor) -> tuple[Tensor, Tensor]:

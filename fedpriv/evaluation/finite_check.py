@@ -5,6 +5,7 @@ Whether a client's gradients are finite is private, so it is not checked here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -44,8 +45,13 @@ class FiniteCheck:
         check_choice("stop_on", self.stop_on, *_STOPS)
 
     def after(self, round_number: int, values: Mapping[str, Tensor | float]) -> FiniteCheck:
-        """Returns the state after a round, from its models `[n, dim]` (named `"model"`) or metrics."""
+        """Returns the state after a round, from its models `[n, dim]` (named `"model"`) or metrics.
+
+        It is this same object if everything is as before.
+        """
         broken = [name for name in _WATCHED if name in values and not is_finite(values[name])]
+        if all(name in self.first for name in broken):
+            return self
         return replace(self, first={**dict.fromkeys(broken, round_number), **self.first})
 
     @property
@@ -95,7 +101,7 @@ def is_finite(values: Tensor | float) -> bool:
     therefore the values themselves are tested then.
     """
     distinct = _distinct(torch.as_tensor(values))
-    return bool(torch.isfinite(distinct.sum())) or bool(torch.isfinite(distinct).all())
+    return math.isfinite(distinct.sum().item()) or bool(torch.isfinite(distinct).all())
 
 
 def _count(models: Tensor) -> str:

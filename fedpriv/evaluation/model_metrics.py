@@ -118,7 +118,11 @@ class ModelMetrics:
         All processes call it together.
         """
         local = progress.local
-        if not isinstance(local, Priced) or (oracle.privacy.private and not isinstance(local, Measured)):
+        if (
+            local is None
+            or not isinstance(local, Priced)
+            or (oracle.privacy.private and not isinstance(local, Measured))
+        ):
             return {}
         return round_metrics(oracle, local, mesh, shard)
 

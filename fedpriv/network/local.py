@@ -131,7 +131,7 @@ class Star:
     @property
     def answers(self) -> int:
         """Number of rows that the server sends back in a round."""
-        return len(self._drawn)
+        return self._drawn.shape[0]
 
     @property
     def expected_rows(self) -> float:
@@ -183,7 +183,7 @@ class Star:
 
     def here(self, cohort: Tensor, like: Tensor) -> Tensor:
         """Returns the cohort, on the device of `like`: this process has the rows of all clients."""
-        if len(cohort) == self.n_clients:
+        if cohort.shape[0] == self.n_clients:
             return cohort
         (self._drawn,) = moved(like.device, cohort)
         return self._drawn
@@ -198,9 +198,10 @@ def sum_of(rows: Tensor) -> Tensor:
 
 def _sum_over(rows: Tensor, count: float) -> Tensor:
     """Returns the sum of the rows over `count`, `[k, dim] -> [1, dim]`; the mean of equal rows is exactly that row."""
-    if len(rows) and rows.stride(0) == 0:
-        return rows[:1] * (len(rows) / count)
-    if len(rows) == 1:
+    n_rows = rows.shape[0]
+    if n_rows and rows.stride(0) == 0:
+        return rows[:1] * (n_rows / count)
+    if n_rows == 1:
         return rows / count
     return rows.sum(0, keepdim=True) / count
 

@@ -344,7 +344,7 @@ def _next(
     """Returns the state after one round. The two halves exchange only an input, messages and a reply."""
     # the rows of the cohort; None means all rows, which are then not copied
     positions = network.here(cohort, before.received)
-    if len(positions) == len(before.received):
+    if positions.shape[0] == before.received.shape[0]:
         selected = None
         local = before.local
     else:

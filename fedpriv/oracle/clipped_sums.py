@@ -74,7 +74,7 @@ class ClippedSums:
             weights: Public factors of each example's loss, `[examples]`.
         """
         total: Tensor | None = None
-        broken = torch.zeros(len(params), dtype=torch.long, device=params.device)
+        broken = torch.zeros(params.shape[0], dtype=torch.long, device=params.device)
         for batch in batches:
             # this process's share of the batch; the shares' sums are added up at the end
             batch = batch.every(self._processes.rank, self._processes.world_size)
@@ -87,7 +87,7 @@ class ClippedSums:
             else:
                 weighted = batch.weighted(weights)
             sums, batch_broken = self._backend.clipped_sum(select_rows(params, batch), weighted, clip, anchor_rows)
-            if total is None and len(batch.rows) == len(params):
+            if total is None and batch.rows.shape[0] == params.shape[0]:
                 total = sums  # of all clients, in their order
             else:
                 if total is None:
@@ -106,7 +106,7 @@ class ClippedSums:
 
     def _count(self, cohort: Tensor, broken: Tensor) -> None:
         """Adds up broken examples; those of smaller cohorts are collected, since copies of indices take time."""
-        if len(cohort) == len(self._broken):
+        if cohort.shape[0] == self._broken.shape[0]:
             self._broken += broken
             return
         self._uncounted.append((cohort, broken))
@@ -125,8 +125,8 @@ class ClippedSums:
 def select_rows(params: Tensor, batch: Batch) -> Tensor:
     """Returns the rows of a batch's clients, without a copy if all rows are the same one or all are selected."""
     if params.stride(0) == 0:
-        return params[:1].expand(len(batch.rows), -1)
-    if len(batch.rows) == len(params):
+        return params[:1].expand(batch.rows.shape[0], -1)
+    if batch.rows.shape[0] == params.shape[0]:
         return params
     return params[batch.rows]
 

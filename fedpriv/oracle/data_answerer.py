@@ -128,7 +128,7 @@ class DataAnswerer:
         """See `Answerer`: draws the clients that compute in this round, if they are drawn in secret."""
         context = replace(context, positions=self._shard.positions(context.cohort))
         self._drawn_positions = self._sampler.begin_round(context.round, context.cohort)
-        self._newest_rows = len(context.positions)
+        self._newest_rows = context.positions.shape[0]
         if self._drawn_positions is None or not self._privacy.samples_clients_before_compute:
             return context, None
         return replace(context, positions=context.positions[self._drawn_positions]), self._drawn_positions
@@ -350,9 +350,11 @@ class DataAnswerer:
 
         With correlated noise the accountant checks that each block takes part as seldom as was planned.
         """
-        record = replace(price.record, time=self._participation(price.record, context))
-        self._newest_price = replace(price, record=record)
-        return self._newest_price
+        time = self._participation(price.record, context)
+        if time is not price.record.time:
+            price = replace(price, record=replace(price.record, time=time))
+        self._newest_price = price
+        return price
 
     def _participation(self, record: Record, context: RoundContext) -> CorrelatedNoise | None:
         """Returns the record's correlated noise with the slot of the participating block; None without such noise."""
@@ -391,8 +393,8 @@ class DataAnswerer:
 
     def _check_points(self, context: RoundContext, params: Tensor, anchor: Tensor | None) -> None:
         published = self._privacy.published
-        expected = len(context.positions), self._population.dim
-        if self.is_aggregate and len(params) == 1:  # one point for all
+        expected = context.positions.shape[0], self._population.dim
+        if params.shape[0] == 1 and self.is_aggregate:  # one point for all
             expected = 1, self._population.dim
         if params.shape != expected or (anchor is not None and anchor.shape != expected):
             raise ConfigError("oracle query", tuple(params.shape), f"one row for each participant: {expected}")

@@ -7,6 +7,7 @@ the sensitivity counts it (docs/threat_model.md has the argument).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,7 +48,7 @@ class Clip:
         for such rows than to pass over all of them, everything is computed in float64.
         """
         norms = self.unchecked_norms(rows)
-        if rows.device.type != "cpu":
+        if rows.device.type != "cpu" or math.isfinite(norms.sum().item()):
             return norms
         overflowed = ~torch.isfinite(norms)
         if overflowed.any():

@@ -226,7 +226,9 @@ def add_noise(
         noised = _rounded_in_float64(
             bounded, scales, grids, mechanism, record, randomness, clients, amount, past, shared
         )
-    return Release(replace(record, mechanism=mechanism.name, attempt=randomness.attempt), noised)
+    if (record.mechanism, record.attempt) != (mechanism.name, randomness.attempt):
+        record = replace(record, mechanism=mechanism.name, attempt=randomness.attempt)
+    return Release(record, noised)
 
 
 def _rounded_in_float64(

@@ -107,7 +107,9 @@ class Record:
     def __post_init__(self) -> None:
         # an unknown word would be priced as if it were some other one
         for name, words in _WORDS.items():
-            check_choice(f"record.{name}", getattr(self, name), *words)
+            value = getattr(self, name)
+            if value not in words:
+                check_choice(f"record.{name}", value, *words)
         if (self.sampling == "allocation") != (self.batches is not None) or (self.batches or 2) < 2:
             fix = "random allocation has at least 2 batches, and no other sampling has any"
             raise ConfigError("record.batches", self.batches, fix)

@@ -89,8 +89,11 @@ class RunMonitor:
         self.health = self.health.after(state.round, metrics)
         self.stopping = self.stopping.after(metrics)
 
-        epsilon = self.accountant.reported(self.why_ended(state), state.round)
-        warning = self.health.warning(before, state.models, _spent_so_far(epsilon, self.target))
+        ended = self.why_ended(state)
+        epsilon = self.accountant.reported(ended, state.round)
+        warning = None
+        if self.health is not before:
+            warning = self.health.warning(before, state.models, _spent_so_far(epsilon, self.target))
         if warning:
             warn(warning)
         self.log.rows.append({"round": state.round, "epsilon": epsilon, "releases": position.releases, **metrics})
@@ -101,7 +104,7 @@ class RunMonitor:
             epsilon=epsilon,
             target=self.target,
             releases=position.releases,
-            checkpoint=is_checkpoint_due(self.why_ended(state) != "left"),
+            checkpoint=is_checkpoint_due(ended != "left"),
             head=position.head,
             warning=warning,
         )

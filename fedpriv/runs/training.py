@@ -179,11 +179,13 @@ class Training:
         """Makes the report of the round just finished on the main process, and returns it on every process."""
         monitor = self._monitor
         mesh = self._mesh
-        models = self.progress.models
-        if monitor.is_evaluated(self.progress) or self.anywhere(not is_finite(models)):
-            models = sharding.gather_rows(models, self._data.shard, mesh)
+        state = self.progress
+        if monitor.is_evaluated(state) or self.anywhere(not is_finite(state.models)):
+            models = sharding.gather_rows(state.models, self._data.shard, mesh)
+            if models is not state.models:
+                state = replace(state, models=models)
         constraint_metrics = self.measures.of_multipliers(self.progress, self.oracle, mesh, self._data.shard)
-        on_main = partial(self._report_on_main, replace(self.progress, models=models), constraint_metrics)
+        on_main = partial(self._report_on_main, state, constraint_metrics)
         report, monitor.health, monitor.stopping = mesh.world.broadcast(on_main)
         return report
 

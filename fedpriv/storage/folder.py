@@ -45,6 +45,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._key = path.resolve()  # its name among the holders
         self._new = False
         self._process = os.getpid()
         self._is_created, self._lock = self._lock_folder()
@@ -106,7 +107,7 @@ class RunFolder:
         """
         if self._process != os.getpid():
             raise FedprivError(f"{self.path} belongs to process {self._process}, of which this one is a fork")
-        if not self._lock.is_locked or self._holders.get(self.path.resolve()) is not self:
+        if not self._lock.is_locked or self._holders.get(self._key) is not self:
             raise FedprivError(f"{self.path} was taken over by a later run of this process; go on with that one")
 
     def abandon(self) -> None:
@@ -121,8 +122,8 @@ class RunFolder:
 
     def close(self) -> None:
         """Releases the lock."""
-        if self._lock.is_locked and self._holders.get(self.path.resolve()) is self:
-            del self._holders[self.path.resolve()]
+        if self._lock.is_locked and self._holders.get(self._key) is self:
+            del self._holders[self._key]
             # before the release: a process that waits for this lock file then sees that it was removed
             (self.path / _LOCK).unlink(missing_ok=True)
             self._lock.release(force=True)
@@ -137,9 +138,9 @@ class RunFolder:
 
     def _lock_folder(self) -> tuple[bool, FileLock]:
         """Locks the folder; returns whether it was created, and the lock."""
-        earlier = self._holders.get(self.path.resolve())
+        earlier = self._holders.get(self._key)
         if earlier is not None and earlier._process == os.getpid():  # noqa: SLF001 - of the same class
-            self._holders[self.path.resolve()] = self
+            self._holders[self._key] = self
             return False, earlier._lock  # noqa: SLF001
         for _ in range(_RACES):
             is_created = False
@@ -159,7 +160,7 @@ class RunFolder:
             except OSError as error:
                 fix = "choose a folder that can be locked"
                 raise FedprivError(f"{self.path} cannot be locked ({error.strerror}); {fix}") from error
-            self._holders[self.path.resolve()] = self
+            self._holders[self._key] = self
             return is_created, lock
         raise FedprivError(f"{self.path} is being created and removed by something else; choose another folder")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -167,7 +168,7 @@ def without_nan(plain: Callable[[], Tensor], masked: Callable[[], Tensor], weigh
 
 def is_finite(values: Tensor) -> bool:
     """Returns whether the sum is finite: False with NaN or infinity, or if a sum of finite values overflows."""
-    return bool(torch.isfinite(values.sum()))
+    return math.isfinite(values.sum().item())
 
 
 def count(flags: Tensor) -> Tensor:

@@ -63,32 +63,34 @@ class LinearBackend:
             ConfigError: examples have several views: the gradient of their mean loss is no product.
         """
         _check_one_view(batch)
-        deltas = self._deltas(params, batch)
+        x = _inputs(batch)
+        deltas = self._deltas(params, x, batch)
         if anchor is not None:
-            deltas = deltas - self._deltas(anchor, batch)
+            deltas = deltas - self._deltas(anchor, x, batch)
         if batch.weights is not None:
             deltas = deltas * batch.weights.unsqueeze(2)
         if clip is None:
-            sums = self._outer_sum(deltas, batch.mask, batch)
+            sums = self._outer_sum(deltas, batch.mask, x)
             return sums, count(self._broken(deltas, batch, sums) & batch.mask)
         norms = self._gradient_norms(deltas, batch, clip)
-        sums = self._outer_sum(deltas.double(), clip.factors(norms) * batch.mask, batch)
-        return sums, count(batch.mask & ~torch.isfinite(norms))
+        sums = self._outer_sum(deltas.double(), clip.factors(norms) * batch.mask, x)
+        is_broken = ~(norms < torch.inf)  # a comparison with NaN is false; `isfinite` is four operations
+        return sums, count(batch.mask & is_broken)
 
     def largest_norm(self, params: Tensor, batch: Batch, norm: Clip) -> Tensor:
         """See `Backend.largest_norm`: infinite where a gradient is not finite, 0 for a client without examples."""
         _check_one_view(batch)
-        norms = self._gradient_norms(self._deltas(params, batch), batch, norm)
+        norms = self._gradient_norms(self._deltas(params, _inputs(batch), batch), batch, norm)
         norms = norms.nan_to_num(torch.inf, torch.inf).where(batch.mask, 0)
         if norms.numel():
             return norms.amax(1)
         return norms.new_zeros(len(norms))
 
-    def _deltas(self, params: Tensor, batch: Batch) -> Tensor:
-        """Returns the derivative of each example's loss in the model's outputs, `[k, b, n_outputs]`."""
-        weight, bias = params.split([self._shape.numel(), params.shape[1] - self._shape.numel()], dim=1)
-        weight = weight.unflatten(1, self._shape)
-        x = _inputs(batch)
+    def _deltas(self, params: Tensor, x: Tensor, batch: Batch) -> Tensor:
+        """Returns the derivative of each example's loss in the model's outputs at `x`, `[k, b, n_outputs]`."""
+        n_weights = self._shape.numel()
+        bias = params[:, n_weights:]
+        weight = params[:, :n_weights].view(-1, *self._shape)
         if is_one_row(params):
             outputs = nn.functional.linear(x, weight[0], bias[0] if self._has_bias else None)
         else:
@@ -100,12 +102,11 @@ class LinearBackend:
             losses = self._functional.losses(outputs.flatten(0, 1), each(lambda y: y.flatten(0, 1), batch.targets))
             return torch.autograd.grad(losses.sum(), outputs)[0].contiguous()
 
-    def _outer_sum(self, deltas: Tensor, weights: Tensor, batch: Batch) -> Tensor:
+    def _outer_sum(self, deltas: Tensor, weights: Tensor, x: Tensor) -> Tensor:
         """Returns the sum over the examples of `weight delta (x, 1)^T`: `[k, b, n_outputs], [k, b] -> [k, dim]`.
 
         An example of weight 0 adds nothing, even if its gradient is not finite.
         """
-        x = _inputs(batch)
         weights = weights.unsqueeze(2)
         weighted = deltas * weights
         return without_nan(

@@ -82,7 +82,10 @@ class Accountant:
         Raises:
             ConfigError, PrivacyError: see `check`; the release is not counted.
         """
-        cost = self.check(record)
+        self.take(record, self.check(record))
+
+    def take(self, record: Record, cost: PrivacyCost) -> None:
+        """Counts a release whose cost is what `check` has just returned for it."""
         self._totals.take(cost.clients, self._price(cost.events))
         self._composition.take(record, cost)
         self.n_records += 1

@@ -28,6 +28,7 @@ from fedpriv.privacy.accounting.spent import round_up
 if TYPE_CHECKING:
     from fedpriv.privacy.record import Record
 
+_COMPARED_OTHERWISE = frozenset({"bound", "noise_multiplier", "rate", "digest", "attempt", "clients", "pairs"})
 SLACK = 1e-12  # a planned noise level and the one used may differ in their last bits, as sums of prices do
 
 
@@ -101,7 +102,12 @@ class PlanFilter:
                 correlated with that of rounds that are missing.
         """
         cost = self.accountant.check(record)
-        slot = self._find_slot(record, cost_of(record, self.accountant.n_clients))
+        if record.batches is None:
+            cost_alone = cost
+        else:
+            # what the accountant adds is nothing for later answers of an epoch; a slot has the epoch's cost
+            cost_alone = cost_of(record, self.accountant.n_clients)
+        slot = self._find_slot(record, cost_alone)
         if slot is None:
             raise UnplannedRelease(
                 f"round {record.round}, {record.query}: the plan has no such answer at this price, or it was given "
@@ -112,7 +118,7 @@ class PlanFilter:
             self._allowed = self._allowed_from(record.round)
         if slot.position not in self._allowed:
             raise self._refusal(record, cost)
-        self.accountant.count(record)
+        self.accountant.take(record, cost)
         self._n_counted = self.accountant.n_records
         self._use(slot)
 
@@ -230,17 +236,12 @@ def _largest(accountant: Accountant, extra: Counter[PrivacyCost], enough: float 
 
 def _is_planned(record: Record, planned: Record) -> bool:
     """Whether a release is of the planned kind, with at most the planned clip bound. `covers` compares its cost."""
-    neutral = {
-        "bound": 0.0,
-        "noise_multiplier": 0.0,
-        "rate": 0.0,
-        "digest": None,
-        "attempt": 0,
-        "clients": None,
-        "pairs": None,
-    }
-    same_kind = replace(record, **neutral) == replace(planned, **neutral)
-    return same_kind and record.bound <= planned.bound * (1 + SLACK)
+    return _kind_of(record) == _kind_of(planned) and record.bound <= planned.bound * (1 + SLACK)
+
+
+def _kind_of(record: Record) -> tuple[object, ...]:
+    """Returns all fields of a record but those that `covers` and `_is_planned` compare by themselves, or that vary."""
+    return tuple([value for name, value in vars(record).items() if name not in _COMPARED_OTHERWISE])
 
 
 def _key(record: Record) -> tuple[int, str, int]:

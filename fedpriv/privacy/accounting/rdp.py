@@ -53,9 +53,12 @@ def allowance(epsilon: float, delta: float) -> Array:
     return np.full(ORDERS.shape, -math.inf)
 
 
+@lru_cache(maxsize=64)
 def _toll(delta: float) -> Array:
-    """Returns what is added to the divergence of each order to make it an epsilon at delta."""
-    return np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
+    """Returns what is added to the divergence of each order to make it an epsilon at delta, read-only and cached."""
+    toll = np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
+    toll.flags.writeable = False
+    return toll
 
 
 def total(history: History) -> Array:

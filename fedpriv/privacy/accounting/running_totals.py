@@ -66,9 +66,10 @@ class Totals:
 
     def bounds(self, delta: float) -> dict[str, Array]:
         """Returns the epsilon of every row by each quick bound, by the bound's name."""
-        ratios, where = np.unique(self.mu2, return_inverse=True)
-        exact = np.array([gaussian.epsilon_of(float(mu2) ** 0.5, delta) for mu2 in ratios])
-        return {"pure": self.pure, "rdp": rdp.epsilons(self.rdp, delta), "gaussian": exact[where]}
+        ratios = self.mu2.tolist()
+        exact = {mu2: gaussian.epsilon_of(mu2**0.5, delta) for mu2 in {*ratios}}
+        by_gaussian = np.array([exact[mu2] for mu2 in ratios])
+        return {"pure": self.pure, "rdp": rdp.epsilons(self.rdp, delta), "gaussian": by_gaussian}
 
     def epsilon(self, delta: float) -> Array:
         """Returns the smallest of the quick bounds for every row."""

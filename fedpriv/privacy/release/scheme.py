@@ -161,7 +161,7 @@ class ReleaseScheme(ABC):
             reason = "exact answers, no noise"
         else:
             reason = published.why_not
-        record = self._record(answer, 0.0)
+        record = self._record(answer, 0.0, self.privacy.clip.bound)
         return replace(record, mechanism="none", sampling="full", rate=1.0, batches=None, non_private=reason)
 
     def relative_noise(self, answer: Answer) -> float:
@@ -199,11 +199,9 @@ class ReleaseScheme(ABC):
             noise_multiplier: Noise scale over the sensitivity of a row with factor 1.
             paid: Noise scale over each answering client's own sensitivity; one number where all have the same.
         """
-        bound = answer.clip.bound * (1 + ROUNDING)
-        record = self._record(answer, noise_multiplier)
-        return replace(record, norm=answer.clip.norm, bound=bound, noise_multiplier=paid)
+        return self._record(answer, paid, answer.clip.bound * (1 + ROUNDING))
 
-    def _record(self, answer: Answer, noise_multiplier: float) -> Record:
+    def _record(self, answer: Answer, noise_multiplier: PerClient, bound: float) -> Record:
         privacy = self.privacy
         clients = answer.answering
         sampling = self.sampling_of(answer.query)
@@ -235,8 +233,8 @@ class ReleaseScheme(ABC):
             relation=privacy.relation,
             shared=privacy.shared,
             clients=None if concerns_everyone else tuple(clients),
-            norm=privacy.clip.norm,
-            bound=privacy.clip.bound,
+            norm=answer.clip.norm,
+            bound=bound,
             sampling=kind,
             rate=rate,
             trust=privacy.trusted,
