@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.errors import PrivacyError
+from fedpriv.randomness.gamma_draws import bounded_laplace_sums, real_laplace_sum
 from fedpriv.randomness.keystream import WIDE, BoundedDraws, Keystream, RadiusLimits
 from fedpriv.randomness.real_draws import Interval, check_functions, real_laplace, real_normal
 from fedpriv.randomness.short_rows import LONGEST, BoundedRows, bounded_laplace_rows, bounded_normal_rows
@@ -102,6 +103,33 @@ class LaplaceRows:
     def interval(self, row: int, column: int, extra: int) -> Interval | None:
         """See `RealNoise`."""
         return multiplied(real_laplace(self.keys[row], self.dim, column, extra), self.scales[row])
+
+
+@dataclass(frozen=True)
+class LaplaceSumRows:
+    """Independent noise that is the sum of several Laplace draws.
+
+    Attributes:
+        keys: Keys of the rows' random streams, 32 bytes each.
+        scales: Scale of each row's Laplace draws.
+        dim: Length of a row.
+        amount: How many draws are summed, at least 1, also fractional.
+    """
+
+    keys: Sequence[bytes]
+    scales: Sequence[float]
+    dim: int
+    amount: float
+
+    def approximate(self, rows: slice) -> BoundedRows:
+        """See `RealNoise`."""
+        scaled_keys = zip(self.keys[rows], self.scales[rows], strict=True)
+        return _stacked([bounded_laplace_sums(key, self.dim, self.amount, scale) for key, scale in scaled_keys])
+
+    def interval(self, row: int, column: int, extra: int) -> Interval | None:
+        """See `RealNoise`."""
+        draw = real_laplace_sum(self.keys[row], self.dim, column, extra, self.amount)
+        return multiplied(draw, self.scales[row])
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,6 @@ def float64_noise(records: Iterable[Record]) -> tuple[str, ...]:
             kinds["noise over time with noise of pairs"] = None
         if record.pairs is not None and record.pairs.ratio and "simulated" in record.trust:
             kinds["simulated noise of pairs"] = None
-        if record.mechanism == "laplace" and record.trust.startswith("secure_aggregation"):
-            kinds["sums of Laplace noise"] = None
     return tuple(kinds)
 
 

@@ -17,7 +17,15 @@ from fedpriv.distributed.devices import moved
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.clipping import NormName
 from fedpriv.privacy.exact_over_time import CorrelatedRows, inverse_column
-from fedpriv.privacy.exact_rounding import GRID_BITS, GaussianRows, LaplaceRows, RealNoise, SumOfNoise, add_and_round
+from fedpriv.privacy.exact_rounding import (
+    GRID_BITS,
+    GaussianRows,
+    LaplaceRows,
+    LaplaceSumRows,
+    RealNoise,
+    SumOfNoise,
+    add_and_round,
+)
 from fedpriv.privacy.ledger import Release
 from fedpriv.privacy.noise_history import NoiseHistory
 from fedpriv.privacy.record import NoiseDistributionName, Record
@@ -136,7 +144,7 @@ def is_rounded_exactly(
     Subclasses of `Gaussian` and `Laplace` may draw other noise, so they are not. Noise that is correlated between
     rounds is Gaussian, and known if no pairs share noise.
     """
-    is_known = type(mechanism) is Gaussian or (type(mechanism) is Laplace and amount == 1 and past is None)
+    is_known = type(mechanism) is Gaussian or (type(mechanism) is Laplace and past is None)
     return is_known and device.type == "cpu" and shared is None
 
 
@@ -146,8 +154,11 @@ def real_noise(
     """Returns the noise of rows as real numbers, for mechanisms that are rounded exactly."""
     noise: RealNoise
     row_keys = [key.tobytes() for key in keys.numpy()]
-    if type(mechanism) is Laplace:
+    if type(mechanism) is Laplace and amount == 1:
         noise = LaplaceRows(row_keys, list(scales), dim)
+    elif type(mechanism) is Laplace:
+        # a quotient is rounded: the shares of min_honest participants are one whole draw, or a little more
+        noise = LaplaceSumRows(row_keys, list(scales), dim, math.nextafter(amount, math.inf))
     else:
         noise = GaussianRows(row_keys, [scale * math.sqrt(amount) for scale in scales], dim)
     if pair_noise is None:

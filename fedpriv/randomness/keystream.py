@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
-from scipy import special
 
 Floats = NDArray[np.float64]
 BLOCK = 1 << 16  # words of normal draws at a time: they and their squares stay in the cache
@@ -61,13 +60,15 @@ class Keystream:
 
     Args:
         key: 32 bytes; no two streams may have the same.
+        start: Number of the first word, a multiple of 8: the cipher makes eight words together.
 
     Guarantee: without the key the words cannot be told from independent fair coin flips, also when other words of the
     stream are known (assuming that ChaCha20 is a pseudorandom function).
     """
 
-    def __init__(self, key: bytes) -> None:
-        self._cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+    def __init__(self, key: bytes, start: int = 0) -> None:
+        nonce = (start // 8).to_bytes(4, "little") + bytes(12)
+        self._cipher = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
 
     def words(self, size: int) -> NDArray[np.int64]:
         """Returns the next `size` words, as signed integers."""
@@ -140,25 +141,6 @@ class Keystream:
         largest = limit_logarithms(logs)
         logs *= -scale
         return logs, largest
-
-    def standard_gamma(self, shape: float, size: int) -> Floats:
-        """Returns Gamma(shape, 1) draws for a shape of at least 1 (Marsaglia and Tsang, 2000).
-
-        Each draw has two candidates. Where neither is accepted (at most 1 draw in 400) the inverse survival function
-        of a further word is used.
-        """
-        d = shape - 1 / 3
-        draws = np.full(size, np.nan)
-        for _ in range(2):
-            x, ln_u = self.standard_normal(size), np.log(self._above_zero(size))
-            v = np.maximum(1 + x / math.sqrt(9 * d), 0) ** 3
-            with np.errstate(divide="ignore"):  # ln 0: refused
-                accepted = ln_u < x * x / 2 + d * (1 - v + np.log(v))
-            draws = np.where(np.isnan(draws) & accepted, d * v, draws)
-        missing = np.isnan(draws)
-        uniform = self._above_zero(size)
-        draws[missing] = special.gammainccinv(shape, uniform[missing])
-        return draws
 
     def permutation(self, x: int) -> NDArray[np.int64]:
         """A random order of `0..x-1`, by sorting x words; two of them are equal with probability `x**2 / 2**65`."""

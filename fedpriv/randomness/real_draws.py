@@ -26,7 +26,8 @@ from fedpriv.randomness.keystream import BLOCK, WORST_UNITS
 Interval = tuple[Any, Any]
 """Two numbers of mpmath, of which the first is at most the second."""
 _UNIT = 2.0**-53
-_PRECISION = 128  # bits of the first attempt
+PRECISION = 128
+"""Bits of the first attempt; each further word adds 64."""
 _WORDS_OF_BLOCK = 8  # words of 64 bits that the cipher makes together
 
 
@@ -55,7 +56,7 @@ def real_normal(key: bytes, size: int, index: int, extra: int) -> Interval | Non
     half = min(BLOCK, even - start) // 2
     position = index - start
     pair = start + position % half
-    radius, angle = _leading_bits(key, pair, extra), _leading_bits(key, pair + half, extra)
+    radius, angle = leading_bits(key, pair, extra), leading_bits(key, pair + half, extra)
     return box_muller(radius, angle, is_cosine=position < half)
 
 
@@ -63,11 +64,11 @@ def real_laplace(key: bytes, size: int, index: int, extra: int) -> Interval | No
     """Returns an interval that contains one of `size` draws of Laplace(1); see `real_normal`."""
     from mpmath.libmp.libmpi import mpi_sub
 
-    first = log_of_uniform(_leading_bits(key, index, extra))
-    second = log_of_uniform(_leading_bits(key, size + index, extra))
+    first = log_of_uniform(leading_bits(key, index, extra))
+    second = log_of_uniform(leading_bits(key, size + index, extra))
     if first is None or second is None:
         return None
-    return mpi_sub(second, first, _PRECISION + 64 * extra)
+    return mpi_sub(second, first, PRECISION + 64 * extra)
 
 
 def box_muller(radius: LeadingBits, angle: LeadingBits, *, is_cosine: bool) -> Interval | None:
@@ -87,7 +88,7 @@ def box_muller(radius: LeadingBits, angle: LeadingBits, *, is_cosine: bool) -> I
         direction = mpi_cos(radians, precision)
     else:
         direction = mpi_sin(radians, precision)
-    return _with_slack(mpi_mul(length, direction, precision), precision)
+    return with_slack(mpi_mul(length, direction, precision), precision)
 
 
 def log_of_uniform(leading: LeadingBits) -> Interval | None:
@@ -107,14 +108,14 @@ def log_of_uniform(leading: LeadingBits) -> Interval | None:
         return None
     precision = _precision(leading)
     log = mpi_log((from_man_exp(ends[0], -leading.bits), from_man_exp(ends[1], -leading.bits)), precision)
-    return _with_slack(log, precision)
+    return with_slack(log, precision)
 
 
 def _precision(leading: LeadingBits) -> int:
-    return _PRECISION + leading.bits - 63
+    return PRECISION + leading.bits - 63
 
 
-def _with_slack(interval: Interval, precision: int) -> Interval:
+def with_slack(interval: Interval, precision: int) -> Interval:
     """Returns a wider interval: the rounding of mpmath's functions is relied on to all bits but the last ten."""
     from mpmath.libmp.libmpi import mpi_mul
 
@@ -130,7 +131,7 @@ def _slack(precision: int) -> Interval:
     return from_man_exp(one - 2**10, -precision), from_man_exp(one + 2**10, -precision)
 
 
-def _leading_bits(key: bytes, word: int, extra: int) -> LeadingBits:
+def leading_bits(key: bytes, word: int, extra: int) -> LeadingBits:
     """Returns a word of a keystream with further bits.
 
     The further bits of word k are the keystream with nonce k + 1; nonce 0 has the words themselves.

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedpriv.randomness import chacha
+from fedpriv.randomness.gamma_draws import laplace_sums
 from fedpriv.randomness.keystream import BLOCK, Keystream
-from fedpriv.randomness.streams import laplace, laplace_sum, normal
+from fedpriv.randomness.streams import laplace, normal
 
 
 def may_draw(device: torch.device) -> bool:
@@ -40,7 +42,7 @@ def laplace_rows(keys: Tensor, dim: int) -> Tensor:
 
 def laplace_sum_rows(keys: Tensor, dim: int, amount: float) -> Tensor:
     """Returns sums of `amount` draws of Laplace(1), `[k, dim]` in float64, from keys `[k, 8]` on the CPU."""
-    return _draw_rows(keys, dim, lambda stream: laplace_sum(stream, dim, amount))
+    return torch.from_numpy(np.stack([laplace_sums(key.tobytes(), dim, amount) for key in keys.numpy()]))
 
 
 def _draw_rows(keys: Tensor, dim: int, draw: Callable[[Keystream], Tensor]) -> Tensor:

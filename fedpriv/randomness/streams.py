@@ -236,14 +236,6 @@ def laplace(stream: Keystream, dim: int) -> Tensor:
     return torch.from_numpy(stream.standard_exponential(dim) - stream.standard_exponential(dim))
 
 
-def laplace_sum(stream: Keystream, dim: int, amount: float) -> Tensor:
-    """Returns `dim` draws, each the sum of `amount` draws of Laplace(1); `amount` may be fractional.
-
-    Laplace(1) is the difference of two Gamma(1) draws, and the shapes of Gamma draws add up.
-    """
-    return torch.from_numpy(stream.standard_gamma(amount, dim) - stream.standard_gamma(amount, dim))
-
-
 def torch_generators(device: torch.device) -> list[torch.Generator]:
     """Returns torch's global generators, from which a model may draw: the CPU's and the device's."""
     if device.type == "cuda":

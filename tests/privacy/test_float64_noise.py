@@ -42,10 +42,7 @@ RUNS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "poisson": ({"sampling": fp.Poisson(0.5)}, ()),
     "central": ({"trust": fp.Central()}, ()),
     "secure aggregation": ({"trust": fp.SecureAggregation(2)}, ()),
-    "secure aggregation, laplace": (
-        {**LAPLACE, "trust": fp.SecureAggregation(2)},
-        ("sums of Laplace noise",),
-    ),
+    "secure aggregation, laplace": ({**LAPLACE, "trust": fp.SecureAggregation(2)}, ()),
     "pairs": ({"trust": fp.Pairwise(1, 2.0)}, ("simulated noise of pairs",)),
     "over time": ({"noise": fp.BSR(2), "sampling": fp.Cyclic(2)}, ()),
     "over time, buffered": (BUFFERED, ()),

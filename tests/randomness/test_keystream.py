@@ -26,9 +26,6 @@ LAWS = {
     "normal": (lambda s, n: s.standard_normal(n), stats.norm),
     "exponential": (lambda s, n: s.standard_exponential(n), stats.expon),
     "laplace": (lambda s, n: randomness.laplace(s, n).numpy(), stats.laplace),
-    "gamma": (lambda s, n: s.standard_gamma(1.0, n), stats.gamma(1.0)),
-    "larger gamma": (lambda s, n: s.standard_gamma(1.7, n), stats.gamma(1.7)),
-    "a gamma of many": (lambda s, n: s.standard_gamma(50.0, n), stats.gamma(50.0)),
 }
 
 

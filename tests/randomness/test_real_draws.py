@@ -73,7 +73,7 @@ def test_further_bits_shrink_the_interval_and_stay_inside(draw: Callable[..., An
 
 def test_further_bits_are_new_and_fair():
     """No word has the further bits of another one, nor are they words of the stream; half of them are ones."""
-    bits = [real_draws._leading_bits(KEY, word, 1).number & (2**64 - 1) for word in range(2000)]
+    bits = [real_draws.leading_bits(KEY, word, 1).number & (2**64 - 1) for word in range(2000)]
     words = Keystream(KEY).words(20_000)
     assert len({*bits}) == 2000 and not {*bits} & {int(word) % 2**64 for word in words}
     ones = sum(int.bit_count(number) for number in bits)
