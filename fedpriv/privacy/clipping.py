@@ -68,8 +68,17 @@ class Clip:
         if rows.shape[-1] <= width:
             norms = self._norm(rows).double()
         else:
-            norms = self._norm(torch.stack([self._norm(piece).double() for piece in rows.split(width, -1)], -1))
+            norms = self._norm(self._piece_norms(rows))
         return norms.add_(rows.shape[-1] * torch.finfo(rows.dtype).tiny ** 0.5)
+
+    def _piece_norms(self, rows: Tensor) -> Tensor:
+        """Returns the norms of pieces of each row in float64, `[..., dim] -> [..., pieces]`."""
+        whole = rows.shape[-1] // _PIECE * _PIECE
+        norms = self._norm(rows[..., :whole].unflatten(-1, (-1, _PIECE))).double()
+        if whole == rows.shape[-1]:
+            return norms
+        rest = self._norm(rows[..., whole:]).double().unsqueeze(-1)
+        return torch.cat([norms, rest], -1)
 
     def _wide_norms(self, rows: Tensor) -> Tensor:
         """Returns norms computed in float64, where squares of float32 numbers cannot overflow.

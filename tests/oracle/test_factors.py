@@ -25,11 +25,15 @@ def normal(*shape: int) -> Tensor:
 def kinds() -> dict[str, Gradients]:
     torch.manual_seed(0)
     options = ((2, 1), (1, 0), (1, 2))
+    mostly_distinct = torch.rand(2, 3, 8).argsort(-1)[..., :6]
+    mostly_distinct[1, 2, 4] = mostly_distinct[1, 2, 0]
     return {
         "one position": OuterProducts(normal(2, 3, 1, 9), normal(2, 3, 1, 7)),
         "positions": OuterProducts(normal(2, 3, 2, 16), normal(2, 3, 2, 16)),
         "convolution": Convolved(normal(2, 3, 2, 40, 4, 2), normal(2, 3, 2, 5, 8, 6), (3, 3), options, 1),
         "rows": FewRows(torch.randint(0, 4, (2, 3, 6)), normal(2, 3, 6, 5), 8),
+        "rows, repeated in one example": FewRows(mostly_distinct, normal(2, 3, 6, 5), 8),
+        "rows, none of them repeated": FewRows(mostly_distinct.sort(-1).values[:, :, :1], normal(2, 3, 1, 5), 8),
         "tied": OuterProducts(normal(2, 3, 2, 60), normal(2, 3, 2, 50)).plus(
             FewRows(torch.randint(0, 4, (2, 3, 6)), normal(2, 3, 6, 50), 60)
         ),

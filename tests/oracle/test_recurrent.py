@@ -6,7 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedpriv.clients.batch import Batch
+from fedpriv.clients.layout import Layout
+from fedpriv.oracle.backends import BACKENDS
 from fedpriv.oracle.backends.recurrence import Order, Weights, run
+from fedpriv.privacy.clipping import Clip
 
 N, T, WIDTH, INPUTS = 3, 4, 5, 2
 MODES = {
@@ -90,3 +94,29 @@ def test_clients_with_weights_of_their_own_are_one_computation(mode: str) -> Non
     steps = run(mode, x, (zeros, zeros), tap, both, Order(T, False, None))
     wanted: Tensor = torch.stack([layer(values)[0] for layer, values in zip(layers, x, strict=True)])
     torch.testing.assert_close(steps.output, wanted, rtol=1e-12, atol=1e-12)
+
+
+class OutputChangedInPlace(nn.Module):
+    """Changes what a recurrent layer returned."""
+
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.layer = MODES[mode](batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)[0].mul_(3).flatten(1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("examples", "steps"), [(3, 4), (3, 1), (1, 4)])
+def test_a_model_may_change_a_recurrent_layers_output_in_place(mode: str, examples: int, steps: int) -> None:
+    torch.manual_seed(3)
+    model = OutputChangedInPlace(mode).double()
+    params = Layout.of(model).row_of(model).unsqueeze(0)
+    mask = torch.ones(1, examples, dtype=torch.bool)
+    x = torch.randn(1, examples, steps, INPUTS, dtype=torch.float64)
+    batch = Batch(torch.zeros(1, dtype=torch.long), x, torch.zeros(1, examples, steps * WIDTH).double(), mask)
+    sums = {}
+    for name in ("ghost", "loop"):
+        sums[name], _ = BACKENDS[name](model, nn.MSELoss()).clipped_sum(params, batch, Clip(0.1))
+    torch.testing.assert_close(sums["ghost"], sums["loop"], rtol=1e-10, atol=1e-12)

@@ -305,7 +305,7 @@ def joint_norms(gradients: Sequence[Gradients], clip: Clip, *, on_cpu: bool) -> 
     if on_cpu:
         # one look at all norms: to look at each parameter's takes as long as small norms themselves
         norms = torch.stack([gradient.unchecked_norms(clip) for gradient in gradients], -1)
-        if norms.numel() and bool(norms.max() <= torch.finfo(torch.float32).max):
+        if norms.numel() and float(norms.max()) <= torch.finfo(torch.float32).max:
             return clip.unchecked_norms(norms)
     return clip.norms(torch.stack([gradient.norms(clip) for gradient in gradients], -1))
 

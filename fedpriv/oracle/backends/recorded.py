@@ -199,19 +199,11 @@ class Recording(TorchFunctionMode):
         rows = self._embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
         if rows is None:
             return None
-        if padding_idx is None:
-            counted = torch.ones_like(input, dtype=torch.bool)
-        else:
-            counted = input != padding_idx % len(weight)
-        if mode == "max":
-            largest = rows.masked_fill(~counted.unsqueeze(2), -torch.inf).max(1).values
-            return largest.where(counted.any(1, keepdim=True), 0)
-        rows = rows.masked_fill(~counted.unsqueeze(2), 0)
         if per_sample_weights is not None:
             rows = rows * per_sample_weights.unsqueeze(2)
-        if mode == "mean":
-            return rows.sum(1) / counted.sum(1, keepdim=True).clamp_min(1)
-        return rows.sum(1)
+        if padding_idx is None:
+            return _pooled(rows, mode)
+        return _pooled_without(rows, input == padding_idx % len(weight), mode)
 
     def _addmm(self, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor | None:
         """Computes a linear layer whose weight is `[inputs, outputs]`, as Hugging Face's GPT-2 has it."""
@@ -255,6 +247,26 @@ class Recording(TorchFunctionMode):
 def _linear_gradients(x: Tensor, out: Tensor, cells: Cells) -> list[Gradients]:
     left = _positions(out, cells)
     return [OuterProducts(left, _positions(x, cells)), Dense(_over_positions(left))]
+
+
+def _pooled(rows: Tensor, mode: str) -> Tensor:
+    """Returns the sum, mean or maximum of each bag's rows, `[m, t, d] -> [m, d]`; zeros for an empty bag."""
+    if mode == "max" and rows.shape[1]:
+        return rows.max(1).values
+    if mode == "mean":
+        return rows.sum(1) / max(rows.shape[1], 1)
+    return rows.sum(1)
+
+
+def _pooled_without(rows: Tensor, ignored: Tensor, mode: str) -> Tensor:
+    """Returns the same of rows that are not ignored, `[m, t, d], [m, t] -> [m, d]`."""
+    if mode == "max":
+        largest = rows.masked_fill(ignored.unsqueeze(2), -torch.inf).max(1).values
+        return largest.masked_fill(ignored.all(1, keepdim=True), 0)
+    sums = rows.masked_fill(ignored.unsqueeze(2), 0).sum(1)
+    if mode == "mean":
+        return sums / (~ignored).sum(1, keepdim=True).clamp_min(1)
+    return sums
 
 
 def _repeat(value: int | Integers, dims: int) -> Integers:

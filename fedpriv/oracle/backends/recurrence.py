@@ -36,7 +36,7 @@ class Steps(NamedTuple):
     """What a layer computes in one direction.
 
     Attributes:
-        output: Hidden state after each step, `[..., t, n, hidden]`.
+        output: Hidden state after each step, `[..., t, n, hidden]`; shares memory with `before`.
         last: Hidden state after the last step, `[..., n, hidden]`.
         last_cell: Cell state after the last step, of an LSTM; else zeros.
         before: Hidden state before each step.
@@ -150,6 +150,16 @@ def _keep(mask: Tensor | None, after: Tensor, before: Tensor) -> None:
         torch.where(mask, after, before, out=after)
 
 
+def _times_sigmoid_slope(factor: Tensor, sigmoid: Tensor, out: Tensor) -> Tensor:
+    """Returns `factor * sigmoid * (1 - sigmoid)` in one operation."""
+    return torch.ops.aten.sigmoid_backward.grad_input(factor, sigmoid, grad_input=out)
+
+
+def _times_tanh_slope(factor: Tensor, tanh: Tensor, out: Tensor) -> Tensor:
+    """Returns `factor * (1 - tanh ** 2)` in one operation."""
+    return torch.ops.aten.tanh_backward.grad_input(factor, tanh, grad_input=out)
+
+
 class _Lstm(Function):
     @staticmethod
     def forward(
@@ -196,7 +206,7 @@ class _Lstm(Function):
         before = hiddens[..., order.before, :, :]
         ctx.mark_non_differentiable(before)
         return (
-            hiddens[..., order.after, :, :].clone(),
+            hiddens[..., order.after, :, :],
             hidden_rows[last].clone(),
             cell_rows[last].clone(),
             before,
@@ -213,21 +223,21 @@ class _Lstm(Function):
         derivatives = torch.empty_like(gates)
         di, df, dg, do = derivatives.chunk(4, -1)
         # derivatives of the gates, to be multiplied by the gradient of cell or output
-        torch.mul(i, 1 - i, out=di).mul_(g)
-        torch.mul(f, 1 - f, out=df).mul_(cells[..., order.before, :, :])
-        torch.mul(i, 1 - g * g, out=dg)
-        torch.mul(o, 1 - o, out=do).mul_(tanhs)
-        into_cell = (o * (1 - tanhs * tanhs)).unbind(-3)
+        _times_sigmoid_slope(g, i, out=di)
+        _times_sigmoid_slope(cells[..., order.before, :, :], f, out=df)
+        _times_tanh_slope(i, g, out=dg)
+        _times_sigmoid_slope(tanhs, o, out=do)
+        into_cell = _times_tanh_slope(o, tanhs, out=torch.empty_like(tanhs)).unbind(-3)
         rows = derivatives.unbind(-3)
         triples = derivatives[..., : 3 * width].unflatten(-1, (3, width)).unbind(-4)
         outs = do.unbind(-3)
         forgets = f.unbind(-3)
-        totals = gradients[0].clone().unbind(-3)
+        totals = gradients[0].unbind(-3)
         masks = order.masks()
         carry = gradients[1]
         cell_carry = gradients[2]
         for step in order.backwards():
-            hidden = totals[step].add_(carry)
+            hidden = carry + totals[step]
             cell = torch.addcmul(cell_carry, hidden, into_cell[step])
             triples[step].mul_(cell.unsqueeze(-2))
             outs[step].mul_(hidden)
@@ -282,7 +292,7 @@ class _Gru(Function):
         ctx.save_for_backward(gates, hiddens, inner)
         ctx.mark_non_differentiable(before, reset)
         last = hidden_rows[0 if order.reverse else -1].clone()
-        return hiddens[..., order.after, :, :].clone(), last, cell.clone(), before, reset
+        return hiddens[..., order.after, :, :], last, cell.clone(), before, reset
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Gradients:  # noqa: ANN401 - as torch types it
@@ -352,7 +362,7 @@ class _Rnn(Function):
         before = hiddens[..., order.before, :, :]
         ctx.mark_non_differentiable(before)
         last = hidden_rows[0 if order.reverse else -1].clone()
-        return hiddens[..., order.after, :, :].clone(), last, cell.clone(), before, x.new_empty(0)
+        return hiddens[..., order.after, :, :], last, cell.clone(), before, x.new_empty(0)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Gradients:  # noqa: ANN401 - as torch types it

@@ -218,9 +218,11 @@ class _Computation:
                 (x,) = outputs
             if settings.train and settings.dropout and layer + 1 < settings.count:
                 x = functional.dropout(x, settings.dropout)
-        output = x.transpose(-3, -2).reshape(*front, *x.shape[-3:-2], x.shape[-1])
+        # in new memory, since a model may change it in place, and the states before each step are kept
+        output = x.transpose(-3, -2).clone(memory_format=torch.contiguous_format)
+        output = output.view(*front, *x.shape[-3:-2], x.shape[-1])
         last, last_cell = (torch.stack(each, -2).reshape(*front, index, -1) for each in (lasts, last_cells))
-        return output.contiguous(), last, last_cell
+        return output, last, last_cell
 
     def _direction(
         self, x: Tensor, start: tuple[Tensor, Tensor], weights: Weights, names: list[str], order: Order
@@ -236,17 +238,20 @@ class _Computation:
 
         def terms(_: Tensor, gradient: Tensor, cells: Cells) -> list[Gradients]:
             left = _example_rows(gradient, cells).contiguous()  # two products read it
+            bias = Dense(left.sum(2))
             inner = left
+            inner_bias = bias
             if mode == "gru":
                 # the product with the state is multiplied by the reset gate before it is added
                 width = left.shape[-1] // 3
                 new = left[..., 2 * width :] * _example_rows(reset, cells)
                 inner = torch.cat([left[..., : 2 * width], new], -1)
+                inner_bias = Dense(inner.sum(2))
             outer = [
                 OuterProducts(left, _example_rows(inputs, cells)),
                 OuterProducts(inner, _example_rows(before, cells)),
             ]
-            return [*outer, Dense(left.sum(2)), Dense(inner.sum(2))]
+            return [*outer, bias, inner_bias]
 
         if any(names):
             self._calls.append(Call(tuple(names), Value.of(inputs), Value.of(tap), terms))
