@@ -164,7 +164,7 @@ def planned(config: Config, seed: int, first: FirstPart | None = None) -> Plan:
         FedprivError: the run's data, or its plugins, are not on this machine.
     """
     draft, _ = _draft(config)
-    return replace(draft, seed=seed).plan(first=first)
+    return replace(draft, seed=seed).plan(first=first).on(config.compute.planned_device)
 
 
 def _draft(config: Config) -> tuple[RunSketch, Recipe]:

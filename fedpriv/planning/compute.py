@@ -113,6 +113,21 @@ class Compute:
         power = max(capacity.bit_length() - 1, 2)  # rounded, so that almost the same free memory gives the same chunk
         return min(2**power, _EXAMPLES)
 
+    @property
+    def planned_device(self) -> torch.device:
+        """The device that a run with these settings will use, which need not be on this machine.
+
+        Raises:
+            ConfigError: torch knows no such device.
+        """
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            return torch.device(self.device)
+        except RuntimeError as error:
+            fix = "is no device of torch: write cpu, cuda, cuda:1 or auto"
+            raise ConfigError("compute.device", self.device, fix) from error
+
     def torch_device(self) -> torch.device:
         """Returns the device as a `torch.device`, after a first computation on it.
 
@@ -120,7 +135,7 @@ class Compute:
             ConfigError: the device cannot be used on this machine.
         """
         if self.device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            return self.planned_device
         try:
             probe = torch.ones(1, device=self.device)
             probe.item()  # a device may take tensors and never give a number

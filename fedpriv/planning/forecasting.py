@@ -196,7 +196,7 @@ def forecast(
         ConfigError: the run cannot work, or no noise reaches its target.
     """
     compute = compute or Compute()
-    plan = draft.plan()
+    plan = draft.plan().on(compute.planned_device)
     network = draft.network
     compatibility.check_compute(compute, draft.strategy, network, plan.privacy, draft.model, draft.loss)
     compatibility.check_problem(draft.strategy, draft.problems, plan.privacy, plan.queries, compare=compare)

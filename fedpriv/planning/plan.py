@@ -29,6 +29,7 @@ from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.calibration import calibrate, calibrate_rest, delta_warning
 from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
 from fedpriv.privacy.correlated import Factor
+from fedpriv.privacy.float64_noise import float64_noise_of_run
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.pairwise import Links, Pairwise, Topology, in_order
 from fedpriv.privacy.record import Record
@@ -79,6 +80,7 @@ class Plan:
         queries: Names of the queries that the strategy makes.
         calibrated: Whether the noise was computed from the target epsilon, and so meets it.
         first: The rounds of the earlier run that this one extends; their releases are the first of `records`.
+        float64_noise: Noise that will be added in float64, as far as the records do not show it.
     """
 
     privacy: Privacy
@@ -88,10 +90,22 @@ class Plan:
     queries: frozenset[str] = frozenset()
     calibrated: bool = False
     first: FirstPart | None = None
+    float64_noise: tuple[str, ...] = ()
 
     def spent(self) -> PrivacySpent:
         """Returns a tight upper bound on what the whole run would spend."""
-        return account(self.records, self.n_clients, self.privacy.delta)
+        spent = account(self.records, self.n_clients, self.privacy.delta)
+        return replace(spent, float64_noise=(*spent.float64_noise, *self.float64_noise))
+
+    def on(self, device: torch.device, before: tuple[str, ...] = ()) -> Plan:
+        """Returns this plan for noise that is drawn on a device.
+
+        Args:
+            device: The device.
+            before: What made all noise of earlier rounds float64 noise, in words.
+        """
+        now = float64_noise_of_run(self.privacy, device)
+        return replace(self, float64_noise=tuple(dict.fromkeys((*before, *now))))
 
     def warnings(self, sizes: Sequence[int]) -> list[str]:
         """Warns of too little noise for the target epsilon, and of a delta too large for clients of these sizes."""

@@ -84,6 +84,7 @@ class Balance:
             "epsilon": strict_json.epsilon(self.spent.epsilon),
             "trust": self.spent.trust,
             "accountant": self.spent.accountant,
+            "float64_noise": list(self.spent.float64_noise),
             "left": self.left,
             "budget": asdict(self.terms),
             "runs": [{**asdict(entry), "epsilon": strict_json.epsilon(entry.epsilon)} for entry in self.entries],
@@ -214,7 +215,9 @@ class Budget:
             lines = BudgetLines.read(self.path)
             share = self._fits(lines, run)
             plain = to_plain(share.charges)
-            reserved = Reserved(run.noise, run.name, _utc_now(), share.n_clients, share.trust, share.data, plain)
+            reserved = Reserved(
+                run.noise, run.name, _utc_now(), share.n_clients, share.trust, share.data, plain, share.float64_noise
+            )
             add(self.path, lines, reserved)
 
     def close(self, noise: str, ended: str, used: RunCost | None = None) -> None:

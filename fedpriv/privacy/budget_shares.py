@@ -26,6 +26,7 @@ class Share:
         n_clients: Number of clients.
         data: Text that is the same for runs whose clients hold the same examples; None if that is not known.
         trust: The trust assumption, as printed.
+        float64_noise: Noise that the run adds in float64, in words.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Share:
     n_clients: int
     data: str | None
     trust: str
+    float64_noise: tuple[str, ...]
 
 
 def shares_of(lines: BudgetLines) -> dict[str, Share]:
@@ -41,7 +43,9 @@ def shares_of(lines: BudgetLines) -> dict[str, Share]:
     for change in lines.changes:
         if isinstance(change, Reserved):
             charges = from_plain(change.charges)
-            shares[change.reserve] = Share(change.run, charges, change.n_clients, change.data, change.trust)
+            shares[change.reserve] = Share(
+                change.run, charges, change.n_clients, change.data, change.trust, change.float64_noise
+            )
         elif change.charges is not None:
             shares[change.close] = replace(shares[change.close], charges=from_plain(change.charges))
     return shares
@@ -70,7 +74,8 @@ def share_of(run: RunCost, terms: BudgetTerms) -> Share:
         raise PrivacyError(f"{run.name} reveals what no epsilon covers ({', '.join(run.not_covered)}): leave it out")
     promise = Guarantee(terms.unit, terms.relation, terms.shared, aligned=False)
     trust = "+".join(dict.fromkeys(record.trust for record in run.records)) or "local"
-    return Share(run.name, charges_of(run, run.records, promise), run.n_clients, run.data, trust)
+    charges = charges_of(run, run.records, promise)
+    return Share(run.name, charges, run.n_clients, run.data, trust, run.added_in_float64)
 
 
 def check_clients(shares: Sequence[Share], terms: BudgetTerms) -> None:
@@ -96,7 +101,18 @@ def spent_by(shares: Sequence[Share], terms: BudgetTerms) -> PrivacySpent:
     trusts = dict.fromkeys(trust for share in shares for trust in share.trust.split("+"))
     trust = "+".join(trusts) or "local"
     n_clients = max((share.n_clients for share in shares), default=1)
-    return PrivacySpent(epsilon, terms.delta, terms.unit, relation, trust, name, (epsilon,) * n_clients, ())
+    added_in_float64 = dict.fromkeys(kind for share in shares for kind in share.float64_noise)
+    return PrivacySpent(
+        epsilon,
+        terms.delta,
+        terms.unit,
+        relation,
+        trust,
+        name,
+        (epsilon,) * n_clients,
+        (),
+        float64_noise=tuple(added_in_float64),
+    )
 
 
 def remaining_epsilon(shares: Sequence[Share], terms: BudgetTerms) -> float:

@@ -54,6 +54,11 @@ class RunCost:
         """The distinct (unit, relation, shared facts) of all records."""
         return {(record.unit, record.relation, record.shared) for record in self.records}
 
+    @property
+    def added_in_float64(self) -> tuple[str, ...]:
+        """All noise of the run that is added in float64, in words: what the records show, and `float64_noise`."""
+        return tuple(dict.fromkeys((*float64_noise(self.records), *self.float64_noise)))
+
 
 @dataclass(frozen=True)
 class Guarantee:
@@ -154,7 +159,7 @@ def compose(runs: Sequence[RunCost], delta: float, accountant: str | None = None
         for record in run.records
         if record.mechanism == "none" or record.non_private is not None
     )
-    added_in_float64 = [kind for run in runs for kind in (*float64_noise(run.records), *run.float64_noise)]
+    added_in_float64 = [kind for run in runs for kind in run.added_in_float64]
     return PrivacySpent(
         epsilon,
         delta,

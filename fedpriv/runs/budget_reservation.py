@@ -160,7 +160,13 @@ class BudgetReservation:
         if self.folder is not None:
             config = config_in(self.folder)
         return RunCost(
-            self._name, records, plan.n_clients, data_digest(config), not_covered=self.not_covered, noise=self.noise
+            self._name,
+            records,
+            plan.n_clients,
+            data_digest(config),
+            not_covered=self.not_covered,
+            noise=self.noise,
+            float64_noise=plan.float64_noise,
         )
 
 

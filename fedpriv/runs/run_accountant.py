@@ -47,6 +47,7 @@ class RunAccountant:
         float64_noise: tuple[str, ...] = (),
     ) -> None:
         self._plan = plan
+        self._attempt = attempt
         self._not_covered = not_covered
         self._float64_noise = float64_noise
         self._accountant = self._reported = self._new_accountant()
@@ -57,13 +58,21 @@ class RunAccountant:
             )
         self._milestones = Milestones(plan.records, plan.n_clients, plan.privacy.delta)
         self._reported_keys = set[tuple[int, str, int]]()
-        self._repeats_rounds = False  # rounds were released again with other noise: they cost more than the plan says
+        self._epoch_attempts = dict[tuple[int, int], int]()
+        """The attempt in which each epoch of random allocation began, by its number and the answer's index."""
+        self._exceeds_plan = False  # rounds, or epochs, were begun again with other noise: more than the plan counts
+        self._limit = plan.privacy.epsilon
         self._spent: tuple[int, PrivacySpent] | None = None
 
     def follow(self, ledger: Ledger | FollowerLedger) -> None:
         """Sets the ledger whose records are reported; it was opened with `guard`."""
         self._ledger = ledger
         self._n_reported = 0
+        # the filter admits nothing beyond the target, but an earlier run may have spent more than this one's target
+        if self._limit is not None and self._plan.first is not None:
+            earlier = account(self._plan.first.records, self._plan.n_clients, self._plan.privacy.delta)
+            if earlier.epsilon > self._limit:
+                self._limit = None
         # a repeated round is reported with the epsilon that it had, though the guard counts all that was released
         if ledger.replays:
             self._reported = self._new_accountant()
@@ -74,8 +83,11 @@ class RunAccountant:
         records = self._ledger.records
         for record in records[self._n_reported :]:
             key = (record.round, record.query, record.index)
-            self._repeats_rounds |= key in self._reported_keys
+            self._exceeds_plan |= key in self._reported_keys
             self._reported_keys.add(key)
+            if record.batches is not None:
+                epoch = (record.round // record.batches, record.index)
+                self._exceeds_plan |= self._epoch_attempts.setdefault(epoch, record.attempt) != record.attempt
             if self._reported is not self._accountant:
                 self._reported.count(record)
         if not self._ledger.replays:
@@ -83,18 +95,20 @@ class RunAccountant:
         self._n_reported = len(records)
 
     def reported(self, ended: Ended, finished: int) -> float:
-        """Returns a cheap upper bound on the epsilon of the rounds so far, for a report; never above the target.
+        """Returns a cheap upper bound on the epsilon of the rounds so far, for a report.
 
         It is the smallest of the quick bound, the target, and the tight bound of the plan up to one of the next rounds.
+        The target counts unless an earlier run, which this one extends, spent more; the plan unless something was
+        begun again with other noise.
         """
         if ended in STOPPED_EARLY:
             return self.charged_at_end(ended, finished).epsilon
         privacy = self._plan.privacy
         epsilon = self._reported.quick_epsilon()
-        if privacy.private and privacy.epsilon is not None:
-            epsilon = min(epsilon, privacy.epsilon)
+        if privacy.private and self._limit is not None:
+            epsilon = min(epsilon, self._limit)
         is_tight = privacy.delta == 0 or self._reported.is_exact
-        if is_tight or self._repeats_rounds or not privacy.private or math.isinf(epsilon) or not finished:
+        if is_tight or self._exceeds_plan or not privacy.private or math.isinf(epsilon) or not finished:
             return epsilon
         return min(epsilon, self._milestones.epsilon(finished))
 
@@ -115,7 +129,7 @@ class RunAccountant:
         charged = self.records(ended, finished)
         if len(charged) == len(self._ledger.records):
             return replace(self.spent(), not_covered=self._not_covered)
-        spent = account(charged, plan.n_clients, plan.privacy.delta).at_most(plan.privacy.epsilon)
+        spent = account(charged, plan.n_clients, plan.privacy.delta).at_most(self._limit)
         return replace(self._with_float64_noise(spent), not_covered=self._not_covered)
 
     def _with_float64_noise(self, spent: PrivacySpent) -> PrivacySpent:
@@ -123,10 +137,11 @@ class RunAccountant:
         return replace(spent, float64_noise=(*spent.float64_noise, *self._float64_noise))
 
     def records(self, ended: Ended, finished: int) -> tuple[Record, ...]:
-        """Returns the releases that `charged_at_end` counts."""
+        """Returns the releases that `charged_at_end` counts; those to come are of this attempt, with its draws."""
         remaining = list[Record]()
         if ended in _WHOLE_PLAN:
-            remaining = remaining_records(self._plan, finished)
+            planned = remaining_records(self._plan, finished)
+            remaining = [replace(record, attempt=self._attempt) for record in planned]
         return (*self._ledger.records, *remaining)
 
     def _new_accountant(self) -> Accountant:

@@ -56,7 +56,6 @@ from fedpriv.planning.arguments import check_measuring
 from fedpriv.planning.compute import Compute
 from fedpriv.planning.plan import Plan, make_plan, with_neighbours
 from fedpriv.planning.privacy_warnings import privacy_warnings
-from fedpriv.privacy.float64_noise import float64_noise_of_run
 from fedpriv.privacy.ledger import FollowerLedger, Ledger
 from fedpriv.privacy.settings import Privacy
 from fedpriv.runs.budget_reservation import BudgetReservation
@@ -349,7 +348,7 @@ def plan_run(experiment: Experiment, run: OpenRun, options: TrainingOptions, mes
             first=first,
         )
 
-    plan: Plan = mesh.world.broadcast(on_main)
+    plan: Plan = mesh.world.broadcast(on_main).on(experiment.device, run.float64_noise)
     compatibility.check_problem(
         experiment.strategy, experiment.problems, experiment.privacy, plan.queries, compare=options.compare
     )
@@ -613,10 +612,8 @@ def open_release_path(
         LedgerError: the ledger in the folder belongs to another run or is damaged, or a new one cannot be written.
     """
     randomness = run.identity.randomness
-    now = float64_noise_of_run(plan.privacy, experiment.device)
-    added_in_float64 = tuple(dict.fromkeys((*run.float64_noise, *now)))
-    accountant = RunAccountant(plan, randomness.attempt, reveals, added_in_float64)
-    ledger = _open_ledger(accountant, run, plan, reservation, added_in_float64, mesh)
+    accountant = RunAccountant(plan, randomness.attempt, reveals, plan.float64_noise)
+    ledger = _open_ledger(accountant, run, plan, reservation, plan.float64_noise, mesh)
     backend = make_backend(data.backend, data.population, data.population.chunk, experiment.compute.precision)
     sums = ClippedSums(in_threads(backend), len(data.population), experiment.device, mesh.examples)
     oracle = data_oracle(

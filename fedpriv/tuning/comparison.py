@@ -61,7 +61,15 @@ class ConfigComparison:
         for name, configs in self.configs.items():
             for seed, config in enumerate(configs):
                 plan = plan_trial(config)
-                planned.append(RunCost(f"{name}, seed {seed}", plan.records, plan.n_clients, "the same in all runs"))
+                planned.append(
+                    RunCost(
+                        f"{name}, seed {seed}",
+                        plan.records,
+                        plan.n_clients,
+                        "the same in all runs",
+                        float64_noise=plan.float64_noise,
+                    )
+                )
         try:
             return compose(planned, min(configs[0].privacy.delta for configs in self.configs.values()))
         except PrivacyError:

@@ -61,7 +61,13 @@ def price_search(settings: SearchSettings, plans: Sequence[Plan]) -> SearchPrice
     one_trial = plans[0].spent()
     if settings.hidden is None:
         runs = [
-            RunCost(f"trial {number}", plan.records, plan.n_clients, "the same in all trials")
+            RunCost(
+                f"trial {number}",
+                plan.records,
+                plan.n_clients,
+                "the same in all trials",
+                float64_noise=plan.float64_noise,
+            )
             for number, plan in enumerate(_plans_of_all_trials(settings, plans))
         ]
         spent = compose(runs, plans[0].privacy.delta)
@@ -109,7 +115,8 @@ def reservation(settings: SearchSettings, plans: Sequence[Plan], data: str | Non
         for trial, plan in enumerate(_plans_of_all_trials(settings, plans))
         for record in plan.records
     ]
-    return RunCost(name, records, plans[0].n_clients, data, noise=noise)
+    added_in_float64 = tuple(dict.fromkeys(kind for plan in plans for kind in plan.float64_noise))
+    return RunCost(name, records, plans[0].n_clients, data, noise=noise, float64_noise=added_in_float64)
 
 
 def count_costs(records: Sequence[Record], n_clients: int) -> Counter[PrivacyCost]:

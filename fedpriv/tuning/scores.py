@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -23,8 +24,9 @@ from fedpriv.data.base import size
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.evaluation.evaluator import Evaluator
 from fedpriv.planning.plan import Plan
+from fedpriv.privacy.exact_rounding import GaussianRows, add_and_round
 from fedpriv.privacy.record import Record, Relation
-from fedpriv.randomness.streams import Randomness, normal
+from fedpriv.randomness.streams import Randomness
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.storage import files
 from fedpriv.tuning.settings import METRIC
@@ -101,7 +103,7 @@ def noised_accuracy(config: Config, path: Path, noise: float, relation: Relation
 
 
 def add_rounded_noise(right: int, scale: float, randomness: Randomness, data: str) -> int:
-    """Adds noise, rounded to a whole number: the last bits of a float could reveal what it was added to.
+    """Adds a real normal number, and rounds the sum to a whole one (`fedpriv.privacy.exact_rounding`).
 
     Args:
         right: The number of right answers.
@@ -110,7 +112,12 @@ def add_rounded_noise(right: int, scale: float, randomness: Randomness, data: st
         data: Keyed digest of the test data, so that other data have other noise.
     """
     streams = replace(randomness, run=f"{randomness.run}/{data}")
-    return right + round(scale * float(normal(streams.stream("score"), 1)))
+    (key,) = streams.keys("score", 0, 0, [0]).numpy()
+    noised = np.empty((1, 1))
+    add_and_round(
+        np.array([[float(right)]]), GaussianRows([key.tobytes()], [scale], 1), slice(0, 1), np.ones((1, 1)), noised
+    )
+    return int(noised[0, 0])
 
 
 def _test_digest(test: Dataset[Any], key: bytes) -> str:

@@ -138,7 +138,15 @@ def _state_hidden(search: Search, folder: Path, colluders: int, group: int) -> S
     plan = search.plans[0]
     spent = search.price.spent
     delta = plan.privacy.delta
-    trial = RunCost("trial", plan.records, plan.n_clients, _SAME_DATA, outline(search.base).sizes, spent.not_covered)
+    trial = RunCost(
+        "trial",
+        plan.records,
+        plan.n_clients,
+        _SAME_DATA,
+        outline(search.base).sizes,
+        spent.not_covered,
+        float64_noise=plan.float64_noise,
+    )
 
     def price(histories: Sequence[History]) -> tuple[float, str]:
         return hidden(search.settings.number, histories, delta), "rdp"
@@ -229,7 +237,16 @@ def _planned_costs(search: Search, n_finished: int) -> list[RunCost]:
             plan = plans[0]
         else:
             plan = plans[number]
-        costs.append(RunCost(f"trial {number}", plan.records, plan.n_clients, _SAME_DATA, sizes))
+        costs.append(
+            RunCost(
+                f"trial {number}",
+                plan.records,
+                plan.n_clients,
+                _SAME_DATA,
+                sizes,
+                float64_noise=plan.float64_noise,
+            )
+        )
     return costs
 
 

@@ -328,6 +328,26 @@ def test_a_resume_with_fresh_noise_pays_for_the_rest_of_the_epoch_again(tmp_path
     assert three_epochs.lower <= again.spent().epsilon <= three_epochs.upper * 1.001
 
 
+@pytest.mark.parametrize(
+    "privacy",
+    [PRIVACY, fp.Privacy(noise_multiplier=1.0, unit="client", at="message", trust=fp.Central(cohort_rounds=BATCHES))],
+    ids=["examples", "clients"],
+)
+def test_reports_after_fresh_noise_within_an_epoch_count_it_twice(privacy: fp.Privacy, tmp_path: Path):
+    stopped = training_of(privacy, folder=tmp_path, checkpoint_every=1)
+    rounds = iter(stopped)
+    for _ in range(7):
+        next(rounds)
+    stopped.save()  # no round is repeated, so that only the attempt tells that batches are drawn anew
+    rounds.close()
+    stopped.folder.close()  # pyright: ignore
+    again = training_of(privacy, folder=tmp_path, checkpoint_every=1, resume=True, fresh_noise=True)
+    planned = again.plan.spent().epsilon
+    for report in again:
+        assert report.epsilon >= account(again.ledger.records, len(SIZES), 1e-5).epsilon
+    assert report.epsilon > planned
+
+
 # --- whole clients
 
 

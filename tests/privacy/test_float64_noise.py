@@ -62,7 +62,7 @@ RUNS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_the_line_says_what_the_code_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_line_says_what_the_code_does(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every release is watched: it is rounded as a real number, noise of pairs included, or the line says float64."""
     settings, kinds = RUNS[name]
     exact = list[bool]()
@@ -73,7 +73,9 @@ def test_the_line_says_what_the_code_does(name: str, monkeypatch: pytest.MonkeyP
         return exact[-1]
 
     monkeypatch.setattr(mechanisms, "is_rounded_exactly", watched)
-    privacy = fp.Privacy(epsilon=3.0, **settings)
+    budget = fp.Budget.create(tmp_path / "budget.jsonl", epsilon=9.0, delta=1e-5, shared="same slots")
+    privacy = fp.Privacy(epsilon=3.0, budget=budget.path, **settings)
+    planned = fp.plan(clients_of(blank((6, 6, 6))), fp.fedavg(0.1), privacy, rounds=2)
     result = fp.train(clients_of(blank((6, 6, 6))), fp.fedavg(0.1), privacy, rounds=2, seed=0)
     assert len(exact) >= 2
     assert result.spent.float64_noise == kinds
@@ -81,7 +83,8 @@ def test_the_line_says_what_the_code_does(name: str, monkeypatch: pytest.MonkeyP
         assert all(exact) == (not kinds)
     line = str(result.spent)
     assert line.endswith(", rounding=float64)") == bool(kinds)
-    assert str(total([result])).endswith(", rounding=float64)") == bool(kinds)
+    for together in (total([result]), budget.balance().spent, planned.spent):
+        assert str(together).endswith(", rounding=float64)") == bool(kinds)
 
 
 def test_runs_together_say_what_any_of_them_says() -> None:
@@ -98,6 +101,8 @@ def test_a_device_is_known_to_the_run_alone() -> None:
         assert float64_noise_of_run(fp.Privacy(epsilon=1.0), torch.device(kind)) == (f"noise on a device ({kind})",)
     assert float64_noise_of_run(fp.Privacy(epsilon=1.0), torch.device("cpu")) == ()
     assert float64_noise_of_run(fp.Privacy(at="none"), torch.device("cuda")) == ()
+    planned = fp.plan([6, 6], fp.fedavg(0.1), fp.Privacy(epsilon=1.0), rounds=2, compute=fp.Compute(device="cuda"))
+    assert planned.spent.float64_noise == ("noise on a device (cuda)",)
     on_device = RunCost("run", [], 1, float64_noise=("noise on a device (cuda)",))
     assert compose([on_device], 1e-5).float64_noise == ("noise on a device (cuda)",)
 

@@ -220,3 +220,13 @@ def test_the_command_line_extends_a_run(tmp_path: Path, monkeypatch: pytest.Monk
     shutil.copytree(made, "stopped")
     (Path("stopped") / "result.json").unlink()
     assert fedpriv("resume", "stopped")[0] == 0
+
+
+def test_a_target_below_what_the_first_rounds_spent_hides_nothing(finished: Path) -> None:
+    spent = account(ledger(finished).records, 2, 1e-5).epsilon
+    settings = fp.Privacy(epsilon=spent / 2, noise_multiplier=1.0, sampling=fp.Poisson(0.2))
+    further = training(finished.with_name("b"), 9, privacy=settings, extend=finished)
+    assert further.result().spent.epsilon >= spent
+    assert list(further) == []
+    assert further.result().ended == "budget"
+    assert further.result().spent.epsilon == spent

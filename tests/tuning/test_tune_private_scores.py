@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import mpmath
 import pytest
 import torch
 from test_tune import central, quiet, search
@@ -16,6 +17,7 @@ from fedpriv.cli import app
 from fedpriv.config.building import load_data, make_model, outline
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.privacy.accounting import gaussian
+from fedpriv.randomness.real_draws import real_normal
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.tuning import scores
@@ -125,6 +127,23 @@ def test_the_noise_has_its_deviation():
     drawn = torch.tensor([scores.add_rounded_noise(50, 7.0, Randomness(), "") for _ in range(400)], dtype=torch.float64)
     assert float(drawn.mean()) == pytest.approx(50, abs=4 * 7 / 20)
     assert float(drawn.std()) == pytest.approx(7, rel=4 / 800**0.5)
+
+
+def test_the_noised_score_is_the_real_sum_rounded():
+    """With so much noise float64 does not hold the sum to a whole number, and the real one decides."""
+    scale = 1e15
+    for seed in range(40):
+        randomness = Randomness(0, seed)
+        key = randomness_key(randomness)
+        interval = real_normal(key, 1, 0, 4)
+        assert interval is not None
+        with mpmath.workprec(400):
+            ends = {int(mpmath.floor(50 + scale * mpmath.mpf(end) + 0.5)) for end in interval}
+        assert {scores.add_rounded_noise(50, scale, randomness, "")} == ends
+
+
+def randomness_key(randomness: Randomness) -> bytes:
+    return replace(randomness, run="/").keys("score", 0, 0, [0]).numpy()[0].tobytes()
 
 
 def test_a_statement_counts_the_scores(tmp_path: Path):
