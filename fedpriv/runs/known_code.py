@@ -43,24 +43,24 @@ def _is_known(thing: object, seen: set[int]) -> bool:
         return True
     if isinstance(thing, Tensor):
         return not getattr(thing, "_backward_hooks", None)
-    return all(_is_known(value, seen) for value in _held_by(thing))
+    return all(_is_known(value, seen) for value in _references_of(thing))
 
 
-def _held_by(thing: object) -> list[object]:
+def _references_of(thing: object) -> list[object]:
     """Returns what an object refers to: its attributes, its items, and what a function is bound to or closes over."""
-    held = list[object](getattr(thing, "__dict__", {}).values())
+    references = list[object](getattr(thing, "__dict__", {}).values())
     if isinstance(thing, types.FunctionType):
-        held += [cell.cell_contents for cell in thing.__closure__ or () if cell != types.CellType()]
-        held += [*(thing.__defaults__ or ())]
+        references += [cell.cell_contents for cell in thing.__closure__ or () if cell != types.CellType()]
+        references += [*(thing.__defaults__ or ())]
     elif isinstance(thing, types.MethodType):
-        held += [thing.__self__, thing.__func__]
+        references += [thing.__self__, thing.__func__]
     elif isinstance(thing, partial):
-        held += [thing.func, *thing.args, *thing.keywords.values()]
+        references += [thing.func, *thing.args, *thing.keywords.values()]
     elif isinstance(thing, Mapping):
-        held += [*thing.values()]
+        references += [*thing.values()]
     elif isinstance(thing, tuple | list | set | frozenset):
-        held += [*thing]
-    return held
+        references += [*thing]
+    return references
 
 
 def _is_from_known_module(thing: object) -> bool:
