@@ -27,6 +27,7 @@ RUNS = {
     "speed/borders.py": ["--smoke", "--turns", "2", "--markdown", "OUT/borders.md"],
     "speed/device.py": ["--smoke", "--rounds", "1", "--markdown", "OUT/device.md"],
     "speed/durability.py": ["--clients", "3", "--rounds", "2", "--folder", "OUT"],
+    "speed/small_rounds.py": ["--rounds", "4", "--only", "few", "--folder", "OUT"],
     "speed/exact_noise.py": ["--smoke", "--repeats", "1", "--markdown", "OUT/exact.md"],
     "speed/nodes.py": ["--only", "6"],
     "speed/sites.py": ["--sites", "2", "--parameters", "100", "--rounds", "2", "--markdown", "OUT/sites.md"],

@@ -176,9 +176,10 @@ def _iterate(config: Config, training: Training, folder: Path, signals: Signals)
         board.text("privacy", f"planned: {training.plan.spent()}")
     try:
         with signals.patiently():
-            for report in training:
-                for sink in writers:
-                    sink.write(report)
+            for reports in training.in_groups():
+                for report in reports:
+                    for sink in writers:
+                        sink.write(report)
                 if training.anywhere(signals.pending > 0):
                     for sink in writers:
                         sink.close()

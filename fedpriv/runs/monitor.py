@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from fedpriv.evaluation.early_stopping import EarlyStopping
 from fedpriv.evaluation.finite_check import FiniteCheck
 from fedpriv.network.rounds import TrainState
-from fedpriv.planning.privacy_warnings import warn
 from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.privacy.ledger import LedgerPosition
 from fedpriv.runs.metric_log import MetricLog
@@ -94,8 +93,6 @@ class RunMonitor:
         warning = None
         if self.health is not before:
             warning = self.health.warning(before, state.models, _spent_so_far(epsilon, self.target))
-        if warning:
-            warn(warning)
         self.log.rows.append({"round": state.round, "epsilon": epsilon, "releases": position.releases, **metrics})
         return RoundReport(
             round=state.round,

@@ -35,9 +35,10 @@ def train(options: TrainOptions) -> Result:
 
         sinks.append(ProgressDisplay(options.rounds, training.progress.round))
     try:
-        for report in training:
-            for sink in sinks:
-                sink.write(report)
+        for reports in training.in_groups():
+            for report in reports:
+                for sink in sinks:
+                    sink.write(report)
     finally:
         for sink in sinks:
             sink.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -32,6 +32,7 @@ from fedpriv.privacy.chain import linked
 from fedpriv.privacy.ledger import FollowerLedger, Ledger
 from fedpriv.runs import stages
 from fedpriv.runs.options import TrainingOptions, initialised_by
+from fedpriv.runs.report_groups import ReportGroup, longest_wait
 from fedpriv.runs.results import Result, RoundReport, software
 from fedpriv.runs.run_directory import RunDirectory
 from fedpriv.settings.checks import checked
@@ -137,6 +138,24 @@ class Training:
             FedprivError: this run has ended.
             PrivacyError: a forward pass changed a frozen parameter or a buffer.
         """
+        for reports in self._groups_of_rounds(0.0):
+            yield from reports
+
+    def in_groups(self) -> Iterator[Sequence[RoundReport]]:
+        """Trains like an iteration over this object, and yields the reports of one or more rounds at once.
+
+        Short rounds share a sync of the ledger, and nobody may look at this object between two rounds of a group: an
+        iteration by round has every line on the disk before the caller sees the round. Errors are those of an
+        iteration.
+        """
+        population = self.population
+        problems = {id(problem): problem for problem in population.problems}
+        metrics = self._evaluation.public.custom.metrics_by_name
+        code = (self.strategy, self.network, population.model, population.loss, [*problems.values()], metrics)
+        return self._groups_of_rounds(longest_wait(self._mesh, self.folder, self._state_kind, self._pace, code))
+
+    def _groups_of_rounds(self, seconds: float) -> Iterator[Sequence[RoundReport]]:
+        """Trains, and yields reports once their ledger lines are on the disk; see `in_groups`."""
         monitor = self._monitor
         mesh = self._mesh
         if monitor.is_over:
@@ -154,14 +173,19 @@ class Training:
             stream=mesh.world.rank,
         )
         self._directory.check()
-        if not monitor.stops:
+        group = ReportGroup(seconds, self._sync)
+        if monitor.stops:
+            rounds = iter(())
+        with group.synced():
             for result in rounds:
                 self.progress = result.progress
                 self._check_constants()
-                report = self._report_round()
+                report = self._report_round(sync=seconds == 0)
+                group.add(report)
                 wait_for_pace(began, self._pace)
                 self._seconds = time.monotonic() - start
-                yield report
+                if report.checkpoint or monitor.stops or group.is_due:
+                    yield group.take()
                 # after the yield: a sink has then written every round that a checkpoint counts as done
                 if report.checkpoint:
                     self.save()
@@ -169,14 +193,21 @@ class Training:
                     break
                 self._directory.check()  # while a report was read another one may have taken the folder
                 began = time.monotonic()
+        remaining = group.take()
+        if remaining:
+            yield remaining
         self._check_constants()
         mesh.world.broadcast(self._sync)
         monitor.is_over = True
         mesh.world.broadcast(self._close_budget)
         write_back_models(self.population, self.progress, mesh.world.broadcast(lambda: str(self._charged())))
 
-    def _report_round(self) -> RoundReport:
-        """Makes the report of the round just finished on the main process, and returns it on every process."""
+    def _report_round(self, *, sync: bool) -> RoundReport:
+        """Makes the report of the round just finished on the main process, and returns it on every process.
+
+        Args:
+            sync: Whether the ledger is brought to the disk first.
+        """
         monitor = self._monitor
         mesh = self._mesh
         state = self.progress
@@ -185,16 +216,17 @@ class Training:
             if models is not state.models:
                 state = replace(state, models=models)
         constraint_metrics = self.measures.of_multipliers(self.progress, self.oracle, mesh, self._data.shard)
-        on_main = partial(self._report_on_main, state, constraint_metrics)
+        on_main = partial(self._report_on_main, state, constraint_metrics, sync=sync)
         report, monitor.health, monitor.stopping = mesh.world.broadcast(on_main)
         return report
 
     def _report_on_main(
-        self, state: TrainState, constraint_metrics: dict[str, float]
+        self, state: TrainState, constraint_metrics: dict[str, float], *, sync: bool
     ) -> tuple[RoundReport, FiniteCheck, EarlyStopping]:
         """Returns the report of a round, and the state of the checks that the other processes need too."""
         monitor = self._monitor
-        self._sync()
+        if sync:
+            self._sync()
         self._position = self.ledger.mark
         report = monitor.after_round(
             state,
@@ -202,6 +234,9 @@ class Training:
             constraint_metrics,
             is_checkpoint_due=lambda is_last: self._directory.is_due(state.round, last=is_last),
         )
+        if report.warning:
+            self._sync()  # it tells something about the model
+            warn(report.warning)
         return report, monitor.health, monitor.stopping
 
     def _sync(self) -> None:

@@ -1,0 +1,138 @@
+"""What a round costs beside its arithmetic: Python, torch's dispatch, the report and the disk.
+
+    python benchmarks/speed/small_rounds.py [--folder DIR] [--rounds 400] [--only WORD]
+
+Contenders take turns, a round each, by the processor time of one thread; ratios are of medians, over the plain step: to
+draw a batch at random and to compute its mean gradient. `oracle` answers one query, `Training` makes a whole round in
+memory. The last two columns are of a run folder on the disk that holds DIR, in turns of a hundred rounds: an `fsync`
+each, or shared by short rounds as in `train`. Of these it also prints the time on the wall, over that of the oracle.
+
+`a few numbers` is logistic regression on 8 examples of 4 numbers: nothing but the fixed cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter, process_time
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import fedpriv as fp
+
+TURN = 100  # rounds in a folder
+WORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int]] = {
+    "a few numbers": (lambda: nn.Linear(4, 2), (4,), 8, 4),
+    "softmax 7 850": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), (1, 28, 28), 10_000, 64),
+    "MLP 1e6": (
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 1100), nn.ReLU(), nn.Linear(1100, 110), nn.Linear(110, 10)),
+        (1, 28, 28),
+        10_000,
+        64,
+    ),
+}
+"""By name: the model, the shape of an input, the number of examples, and the expected batch."""
+
+
+def training(work: str, rounds: int, folder: Path | None = None) -> fp.Training:
+    """Returns a run with one client, whose first checkpoint is its last."""
+    make_model, shape, count, batch = WORKS[work]
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(count, *shape), torch.arange(count) % 2)
+    clients = fp.make_clients(make_model(), nn.CrossEntropyLoss(), [data])
+    privacy = fp.Privacy(noise_multiplier=1.0, sampling=fp.Poisson(batch / count))
+    return fp.Training(clients, fp.fedavg(0.01), privacy, rounds=rounds, folder=folder, checkpoint_every=10**6)
+
+
+def plain_step(work: str) -> Callable[[], object]:
+    """Returns the step that one would write without privacy."""
+    make_model, shape, count, batch = WORKS[work]
+    model = make_model()
+    inputs, targets = torch.randn(count, *shape), torch.arange(count) % 2
+
+    def step() -> None:
+        chosen = (torch.rand(count) < batch / count).nonzero()[:, 0]
+        model.zero_grad()
+        nn.functional.cross_entropy(model(inputs[chosen]), targets[chosen]).backward()
+
+    return step
+
+
+def oracle_step(work: str, rounds: int) -> Callable[[], object]:
+    """Returns one answer of the oracle to a query, in a new round each time."""
+    run = training(work, rounds)
+    received = run.progress.received
+    indices = iter(range(rounds))
+
+    def step() -> None:
+        run.oracle.begin_round(next(indices), torch.arange(1), received)
+        run.oracle.gradient(received)
+
+    return step
+
+
+def in_turns(steps: Sequence[Callable[[], object]], turns: int) -> list[float]:
+    """Returns the median processor seconds of each step."""
+    times: list[list[float]] = [[] for _ in steps]
+    for _ in range(turns):
+        for step, seconds in zip(steps, times, strict=True):
+            start = process_time()
+            step()
+            seconds.append(process_time() - start)
+    return [median(seconds[len(seconds) // 20 :]) for seconds in times]
+
+
+def one_by_one(groups: Iterable[Sequence[fp.RoundReport]]) -> Iterator[fp.RoundReport]:
+    for reports in groups:
+        yield from reports
+
+
+def in_folders(work: str, rounds: int, folder: Path) -> list[tuple[float, float]]:
+    """Returns processor and wall seconds of a round: of the oracle, with a sync each, and with shared syncs."""
+    ask = oracle_step(work, rounds)
+    each = iter(training(work, rounds, folder / "each"))
+    shared = one_by_one(training(work, rounds, folder / "shared").in_groups())
+    contenders = [(ask() for _ in range(rounds)), each, shared]
+    costs: list[list[tuple[float, float]]] = [[] for _ in contenders]
+    for _ in range(max(rounds // TURN, 1)):
+        for contender, cost in zip(contenders, costs, strict=True):
+            busy, wall = process_time(), perf_counter()
+            made = len(list(islice(contender, min(TURN, rounds))))
+            cost.append(((process_time() - busy) / made, (perf_counter() - wall) / made))
+    return [(median(busy for busy, _ in cost), median(wall for _, wall in cost)) for cost in costs]
+
+
+def main() -> None:
+    """Print the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path(), help="a folder on the disk in question")
+    parser.add_argument("--rounds", type=int, default=400)
+    parser.add_argument("--only", default="", metavar="WORD", help="works with this in their names")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    columns = ("round of one client", "oracle", "`Training`", "`Training` / oracle", "fixed ms")
+    print(f"| {' | '.join(columns)} | sync each / oracle | shared / oracle |")
+    print("| --- " * 7 + "|")
+    for work in WORKS:
+        if options.only not in work:
+            continue
+        rounds = options.rounds
+        run = iter(training(work, rounds))
+        steps = [plain_step(work), oracle_step(work, rounds), lambda: next(run)]  # noqa: B023 - called in this turn
+        plain, oracle, whole = in_turns(steps, rounds)
+        with TemporaryDirectory(dir=options.folder) as folder:
+            (ask, ask_wall), *durable = in_folders(work, rounds, Path(folder))
+        ratios = [f"{busy / ask:.2f} ({wall / ask_wall:.2f} on the wall)" for busy, wall in durable]
+        fixed = f"{1e3 * (whole - plain):.2f}"
+        cells = [work, f"{oracle / plain:.2f}", f"{whole / plain:.2f}", f"{whole / oracle:.2f}", fixed, *ratios]
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

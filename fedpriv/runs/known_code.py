@@ -1,0 +1,68 @@
+"""Whether all code that a run is given comes from fedpriv or torch, and so shows nothing to anybody while rounds run.
+
+Code of a user's own may print or send what it computes with, which it is free to do: released values are anybody's.
+Then their ledger lines must be on the disk before it gets them.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from functools import partial
+
+from torch import Tensor
+
+_KNOWN = frozenset({"fedpriv", "torch", "builtins", "collections", "functools"})
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, range)
+
+
+def is_known(thing: object) -> bool:
+    """Returns whether an object, and all that it holds, has code of fedpriv, torch or Python itself only.
+
+    Functions that a user has hung on a known object, such as a hook of a module or of a parameter, are found as well.
+    What cannot be looked into is not known.
+
+    Args:
+        thing: A strategy, a model, a loss, a network, or another object that computes with released values.
+    """
+    return _is_known(thing, set())
+
+
+def _is_known(thing: object, seen: set[int]) -> bool:
+    if isinstance(thing, _PLAIN) or id(thing) in seen:
+        return True
+    seen.add(id(thing))
+    if isinstance(thing, _FUNCTIONS):
+        owner = thing
+    else:
+        owner = type(thing)
+    if not _is_from_known_module(owner):
+        return False
+    if isinstance(thing, type):
+        return True
+    if isinstance(thing, Tensor):
+        return not getattr(thing, "_backward_hooks", None)
+    return all(_is_known(value, seen) for value in _references_of(thing))
+
+
+def _references_of(thing: object) -> list[object]:
+    """Returns what an object refers to: its attributes, its items, and what a function is bound to or closes over."""
+    references = list[object](getattr(thing, "__dict__", {}).values())
+    if isinstance(thing, types.FunctionType):
+        references += [cell.cell_contents for cell in thing.__closure__ or () if cell != types.CellType()]
+        references += [*(thing.__defaults__ or ())]
+    elif isinstance(thing, types.MethodType):
+        references += [thing.__self__, thing.__func__]
+    elif isinstance(thing, partial):
+        references += [thing.func, *thing.args, *thing.keywords.values()]
+    elif isinstance(thing, Mapping):
+        references += [*thing.values()]
+    elif isinstance(thing, tuple | list | set | frozenset):
+        references += [*thing]
+    return references
+
+
+def _is_from_known_module(thing: object) -> bool:
+    module = getattr(thing, "__module__", None)
+    return isinstance(module, str) and module.partition(".")[0] in _KNOWN

@@ -1,0 +1,228 @@
+"""Short rounds share a sync of the ledger, and nobody sees anything of a round before its line is on the disk."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from faulty_disk import Recorder, restore
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import fedpriv as fp
+from fedpriv.reports.sinks import Jsonl
+from fedpriv.runs import report_groups
+from fedpriv.runs.known_code import is_known
+from fedpriv.storage import files
+
+ROUNDS, EVERY = 7, 3
+
+
+class SyncedDisk(files.Disk):
+    """Counts how often a folder's ledger is synced, and how many of its records are on the disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.syncs, self.records, self._ledger = 0, 0, folder / "ledger.jsonl"
+
+    def sync(self, fd: int) -> None:
+        super().sync(fd)
+        if self._ledger.exists() and files.os.fstat(fd).st_ino == self._ledger.stat().st_ino:
+            self.syncs += 1
+            self.records = self._ledger.read_bytes().count(b"\n") - 1
+
+
+class OwnModel(nn.Sequential):
+    """A class of the user's own, which may do anything with its parameters."""
+
+
+class OwnStep(type(fp.fedavg(0.1).local_step)):
+    """A local step of the user's own."""
+
+
+class Seen:
+    """A sink that compares what it is shown with what is on the disk."""
+
+    def __init__(self, disk: SyncedDisk) -> None:
+        self.rounds, self._disk = list[int](), disk
+
+    def write(self, report: fp.RoundReport) -> None:
+        assert self._disk.records >= report.releases, f"round {report.round} was shown before it was on the disk"
+        self.rounds.append(report.round)
+
+    def close(self) -> None:
+        pass
+
+
+def arguments(folder: Path | None, model: nn.Module | None = None, strategy: fp.Strategy | None = None) -> dict:
+    torch.manual_seed(0)
+    data = [TensorDataset(torch.randn(8, 3), torch.arange(8) % 2) for _ in range(2)]
+    model = model or nn.Sequential(nn.Linear(3, 2))
+    return {
+        "clients": fp.make_clients(model, nn.CrossEntropyLoss(), data),
+        "strategy": strategy or fp.fedavg(0.1),
+        "privacy": fp.Privacy(noise_multiplier=9.0),
+        "rounds": ROUNDS,
+        "seed": 0,
+        "secret_seed": 1,
+        "checkpoint_every": EVERY,
+        "folder": folder,
+    }
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SyncedDisk:
+    disk = SyncedDisk(tmp_path / "run")
+    monkeypatch.setattr(files, "disk", disk)
+    monkeypatch.setattr(report_groups, "GROUP_SECONDS", math.inf)
+    return disk
+
+
+def test_a_sync_serves_all_rounds_to_the_next_checkpoint(disk: SyncedDisk, tmp_path: Path) -> None:
+    seen = Seen(disk)
+    fp.train(**arguments(tmp_path / "run"), sinks=[seen])
+    assert seen.rounds == [*range(1, ROUNDS + 1)]
+    assert disk.syncs == 1 + math.ceil(ROUNDS / EVERY), "one before the first round, and one a checkpoint"
+    assert disk.records == ROUNDS
+
+
+def test_whoever_iterates_sees_each_round_on_the_disk(disk: SyncedDisk, tmp_path: Path) -> None:
+    for report in fp.Training(**arguments(tmp_path / "run")):
+        assert disk.records == report.releases
+    assert disk.syncs == 1 + ROUNDS
+
+
+def test_a_report_waits_no_longer_than_it_may(
+    disk: SyncedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_groups, "GROUP_SECONDS", 1e-9)
+    fp.train(**arguments(tmp_path / "run"), sinks=[Seen(disk)])
+    assert disk.syncs == 1 + ROUNDS
+
+
+def hooked() -> nn.Module:
+    model = nn.Sequential(nn.Linear(3, 2))
+    model[0].register_forward_hook(lambda *_: None)
+    return model
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": OwnModel(nn.Linear(3, 2))},
+        {"model": hooked()},
+        {"strategy": fp.fedavg(lambda t: 0.1)},
+        {"strategy": replace(fp.fedavg(0.1), local_step=OwnStep(0.1))},
+    ],
+    ids=["own model", "hook", "own rate", "own step"],
+)
+def test_own_code_gets_no_value_that_is_not_on_the_disk(disk: SyncedDisk, tmp_path: Path, changes: dict) -> None:
+    fp.train(**arguments(tmp_path / "run", **changes), sinks=[Seen(disk)])
+    assert disk.syncs == 1 + ROUNDS
+
+
+def test_state_on_the_disk_is_not_there_before_the_ledger(disk: SyncedDisk, tmp_path: Path) -> None:
+    strategy = fp.fedavg(0.1, 2, optimizer=fp.Momentum(), optimizer_state="keep")
+    network = fp.Star(2, fp.FixedCohort(1))
+    compute = fp.Compute(state="disk")
+    fp.train(**arguments(tmp_path / "run", strategy=strategy), network=network, compute=compute, sinks=[Seen(disk)])
+    assert disk.syncs == 1 + ROUNDS
+
+
+def test_rounds_that_take_a_fixed_time_wait_for_no_sync(disk: SyncedDisk, tmp_path: Path) -> None:
+    fp.train(**arguments(tmp_path / "run"), compute=fp.Compute(pace=1e-3), sinks=[Seen(disk)])
+    assert disk.syncs == 1 + ROUNDS
+
+
+def test_own_metrics_get_no_model_that_is_not_on_the_disk(disk: SyncedDisk, tmp_path: Path) -> None:
+    def metric(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+        ledger = tmp_path / "run" / "ledger.jsonl"
+        if ledger.exists():  # the metric is tried out before
+            assert disk.records == ledger.read_bytes().count(b"\n") - 1
+        return 0.0
+
+    test = TensorDataset(torch.randn(8, 3), torch.arange(8) % 2)
+    fp.train(**arguments(tmp_path / "run"), test=test, metrics={"own": metric}, sinks=[Seen(disk)])
+    assert disk.syncs == 1 + ROUNDS
+
+
+def test_a_warning_about_the_model_comes_after_the_sync(disk: SyncedDisk, tmp_path: Path) -> None:
+    given = arguments(tmp_path / "run", strategy=fp.fedavg(1e38))
+    records = list[int]()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda message, *_: (
+            records.append(disk.records) if "not finite" in str(message) else None
+        )
+        fp.train(**given, stop_on="nothing")
+    assert records, "the model never broke"
+    assert records[0] > 0
+    assert records[0] % EVERY, "it broke at a checkpoint, which syncs anyway"
+
+
+class Broken(Exception):
+    pass
+
+
+def test_an_error_leaves_after_the_sync(disk: SyncedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = fp.Training(**arguments(tmp_path / "run"))
+    answer = training.oracle.answerer.gradients
+
+    def gradients(*given: object) -> torch.Tensor:
+        if training.progress.round == 2:
+            raise Broken
+        return answer(*given)
+
+    monkeypatch.setattr(training.oracle.answerer, "gradients", gradients)
+    with pytest.raises(Broken):
+        list(training.in_groups())
+    assert disk.records == len(training.ledger.records) > 0
+
+
+def test_a_power_cut_forgets_nothing_that_was_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger is cut after every line from the last synced one on; a resume ends at the unbroken run's bits."""
+    monkeypatch.setattr(report_groups, "GROUP_SECONDS", math.inf)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    recorder = Recorder(folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "disk", recorder)
+        whole = fp.train(**arguments(folder), sinks=[Jsonl(folder / "metrics.jsonl")])
+    wanted = (folder / "ledger.jsonl").read_bytes()
+    states = dict[tuple[bytes, bytes], dict[str, bytes]]()
+    most_lost = 0
+    for moment in recorder.moments:
+        after_cut = moment.power_cuts[0]  # what was synced, and nothing else
+        if "checkpoint.pt" not in after_cut:
+            continue
+        written = moment.killed["ledger.jsonl"].splitlines(keepends=True)
+        n_synced = after_cut["ledger.jsonl"].count(b"\n")
+        assert n_synced - 1 >= moment.told
+        most_lost = max(most_lost, len(written) - n_synced)
+        for kept in range(n_synced, len(written) + 1):
+            ledger = b"".join(written[:kept])
+            states[ledger, after_cut["checkpoint.pt"]] = {**after_cut, "ledger.jsonl": ledger}
+    assert most_lost == EVERY, "no group had several lines"
+    for number, state in enumerate(states.values()):
+        again = tmp_path / f"again{number}"
+        restore(again, state)
+        resumed = fp.train(**{**arguments(again), "resume": True})
+        assert (again / "ledger.jsonl").read_bytes() == wanted
+        assert torch.equal(resumed.params, whole.params)
+        assert resumed.spent.epsilon == whole.spent.epsilon
+
+
+def test_known_code() -> None:
+    assert is_known(fp.fedavg(0.1))
+    assert is_known(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+    assert is_known(partial(nn.functional.cross_entropy, label_smoothing=0.1))
+    assert not is_known(partial(lambda x: x, 1))
+    assert not is_known({"a": [len, lambda: None]})
+    assert not is_known(fp.models.Loss(lambda outputs, targets: outputs.sum()))
+    linear = nn.Linear(2, 2)
+    linear.weight.register_hook(lambda gradient: gradient)
+    assert not is_known(linear)
