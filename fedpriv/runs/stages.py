@@ -284,9 +284,16 @@ def _identify(
                 words=words,
             )
         else:
+            augmentation = as_client_set(clients).augmentation
             identity = mesh.world.broadcast(
                 lambda: RunIdentity.new(
-                    settings, clients, seed=options.seed, secret_seed=secret_seed, private=privacy.private, words=words
+                    settings,
+                    clients,
+                    seed=options.seed,
+                    secret_seed=secret_seed,
+                    private=privacy.private,
+                    words=words,
+                    code_of=(experiment.strategy, privacy, experiment.network, experiment.problems, augmentation),
                 )
             )
     return replace(identity, rounds=experiment.rounds, fixed_settings=fixed_settings)
