@@ -20,7 +20,9 @@ import numpy as np
 from scipy import fft
 from scipy.special import log_ndtr, logsumexp, ndtr
 
-HEADER = {*"fedpriv_ledger n_clients delta config planned secrets factor budget extended float64_noise".split()}
+HEADER = {
+    *"fedpriv_ledger n_clients delta config planned secrets factor budget extended float64_noise not_covered".split()
+}
 FIXED = "query index clients mechanism norm bound noise_multiplier sampling rate unit relation shared trust attempt"
 FIELDS = {*FIXED.split(), "round", "non_private", "digest"}
 # noise: the scale of a normal or Laplace distribution over the sensitivity; rate: probability that a unit is drawn

@@ -53,6 +53,7 @@ class Header:
         budget: The `id` of the lifetime budget from which the run is paid; None without one.
         extended: The part that belongs to an earlier run; None if the run extends none.
         float64_noise: What makes all noise of the run float64 noise and stands in no record, in words.
+        not_covered: What the run reveals of the data that epsilon does not count, in words.
     """
 
     fedpriv_ledger: int
@@ -65,6 +66,7 @@ class Header:
     budget: str | None = None
     extended: Extended | None = None
     float64_noise: tuple[str, ...] = ()
+    not_covered: tuple[str, ...] = ()
 
 
 _HEADER = TypeAdapter(Header)

@@ -104,7 +104,6 @@ class Run:
         result = self.result
         if result is None:
             return counted
-        counted = replace(counted, not_covered=tuple(result["not_covered"]))
         if float(result["epsilon"]) <= counted.epsilon:
             return counted
         return replace(

@@ -51,11 +51,15 @@ def spending_of(files: RunFiles, plan: PlannedSpending) -> RunCost:
         records += plan.remaining
     if header.n_clients is None:
         raise PrivacyError(f"{name} holds the ledger of an early format that does not say how many clients there are")
-    not_covered = ()
-    if files.result is not None:
-        not_covered = tuple(files.result["not_covered"])
     return RunCost(
-        name, records, header.n_clients, _data(files), plan.sizes, not_covered, _noise(files), header.float64_noise
+        name,
+        records,
+        header.n_clients,
+        _data(files),
+        plan.sizes,
+        files.not_covered,
+        _noise(files),
+        header.float64_noise,
     )
 
 

@@ -32,6 +32,7 @@ class EarlierRun:
         metrics: The rows of its `metrics.jsonl`; empty without one.
         budget: The `id` of the lifetime budget that it drew on; None if it drew on none.
         float64_noise: What made all its noise float64 noise, in words.
+        not_covered: What it revealed of the data that epsilon does not count, in words.
     """
 
     folder: Path
@@ -40,6 +41,7 @@ class EarlierRun:
     metrics: list[dict[str, Any]]
     budget: str | None
     float64_noise: tuple[str, ...]
+    not_covered: tuple[str, ...]
 
     @staticmethod
     def read(folder: str | Path, device: torch.device) -> EarlierRun:
@@ -75,7 +77,9 @@ class EarlierRun:
             raise FedprivError(f"{path} has released answers after its last checkpoint: resume it first")
         first = FirstPart(checkpoint.round, tuple(records))
         header = files.ledger.header
-        return EarlierRun(path, checkpoint, first, files.metrics, header.budget, header.float64_noise)
+        return EarlierRun(
+            path, checkpoint, first, files.metrics, header.budget, header.float64_noise, files.not_covered
+        )
 
     @property
     def header(self) -> Extended:

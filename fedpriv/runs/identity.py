@@ -20,6 +20,7 @@ from fedpriv.privacy.ledger import LedgerPosition
 from fedpriv.randomness.streams import Randomness, new_secret
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.settings_in_words import difference
+from fedpriv.storage.code_identity import code_digest
 from fedpriv.storage.identity import digest
 
 _OTHER_VERSION = (
@@ -73,18 +74,34 @@ class RunIdentity:
         secret_seed: int | None,
         private: bool,
         words: Mapping[str, str] | None = None,
+        code_of: Sequence[object] = (),
     ) -> RunIdentity:
         """Returns the identity of a new run, with fresh seeds where none are given.
 
         Without privacy, and with a given `seed`, everything follows from the public seed.
+
+        Args:
+            settings: Digest of everything that must be the same after a resume.
+            clients: The clients, of which the first has the model that all start from.
+            seed: The public seed, if it is given.
+            secret_seed: The secret seed, if it is given.
+            private: Whether the run adds private noise.
+            words: The settings by name.
+            code_of: Settings that a user may have programmed: with a given secret seed, other code has other noise.
         """
+        named: list[object] = [settings, clients[0].model, clients[0].loss]
+        if secret_seed is not None:
+            # a class that is edited keeps its name, and the difference of two such runs would have no noise
+            code = code_digest(*code_of, clients[0].model, clients[0].loss)
+            if code:
+                named.append(code)
         if secret_seed is None:
             if private or seed is None:
                 secret_seed = new_secret()
             else:
                 secret_seed = abs(seed)
         # models of one kind may start elsewhere: the first answers of two such runs must not share noise
-        run = digest(settings, clients[0].model, clients[0].loss)
+        run = digest(*named)
         randomness = Randomness(secrets.randbits(62) if seed is None else seed, secret_seed, run=run)
         return RunIdentity(settings, randomness, words=words or {})
 

@@ -116,7 +116,7 @@ class RunAccountant:
         """Returns a tight upper bound on what has been spent so far."""
         count = len(self._ledger.records)
         if self._spent is None or self._spent[0] != count:
-            self._spent = count, self._with_float64_noise(self._accountant.spent())
+            self._spent = count, self._with_conditions(self._accountant.spent())
         return self._spent[1]
 
     def charged_at_end(self, ended: Ended, finished: int) -> PrivacySpent:
@@ -128,13 +128,14 @@ class RunAccountant:
         plan = self._plan
         charged = self.records(ended, finished)
         if len(charged) == len(self._ledger.records):
-            return replace(self.spent(), not_covered=self._not_covered)
+            return self.spent()
         spent = account(charged, plan.n_clients, plan.privacy.delta).at_most(self._limit)
-        return replace(self._with_float64_noise(spent), not_covered=self._not_covered)
+        return self._with_conditions(spent)
 
-    def _with_float64_noise(self, spent: PrivacySpent) -> PrivacySpent:
-        """Returns the price with the float64 noise of this run, which its records do not show."""
-        return replace(spent, float64_noise=(*spent.float64_noise, *self._float64_noise))
+    def _with_conditions(self, spent: PrivacySpent) -> PrivacySpent:
+        """Returns the price with what its records do not show: float64 noise, and facts that epsilon does not count."""
+        added_in_float64 = (*spent.float64_noise, *self._float64_noise)
+        return replace(spent, float64_noise=added_in_float64, not_covered=self._not_covered)
 
     def records(self, ended: Ended, finished: int) -> tuple[Record, ...]:
         """Returns the releases that `charged_at_end` counts; those to come are of this attempt, with its draws."""

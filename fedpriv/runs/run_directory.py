@@ -91,6 +91,14 @@ class RunDirectory:
         """
         return LedgerFile.read(self._needed() / "ledger.jsonl").header.float64_noise
 
+    def not_covered(self) -> tuple[str, ...]:
+        """Returns what the run to resume reveals of the data that epsilon does not count, in words.
+
+        Raises:
+            LedgerError: the ledger is missing, or has no header.
+        """
+        return LedgerFile.read(self._needed() / "ledger.jsonl").header.not_covered
+
     def first_part(self) -> FirstPart | None:
         """Returns the rounds of the earlier run that the run to resume extends; None if it extends none.
 
@@ -117,6 +125,7 @@ class RunDirectory:
         budget: str | None = None,
         earlier: EarlierRun | None = None,
         float64_noise: tuple[str, ...] = (),
+        not_covered: tuple[str, ...] = (),
     ) -> Ledger:
         """Opens the run's ledger: a new one, or that of a stopped run, whose answers after the checkpoint are repeated.
 
@@ -129,10 +138,11 @@ class RunDirectory:
             budget: The `id` of the budget that the run draws on, if it has one.
             earlier: The run that a new one extends; its records come first, and its metrics.
             float64_noise: What makes all noise of the run float64 noise, in words; the ledger's header notes it.
+            not_covered: What the run reveals that epsilon does not count, in words; the ledger's header notes it.
 
         Raises:
-            LedgerError: the ledger in the folder belongs to another run, is damaged or notes another rounding of noise,
-                or a new one cannot be written.
+            LedgerError: the ledger in the folder belongs to another run, is damaged, or notes another rounding of noise
+                or less that is revealed; or a new one cannot be written.
         """
         if self.folder is None:
             ledger = Ledger(guard)
@@ -146,9 +156,12 @@ class RunDirectory:
             header = _header(plan, config_in(folder), budget, earlier)
             if float64_noise:
                 header["float64_noise"] = list(float64_noise)
+            if not_covered:
+                header["not_covered"] = list(not_covered)
             ledger = Ledger(guard, path, header, digest_key, seal_key)
         else:
             check_rounding(LedgerFile.read(path), float64_noise)
+            check_not_covered(LedgerFile.read(path), not_covered)
             integrity.check_resumed(folder, plan, seal_key)
             ledger = Ledger.resume(
                 path, guard, saved.records, fresh_noise=fresh_noise, digest_key=digest_key, seal_key=seal_key
@@ -211,6 +224,20 @@ def check_rounding(ledger: LedgerFile, float64_noise: tuple[str, ...]) -> None:
         raise LedgerError(
             f"{ledger.path}, line 1 says that noise is rounded exactly, which {' and '.join(new)} is not: resume where "
             "the run began (compute.device), or train into another folder"
+        )
+
+
+def check_not_covered(ledger: LedgerFile, not_covered: tuple[str, ...]) -> None:
+    """Refuses a run that would reveal what the header of its ledger does not name: who counts the ledger trusts that.
+
+    Raises:
+        LedgerError: it would, e.g. since it began without an optimum and is to go on with one.
+    """
+    new = [fact for fact in not_covered if fact not in ledger.header.not_covered]
+    if new:
+        raise LedgerError(
+            f"{ledger.path}, line 1 does not say that the run reveals {' and '.join(new)}, which epsilon does not "
+            "cover: resume without it (log.optimum), or train into another folder"
         )
 
 

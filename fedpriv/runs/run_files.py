@@ -84,7 +84,17 @@ class RunFiles:
         if header.n_clients is None or header.delta is None:
             raise LedgerError(f"{self.ledger.path}, line 1 has no n_clients or no delta; {RESTORE}")
         counted = account(self.ledger.records, header.n_clients, header.delta)
-        return replace(counted, float64_noise=(*counted.float64_noise, *header.float64_noise))
+        return replace(
+            counted, float64_noise=(*counted.float64_noise, *header.float64_noise), not_covered=self.not_covered
+        )
+
+    @property
+    def not_covered(self) -> tuple[str, ...]:
+        """What the run reveals of the data that epsilon does not count, in words: by the ledger and the result."""
+        by_result = ()
+        if self.result is not None:
+            by_result = self.result["not_covered"]
+        return tuple(dict.fromkeys((*self.ledger.header.not_covered, *by_result)))
 
 
 def config_in(folder: Path) -> dict[str, Any] | None:

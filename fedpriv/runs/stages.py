@@ -175,6 +175,15 @@ class OpenRun:
         return self.directory.float64_noise()
 
     @property
+    def not_covered(self) -> tuple[str, ...]:
+        """What its rounds so far reveal of the data that epsilon does not count, in words."""
+        if self.earlier is not None:
+            return self.earlier.not_covered
+        if self.resumed is None or self.directory.path is None:
+            return ()
+        return self.directory.not_covered()
+
+    @property
     def needs_checkpoint(self) -> bool:
         """Whether a checkpoint must be written before the first round: all but a resumed run that repeats its noise."""
         return self.resumed is None or self.fresh_noise
@@ -275,9 +284,16 @@ def _identify(
                 words=words,
             )
         else:
+            augmentation = as_client_set(clients).augmentation
             identity = mesh.world.broadcast(
                 lambda: RunIdentity.new(
-                    settings, clients, seed=options.seed, secret_seed=secret_seed, private=privacy.private, words=words
+                    settings,
+                    clients,
+                    seed=options.seed,
+                    secret_seed=secret_seed,
+                    private=privacy.private,
+                    words=words,
+                    code_of=(experiment.strategy, privacy, experiment.network, experiment.problems, augmentation),
                 )
             )
     return replace(identity, rounds=experiment.rounds, fixed_settings=fixed_settings)
@@ -366,11 +382,12 @@ def plan_run(experiment: Experiment, run: OpenRun, options: TrainingOptions, mes
     return plan
 
 
-def not_covered(privacy: Privacy, optimum: float | None) -> tuple[str, ...]:
-    """Returns what the run reveals about the data that epsilon does not count."""
+def not_covered(privacy: Privacy, optimum: float | None, run: OpenRun) -> tuple[str, ...]:
+    """Returns what the run reveals about the data that epsilon does not count, in its earlier rounds or from now on."""
+    facts = [*run.not_covered]
     if optimum is not None and privacy.private:
-        return ("the optimality gap, exact",)
-    return ()
+        facts.append("the optimality gap, exact")
+    return tuple(dict.fromkeys(facts))
 
 
 def check_budget(plan: Plan, run: OpenRun, reveals: tuple[str, ...], mesh: Mesh) -> BudgetReservation | None:
@@ -613,7 +630,7 @@ def open_release_path(
     """
     randomness = run.identity.randomness
     accountant = RunAccountant(plan, randomness.attempt, reveals, plan.float64_noise)
-    ledger = _open_ledger(accountant, run, plan, reservation, plan.float64_noise, mesh)
+    ledger = _open_ledger(accountant, run, plan, reservation, reveals, mesh)
     backend = make_backend(data.backend, data.population, data.population.chunk, experiment.compute.precision)
     sums = ClippedSums(in_threads(backend), len(data.population), experiment.device, mesh.examples)
     oracle = data_oracle(
@@ -634,7 +651,7 @@ def _open_ledger(
     run: OpenRun,
     plan: Plan,
     reservation: BudgetReservation | None,
-    float64_noise: tuple[str, ...],
+    reveals: tuple[str, ...],
     mesh: Mesh,
 ) -> Ledger | FollowerLedger:
     """Opens the ledger on the main process, and a follower of it on the others."""
@@ -655,7 +672,8 @@ def _open_ledger(
             fresh_noise=run.fresh_noise,
             budget=budget_id,
             earlier=run.earlier,
-            float64_noise=float64_noise,
+            float64_noise=plan.float64_noise,
+            not_covered=reveals,
         )
         compatibility.check_processes(processes_before, mesh.world.world_size, ledger, fresh_noise=run.fresh_noise)
         accountant.follow(ledger)

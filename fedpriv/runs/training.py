@@ -65,7 +65,7 @@ class Training:
             self._pace = compute.pace
             run = stages.open_run(experiment, options, self._directory, mesh)
             self.plan = stages.plan_run(experiment, run, options, mesh)
-            reveals = stages.not_covered(experiment.privacy, options.optimum)
+            reveals = stages.not_covered(experiment.privacy, options.optimum, run)
             self._reservation = stages.check_budget(self.plan, run, reveals, mesh)
 
             # the data, and the only way from them to released values

@@ -8,12 +8,14 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import pytest
 import torch
 from privacy_worlds import Listener, blank, clients_of, digits_of, record
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
 
 import fedpriv as fp
@@ -98,6 +100,42 @@ def test_the_same_run_repeats_itself() -> None:
 )
 def test_runs_of_one_secret_seed_that_differ_share_no_noise(changed: dict) -> None:
     assert not alike(answers()[0].double(), answers(**changed)[0].double())
+
+
+_EDITED = """
+from torch import nn
+SCALE = {scale}
+
+def scaled(values):
+    return {factor} * SCALE * values
+
+class Scaled(nn.Module):
+    offset = {offset}
+    def forward(self, outputs, targets):
+        return scaled(nn.functional.cross_entropy(outputs, targets)) + self.offset * {inner}
+"""
+
+
+@pytest.mark.parametrize("edited", [{"scale": 0.5}, {"factor": 0.5}, {"offset": 1.0}, {"inner": 2.0}])
+def test_code_that_was_edited_under_its_name_has_other_noise(edited: dict[str, float]) -> None:
+    """As in a notebook: a class, what it inherits or calls, and the numbers that these read."""
+
+    def answers_by(**numbers: float) -> Tensor:
+        module: dict[str, Any] = {"__name__": "__main__"}
+        exec(_EDITED.format(**{"scale": 1.0, "factor": 1.0, "offset": 0.0, "inner": 1.0, **numbers}), module)
+        model = SoftmaxRegression(4, 3)
+        data = [
+            TensorDataset(torch.rand(6, 4, generator=torch.Generator().manual_seed(i)), torch.arange(6) % 3)
+            for i in (1, 2)
+        ]
+        clients = fp.make_clients(model, module["Scaled"](), data)
+        result = fp.train(clients, fp.fedavg(0.1), PRIVACY, rounds=1, seed=3, secret_seed=3, compute=DOUBLE)
+        return result.params
+
+    plain = answers_by()
+    assert torch.equal(plain, answers_by())
+    # with the same noise only the gradients would differ, which a clip of 1 bounds
+    assert float((answers_by(**edited) - plain).norm()) > 0.1 * 2
 
 
 def test_two_multipliers_do_not_give_the_gradient_away() -> None:

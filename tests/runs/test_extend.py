@@ -16,10 +16,12 @@ from typer.testing import CliRunner
 
 import fedpriv as fp
 from fedpriv.cli import app
+from fedpriv.errors import LedgerError
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.calibration import calibrate_rest
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.record import Record
+from fedpriv.reports.spendings import PlannedSpending, spending_of
 from fedpriv.runs.integrity import findings
 from fedpriv.runs.run_files import RunFiles
 
@@ -230,3 +232,31 @@ def test_a_target_below_what_the_first_rounds_spent_hides_nothing(finished: Path
     assert list(further) == []
     assert further.result().ended == "budget"
     assert further.result().spent.epsilon == spent
+
+
+def test_what_the_first_rounds_revealed_is_not_forgotten(tmp_path: Path) -> None:
+    """A run in Python writes no result, and one that extends it does not compute the gap to the optimum again."""
+    gap = ("the optimality gap, exact",)
+    first = run(tmp_path / "a", ROUNDS, optimum=0.5)
+    assert first.optimality_gap is not None
+    assert first.spent.not_covered == gap
+    gc.collect()
+    assert spending_of(RunFiles.read(tmp_path / "a"), PlannedSpending()).not_covered == gap
+    assert RunFiles.read(tmp_path / "a").counted.not_covered == gap
+    assert run(tmp_path / "b", 6, epsilon=3.0, extend=tmp_path / "a").spent.not_covered == gap
+    gc.collect()
+    assert RunFiles.read(tmp_path / "b").counted.not_covered == gap
+
+
+def test_a_resumed_run_reveals_what_its_ledger_says(tmp_path: Path) -> None:
+    for name, optimum in (("with", 0.5), ("without", None)):
+        stopped = training(tmp_path / name, ROUNDS, optimum=optimum, checkpoint_every=1)
+        rounds = iter(stopped)
+        next(rounds)
+        next(rounds)
+        rounds.close()
+        del stopped, rounds
+        gc.collect()
+    assert run(tmp_path / "with", ROUNDS, resume=True, checkpoint_every=1).spent.not_covered != ()
+    with pytest.raises(LedgerError, match=r"does not say that the run reveals the optimality gap, exact.*log\.optimum"):
+        training(tmp_path / "without", ROUNDS, resume=True, checkpoint_every=1, optimum=0.5)
