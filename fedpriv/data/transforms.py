@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Literal
 
 import torch
@@ -17,11 +17,15 @@ from scipy.fft import dct
 from torch import Tensor
 from torch.nn import functional
 
+from fedpriv.data.dead_leaves import dead_leaves
+from fedpriv.data.patches import patches
 from fedpriv.data.scattering import CHANNELS, scattering, wavelets
+from fedpriv.data.whitening import DRAWN, Whitening
 from fedpriv.errors import ConfigError
 from fedpriv.settings.translations import nearest
 
 _AT_ONCE = 4096  # images
+_DRAWN_AT_ONCE = 200  # images whose leaves are drawn in a cache
 _PRODUCTS = 4000
 _SPREAD = 0.18  # of an image's height: ink then fills some two thirds of it
 _PIXEL = 1 / 12  # variance of a place within a pixel
@@ -37,6 +41,8 @@ TransformName = Literal[
     "group_norm",
     "contrast",
     "products",
+    "patches",
+    "whiten",
 ]
 
 
@@ -184,16 +190,34 @@ def products(images: Tensor) -> Tensor:
 def apply(images: Tensor, names: Sequence[TransformName]) -> Tensor:
     """Applies the transforms with these names, in order: `[n, c, h, w] -> [n, c', h', w']`.
 
+    `whiten` takes the statistics that the transforms before it have on drawn images of the same shape, so it has no
+    meaning of its own; like all others, it maps one image at a time.
+
     Raises:
         ConfigError: a name is unknown.
     """
     for name in names:
-        if name not in TRANSFORMS:
-            raise ConfigError("data.transforms", name, f"unknown{nearest(name, TRANSFORMS)}")
+        if name not in TRANSFORMS and name != "whiten":
+            raise ConfigError("data.transforms", name, f"unknown{nearest(name, [*TRANSFORMS, 'whiten'])}")
     if not names:
         return images
+    channels, height, width = images.shape[1:]
+    steps: list[Callable[[Tensor], Tensor]] = []
+    for index, name in enumerate(names):
+        if name == "whiten":
+            steps.append(_whitening(tuple(names[:index]), (channels, height, width)))
+        else:
+            steps.append(TRANSFORMS[name])
     # in blocks, so that results between transforms are in memory for some images at a time
-    return torch.cat([reduce(lambda x, name: TRANSFORMS[name](x), names, block) for block in images.split(_AT_ONCE)])
+    return torch.cat([reduce(lambda x, step: step(x), steps, block) for block in images.split(_AT_ONCE)])
+
+
+@lru_cache(maxsize=1)  # a map of 4608 numbers an image has 85 MB
+def _whitening(names: tuple[TransformName, ...], shape: tuple[int, int, int]) -> Whitening:
+    """Returns the map that whitens what transforms with these names make of drawn images of this shape."""
+    generator = torch.Generator().manual_seed(1)  # other images than those that filters are taken from
+    blocks = [min(_DRAWN_AT_ONCE, DRAWN - start) for start in range(0, DRAWN, _DRAWN_AT_ONCE)]
+    return Whitening.of(torch.cat([apply(dead_leaves(n, shape, generator), names) for n in blocks]))
 
 
 TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -208,7 +232,9 @@ TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "group_norm": group_norm,
     "contrast": contrast,
     "products": products,
+    "patches": patches,
 }
+"""Functions of single images that depend on nothing else; `whiten` depends on those before it."""
 
 
 @dataclass(frozen=True)

