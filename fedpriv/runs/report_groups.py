@@ -77,5 +77,4 @@ class ReportGroup:
         try:
             yield
         finally:
-            if self._reports:
-                self._sync()
+            self._sync()
