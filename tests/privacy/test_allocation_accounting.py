@@ -366,6 +366,10 @@ def test_a_negative_epsilon_is_refused():
         delta_bounds(1, 1.0, 1, -1.0)
 
 
+def test_a_law_has_no_epsilon_below_its_mass_at_infinity():
+    assert gaussian_ratio(1.0, "upper", 0.05).epsilon(1e-60) == math.inf
+
+
 @pytest.mark.parametrize("noise", [0.3, 1.0, 5.0])
 def test_what_lies_beyond_the_last_cell_is_counted_at_infinity(noise: float):
     """E (S - c)_+ at the last value c, which the masses do not hold: a difference of two normal tails, in 50 digits."""
