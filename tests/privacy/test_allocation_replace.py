@@ -238,6 +238,14 @@ def test_values_are_rounded_up_even_where_cells_are_no_wider_than_rounding():
     assert (found * (edges - 1)).sum() >= (masses * (values - 1)).sum()
 
 
+@pytest.mark.parametrize("factor", [1.0, 3.0, 50.0])
+def test_values_of_an_upper_law_are_moved_up_by_more_than_they_err(factor: float):
+    """Ends and means of cells err by a rounding of ``U + c V`` each, whose mean is 1 + c; the mean of W is 1 - c."""
+    law = single(Difference(0.5, factor, "upper", 0.1), 0.1)
+    mean = math.fsum(law.masses * law.values) + law.excess
+    assert mean - (1 - factor) >= 2 * law.rounding * (1 + factor)
+
+
 def test_a_tail_that_is_moved_down_stays_in_the_mean():
     """What is above the last value that matters moves to it, and what it loses is kept as the excess."""
     values, masses = np.array([-1.0, 0.5, 2.0, 4.5]), np.array([0.5, 0.5, 2e-20, 1e-20])
