@@ -82,6 +82,12 @@ def test_losses_of_classes(name: str, backend: Any) -> None:
     assert_same_parameters(result, trained_by_torch(linear(3), losses, X, Y))
 
 
+def test_a_loss_that_sums_over_a_batch_is_warned_of_once() -> None:
+    """It is tried with several targets, of which each shows the same."""
+    _, warned = trained_here(linear(3), lambda o, t: F.cross_entropy(o, t, reduction="sum"), rows(X, Y))
+    assert sum("sums over a batch" in text for text in warned) == 1
+
+
 def test_negative_log_likelihood_with_weights() -> None:
     def model() -> nn.Module:
         return nn.Sequential(linear(3), nn.LogSoftmax(1))

@@ -50,6 +50,17 @@ def test_a_cpu_takes_no_more_than_its_cache_holds_and_another_device_what_it_is_
     assert BACKENDS[name](model, nn.MSELoss(), 500)._max_clipped(row.to("meta"), batch, Clip(1.0)) == 500
 
 
+def test_examples_of_several_clients_are_computed_together_only_if_few_clients_fill_the_chunk() -> None:
+    """Of models of their own, four clients or none; of sums without clipping, those of 16 examples or fewer."""
+    backend = BACKENDS["vmap"](nn.Linear(2, 2), nn.MSELoss(), 20)
+    for examples, clipped, summed in ((5, 4, 4), (6, 1, 3), (16, 1, 1), (17, 1, 1), (40, 1, 1)):
+        inputs = torch.zeros(3, examples, 2)
+        batch = Batch(torch.arange(3), inputs, inputs, torch.ones(3, examples, dtype=torch.bool))
+        params = torch.arange(18.0).reshape(3, 6)
+        assert backend.clients_per_block(params, batch, Clip(1.0)) == clipped
+        assert backend.clients_per_block(params, batch, None) == summed
+
+
 def test_a_gpu_computes_as_many_examples_as_a_quarter_of_its_free_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     free = {"bytes": 0}
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free["bytes"], 2**36))

@@ -154,6 +154,20 @@ def test_draws_within_a_slot_amplify_nothing_for_a_group_of_several_slots():
     assert "secret" not in found[MESSAGES, "group"].amplification
 
 
+@pytest.mark.parametrize("group", [1, 2, 3])
+def test_members_of_a_group_may_be_at_several_clients(group: int):
+    """Of sampled answers only one client's are counted for a single unit, and those of both runs for a group."""
+    drawn = {"mechanism": "laplace", "norm": "l1", "sampling": "poisson", "rate": 0.1}
+    records = [replace(BASE, clients=(client,), noise_multiplier=1.0, **drawn) for client in (0, 1)]
+    runs = [RunCost(str(client), [record], 2, "same") for client, record in enumerate(records)]
+    apart = [replace(run, data=run.name) for run in runs]  # a unit may be at any client
+    together, worst = ([c.epsilon for c in matrix(r, DELTA, group=group) if "group" in c.unit] for r in (runs, apart))
+    if group == 1:
+        assert max(together) < min(worst)
+    else:
+        assert together == worst
+
+
 def test_arguments_are_checked():
     for wrong in ({"colluders": 0}, {"group": 0}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):

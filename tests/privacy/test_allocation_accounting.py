@@ -190,6 +190,11 @@ def test_bounds_differ_by_at_most_one_per_cent(batches: int, noise: float, epoch
     assert found.upper <= gaussian.epsilon_of(math.sqrt(epochs) / noise, delta)
 
 
+def test_a_finer_accuracy_is_met_when_asked():
+    bounds = epsilon_bounds(20, 2.0, 1, 1e-5, accuracy=5e-4)
+    assert 0 < bounds.upper - bounds.lower <= 5e-4 * bounds.upper
+
+
 def test_a_thousand_batches_and_twenty_epochs_take_at_most_five_seconds():
     allocation._ratio_of_epoch.cache_clear()
     allocation._ratio_of_epochs.cache_clear()
@@ -359,6 +364,10 @@ def test_settings_out_of_range_are_refused(field: str, arguments: tuple[int, flo
 def test_a_negative_epsilon_is_refused():
     with pytest.raises(ConfigError, match="epsilon"):
         delta_bounds(1, 1.0, 1, -1.0)
+
+
+def test_a_law_has_no_epsilon_below_its_mass_at_infinity():
+    assert gaussian_ratio(1.0, "upper", 0.05).epsilon(1e-60) == math.inf
 
 
 @pytest.mark.parametrize("noise", [0.3, 1.0, 5.0])

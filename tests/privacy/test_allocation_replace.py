@@ -238,6 +238,33 @@ def test_values_are_rounded_up_even_where_cells_are_no_wider_than_rounding():
     assert (found * (edges - 1)).sum() >= (masses * (values - 1)).sum()
 
 
+@pytest.mark.parametrize("factor", [1.0, 3.0, 50.0])
+def test_values_of_an_upper_law_are_moved_up_by_more_than_they_err(factor: float):
+    """Ends and means of cells err by a rounding of ``U + c V`` each, whose mean is 1 + c; the mean of W is 1 - c."""
+    law = single(Difference(0.5, factor, "upper", 0.1), 0.1)
+    mean = math.fsum(law.masses * law.values) + law.excess
+    assert mean - (1 - factor) >= 2 * law.rounding * (1 + factor)
+
+
+def test_a_tail_that_is_moved_down_stays_in_the_mean():
+    """What is above the last value that matters moves to it, and what it loses is kept as the excess."""
+    values, masses = np.array([-1.0, 0.5, 2.0, 4.5]), np.array([0.5, 0.5, 2e-20, 1e-20])
+    law = signed_sums._trimmed(signed_sums.SignedLaw(values, masses, 0.0, 0.0, 1, np.zeros(0)))
+    assert law.values.tolist() == [-1.0, 0.5]
+    # moved by 1.5 and by 4
+    assert 7e-20 <= law.excess <= 7.01e-20
+
+
+def test_errors_of_probabilities_add_up_in_a_sum():
+    """A sum over p pairs errs by up to p - 1 roundings more than the products that are summed."""
+    difference = Difference(1.5, 3.0, "lower", 0.1)
+    for count in (2, 5, 300):
+        values, masses = np.arange(float(count)), np.full(count, 1 / count)
+        law = signed_sums.SignedLaw(values, masses, 0.0, 1e-14, 1, np.ones(count))
+        pairs = count * (count + 1) // 2
+        assert combine(law, law, difference).rounding >= 2e-14 + (pairs + 2) * 2.0**-53
+
+
 @pytest.mark.parametrize("noise", [0.05, 0.15, 1e3, 1e7])
 def test_extreme_noise_has_an_upper_bound(noise: float):
     found = epsilon(10, noise, 10, 1e-5, COARSE)

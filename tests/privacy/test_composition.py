@@ -273,6 +273,6 @@ def bounds_of(event: Event, epsilon: float) -> float:
 
 
 def test_groups_of_one_are_what_they_were():
-    for selection in ("full", "poisson", "poisson_replace", "amplified"):
+    for selection in ("full", "poisson", "poisson_replace", "amplified", "allocation", "allocation_replace"):
         event = Event("gaussian", 1.0, selection, 1.0 if selection == "full" else 0.1)
         assert of_group(event, 1) == event

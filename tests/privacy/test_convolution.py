@@ -48,6 +48,14 @@ def test_the_allowance_for_rounding_holds_where_the_sum_is_known():
     assert found.max() - exact.max() < 1e-9 and found[1::2].max() < 1e-9  # yet it is small
 
 
+def test_the_allowance_for_rounding_covers_numbers_of_a_transform_that_cancel():
+    """Of equal probabilities all numbers of the transform but the first are sums that cancel: each may err by eps."""
+    size = 64
+    sums = convolution._transformed([convolution.RepeatedLoss(0, np.full(size, 1 / size), 0.0, 1)], 0, size - 1)
+    eps = 8 * math.log2(size) * 2.0**-53
+    assert (sums - 1 / size >= eps).all()
+
+
 def test_the_window_holds_all_but_the_tail():
     """Where most of a loss is in one step, and what matters is rare."""
     rare = np.zeros(4000)

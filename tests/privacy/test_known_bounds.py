@@ -7,7 +7,7 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as dpa
 from renyi_epsilon import DELTA, rdp_epsilon
 
-from fedpriv.privacy.accounting import bounds, gaussian, pld
+from fedpriv.privacy.accounting import allocation, bounds, gaussian, pld
 from fedpriv.privacy.accounting.events import Event
 
 
@@ -114,6 +114,16 @@ def test_bounds_of_gaussian_noise_on_batches_of_fixed_size_have_known_values(
 def test_bounds_of_laplace_noise_on_batches_of_fixed_size_have_known_values() -> None:
     assert pld.epsilon({Event("laplace", 1.0, "amplified", 1 / 600): 2000}, DELTA) == pytest.approx(0.278, abs=5e-4)
     assert pld.epsilon({Event("laplace", 2.0, "poisson", 1 / 600): 2000}, DELTA) == pytest.approx(0.109, abs=5e-4)
+
+
+@pytest.mark.parametrize("noise", [0.7, 1.3])
+def test_an_epoch_costs_what_its_noise_does_but_for_the_last_bits(noise: float) -> None:
+    """Noise is rounded down, by less than 1.1e-5 of it: what differs in its last bits has one price."""
+    epsilon = bounds.quick({Event("gaussian", noise, "allocation", 1 / 5): 1}, DELTA)["pld"]
+    near = bounds.quick({Event("gaussian", noise * (1 + 1e-13), "allocation", 1 / 5): 1}, DELTA)["pld"]
+    assert epsilon == near
+    least, most = (allocation.epsilon_bounds(5, noise * shrunk, 1, DELTA).upper for shrunk in (1, 1 - 2e-5))
+    assert least < epsilon < most
 
 
 def test_bounds_of_twenty_thousand_laplace_scales_have_known_values() -> None:

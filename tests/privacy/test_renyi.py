@@ -137,6 +137,11 @@ def test_many_sampled_levels_are_priced_as_a_few_that_cost_no_less() -> None:
     np.testing.assert_allclose(found[10:60], exact[10:60], rtol=5e-3)
 
 
+def test_without_a_delta_only_what_reveals_nothing_has_an_epsilon() -> None:
+    curves = np.stack([rdp.total({}), rdp.total({Event("gaussian", 5.0): 1})])
+    assert rdp.epsilons(curves, 0.0).tolist() == [0.0, math.inf]
+
+
 def test_every_event_of_a_long_history_counts_once() -> None:
     history = {Event("laplace", 1 + level / 100): 1 + level % 3 for level in range(2500)}
     each = np.array([count * rdp.unsampled(event) for event, count in history.items()])

@@ -113,6 +113,16 @@ def test_draws_have_the_law_that_is_priced(number: NumberOfTrials):
     assert weights @ np.arange(len(weights)) == pytest.approx(number.mean, rel=1e-4)
 
 
+@pytest.mark.parametrize("shape", [0.0, 1.0])
+@pytest.mark.parametrize("mean", [2.0, 5.0, 100.0])
+def test_the_largest_number_has_a_draw_too(mean: float, shape: float):
+    """Floating-point probabilities add up to a little less than 1, and never to more, however many are added."""
+    number = NegativeBinomial(mean, shape)
+    most = number.draw(1 - 2.0**-53)
+    # probabilities fall at least as fast as (1 - gamma)^k, and one that changes no sum is below 2^-53
+    assert 1e-20 < (1 - number.gamma) ** most < 1e-10
+
+
 @pytest.mark.parametrize(
     "made", [lambda: NegativeBinomial(1.0), lambda: NegativeBinomial(5.0, 2.0), lambda: PoissonTrials(-1.0)]
 )

@@ -99,7 +99,9 @@ class NegativeBinomial:
             weight = gamma
         else:
             weight = (1 - gamma) / math.log(1 / gamma)
-        while (cumulative := cumulative + weight) <= uniform and weight > 0:
+        # sums of weights may end below the largest numbers: then no further weight changes the sum
+        while cumulative < cumulative + weight <= uniform:
+            cumulative += weight
             weight *= (1 - gamma) * (1 if self.shape == 1 else k / (k + 1))
             k += 1
         return k
