@@ -19,7 +19,6 @@ from fedpriv.privacy.accounting.epochs import costs_of
 from fedpriv.privacy.accounting.events import History, PrivacyCost, histories
 from fedpriv.privacy.accounting.groups import of_group
 from fedpriv.privacy.accounting.spent import PrivacySpent
-from fedpriv.privacy.float64_noise import float64_noise
 from fedpriv.privacy.record import PerClient, Record, Relation, Unit
 
 _MOST_SIZES = 1000  # up to so many clients, each gets a group of its own size; beyond, all get the largest
@@ -154,7 +153,7 @@ def compose(runs: Sequence[RunCost], delta: float, accountant: str | None = None
         for record in run.records
         if record.mechanism == "none" or record.non_private is not None
     )
-    added_in_float64 = [kind for run in runs for kind in (*float64_noise(run.records), *run.float64_noise)]
+    added_in_float64 = [kind for run in runs for kind in run.float64_noise]
     return PrivacySpent(
         epsilon,
         delta,
