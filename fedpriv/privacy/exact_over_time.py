@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -162,7 +162,7 @@ class CorrelatedRows:
 
         factor, growth = self.history.factor, self.column.absolute_sum(self.round + 1)
         if factor.scales:
-            buffers = self.history.largest_in_buffers(rows)
+            buffers = self.history.largest_in_buffers(rows, filtered, self.round)
             error, size = error_of_buffers(factor, self.round, growth, error, largest, buffers)
         else:
             largest_filtered = self.history.largest_filtered(rows, filtered)
@@ -193,6 +193,11 @@ class CorrelatedRows:
         return self.unit.weighted_draws(weights, row)
 
 
+@lru_cache(maxsize=8)
+def _absolute(band: tuple[float, ...]) -> Array:
+    return np.abs(np.array(band))
+
+
 def error_of_band(
     band: Sequence[float], growth: float, error: float, largest: float, filtered: float
 ) -> tuple[float, float]:
@@ -205,10 +210,12 @@ def error_of_band(
         largest: Bound on the absolute value of all unit noise so far.
         filtered: The largest absolute value of filtered noise of float64 so far.
     """
-    products = np.abs(np.array(band)) * filtered
+    products = _absolute(tuple(band)) * filtered
     # a partial sum is at most all that was added to the unit noise, and all that is still to come to the filtered one
-    partial_sums = np.minimum(largest + products.cumsum(), filtered + products.sum() - products.cumsum())
-    rounding = 1.01 * _UNIT * float(products.sum() + partial_sums.sum())
+    sums = products.cumsum()
+    total = float(sums[-1]) if len(band) else 0.0
+    partial_sums = np.minimum(largest + sums, (filtered + total) - sums)
+    rounding = 1.01 * _UNIT * (total + float(partial_sums.sum()))
     return 1.01 * growth * (error + rounding), 1.01 * filtered
 
 

@@ -42,13 +42,17 @@ class InverseColumn:
         """Returns h_index, as an interval."""
         from mpmath.libmp import from_man_exp
 
-        while len(self._numbers) <= index:
-            self._append()
+        self._extend_to(index)
         # each round is rounded once, and so is each buffer, whose errors go on in it
         roundings = 1 + sum(scale * length_of_memory(decay, index) for scale, decay in self._weights)
         error = math.ceil(1.01 * roundings) * self._sums[index] // (1 << PRECISION) + 1
         number = self._numbers[index]
         return from_man_exp(number - error, -PRECISION), from_man_exp(number + error, -PRECISION)
+
+    def _extend_to(self, index: int) -> None:
+        """Computes all numbers up to one."""
+        while len(self._numbers) <= index:
+            self._append()
 
     def _append(self) -> None:
         """Computes one more number."""
@@ -66,7 +70,7 @@ class InverseColumn:
         from mpmath.libmp import from_man_exp, mpf_sub, to_float
         from mpmath.libmp.libmpf import from_float
 
-        self.number(count - 1)
+        self._extend_to(count - 1)
         for index in range(len(self._extended), count):
             number = from_man_exp(self._numbers[index], -PRECISION)
             upper = to_float(number)
@@ -76,7 +80,7 @@ class InverseColumn:
 
     def absolute_sum(self, count: int) -> float:
         """Returns a bound on ``|h_0| + ... + |h_(count - 1)|``."""
-        self.number(count - 1)
+        self._extend_to(count - 1)
         try:
             return self._sums[count - 1] / (1 << PRECISION) * (1 + 1e-9)
         except OverflowError:

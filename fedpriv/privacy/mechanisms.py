@@ -57,6 +57,7 @@ EVERYBODY = -1
 """Stands for a client's index where noise is added to a sum over clients, not to the row of one client."""
 
 _IN_CACHE, _ON_DEVICE = 2**15, 2**23  # numbers that get noise at once, on the CPU and on other devices
+_OVER_TIME = 2**16  # the same on the CPU for noise over time, of which each block takes more steps
 
 
 @checked("privacy.mechanism")
@@ -316,12 +317,12 @@ def _rounded_exactly_over_time(
     # noise of a round needs that of all earlier rounds, which a stopped run draws again
     for earlier_round in past.missing(record.round, count, dim, bounded.device):
         earlier = CorrelatedRows(past, column, unit, earlier_round, all_scales)
-        for rows in _blocks(count, dim, _IN_CACHE):
+        for rows in _blocks(count, dim, _OVER_TIME):
             earlier.approximate(rows)
         past.finish(earlier_round)
     noise = CorrelatedRows(past, column, unit, record.round, all_scales)
     _ = noise.new  # as above
-    noised = _rounded_exactly(bounded, noise, grids)
+    noised = _rounded_exactly(bounded, noise, grids, _OVER_TIME)
     past.finish(record.round)
     return noised
 
@@ -332,7 +333,9 @@ def _blocks(count: int, dim: int, numbers: int) -> list[slice]:
     return [slice(top, min(top + height, count)) for top in range(0, count, height)]
 
 
-def _rounded_exactly(bounded: Tensor, noise: RealNoise, grids: Sequence[float]) -> Tensor:
+def _rounded_exactly(
+    bounded: Tensor, noise: RealNoise, grids: Sequence[float], numbers_at_once: int = _IN_CACHE
+) -> Tensor:
     """Returns sums with noise, rounded to their grids as real numbers, `[k, dim]` in float64 on the processor."""
     count, dim = bounded.shape
     noised = torch.empty(count, dim, dtype=torch.float64)
@@ -342,5 +345,5 @@ def _rounded_exactly(bounded: Tensor, noise: RealNoise, grids: Sequence[float]) 
         sums = bounded[rows].detach().double().numpy()
         add_and_round(sums, noise, rows, column_of_grids[rows], noised[rows].numpy())
 
-    threads.each(add, _blocks(count, dim, _IN_CACHE))
+    threads.each(add, _blocks(count, dim, numbers_at_once))
     return noised

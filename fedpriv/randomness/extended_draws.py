@@ -24,6 +24,7 @@ UNIT = 2.0**-64
 _LEAST_BITS = 63  # after the leading one
 _LEAST_RADIUS = 2.0**-20
 _LEAST_WORD = 2.0**20
+_FEW_LEADING_BITS = 2.0**50
 _PI = "3.14159265358979323846264338327950288419716939937511"
 
 
@@ -54,6 +55,11 @@ def extended_normals(keys: Sequence[bytes], size: int, index: int) -> ExtendedDr
     angle_words = np.array([leading_bits(key, words.angle, 0).number for key in keys], dtype=np.int64)
     # whole numbers of 63 bits and a sign are exact
     whole = np.abs(radius_words.astype(np.longdouble))
+    divisors = whole.astype(np.float64)
+    # in the tails a word has few leading bits: more of them are taken
+    for position in np.flatnonzero(divisors < _FEW_LEADING_BITS).tolist():
+        whole[position] = _with_further_word(keys[position], words.radius)
+        divisors[position] = float(whole[position]) * 2.0**64
     radius = np.sqrt(-2 * np.log(whole * np.longdouble(2.0**-63)))
     angle = angle_words.astype(np.longdouble) * np.longdouble(2.0**-63) * np.longdouble(_PI)
     if words.is_cosine:
@@ -61,13 +67,23 @@ def extended_normals(keys: Sequence[bytes], size: int, index: int) -> ExtendedDr
     else:
         draws = radius * np.sin(angle)
 
-    sizes, divisors = radius.astype(np.float64), whole.astype(np.float64)
+    sizes = radius.astype(np.float64)
     has_bound = (sizes > _LEAST_RADIUS) & (divisors > _LEAST_WORD)
     safe_sizes = np.where(has_bound, sizes, 1.0)
     # the logarithm and its root; the angle, its cosine and the product; the bits that the word leaves open
     units = WORST_UNITS / 2 + 1 + WORST_UNITS + 13 + 1
-    errors = 1.01 * (units * UNIT * safe_sizes + 1.01 / (divisors * safe_sizes))
+    errors = 1.01 * (units * UNIT * safe_sizes + (1.01 / divisors + 1.01 * UNIT) / safe_sizes)
     return ExtendedDraws(draws, np.where(has_bound, errors, np.inf))
+
+
+def _with_further_word(key: bytes, word: int) -> np.longdouble:
+    """Returns a radius word and the next 64 bits of its uniform number, over 2^64: rounded once."""
+    leading = leading_bits(key, word, 1)
+    first = leading.number >> 64
+    # the lowest bit of the word is not used: what it stands for is two wide, from its even number on
+    number = abs(((first & ~1) << 64) + 2 * (leading.number & (2**64 - 1)) + 1)
+    upper, lower = divmod(number, 2**64)
+    return np.longdouble(upper) + np.longdouble(lower) * np.longdouble(2.0**-64)
 
 
 @cache

@@ -222,3 +222,18 @@ def test_releases_over_time_are_rounded_exactly_also_with_extra_shares(factor: F
     assert torch.equal(released(NoiseHistory(factor), 3), values[3])
     deviations = torch.stack(values).std() / (2 * math.sqrt(1.7))
     assert 0.8 < float(deviations) < 1.5
+
+
+def test_buffers_are_never_larger_than_their_bounds():
+    """Also in the seven rounds of eight in which nobody looks at them; and bounds are not much larger."""
+    factor = Factor((), (0.3, 0.2, 0.05), (0.999, 0.6, 0.0))
+    history, generator = NoiseHistory(factor), torch.Generator().manual_seed(3)
+    history.missing(0, 3, 500, torch.device("cpu"))
+    rows, reached = slice(0, 3), np.zeros(3)
+    for t in range(40):
+        unit = torch.randn(3, 500, dtype=torch.float64, generator=generator)
+        bounds = history.largest_in_buffers(rows, history.filtered(unit, rows, t), t)
+        history.finish(t)
+        reached = np.maximum(reached, history._state.abs().amax((1, 2)).numpy())
+        assert (np.array(bounds) >= reached).all()
+    assert (np.array(bounds) < 10 * reached).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from itertools import product
 
 import mpmath
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from fedpriv.privacy.real_noise import WeightedDraws, extended_sum
 from fedpriv.randomness import extended_draws, normal_rows
 from fedpriv.randomness.extended_draws import extended_normals
-from fedpriv.randomness.real_draws import LeadingBits, box_muller, real_normal
+from fedpriv.randomness.real_draws import LeadingBits, box_muller, real_normal, words_of_normal
 
 KEYS = [hashlib.sha256(b"extended %d" % number).digest() for number in range(1500)]
 SIZE = 70_001  # a block and a part of another
@@ -46,20 +47,24 @@ def test_words_at_the_ends_of_their_ranges(is_cosine: bool, monkeypatch: pytest.
     """Whatever further bits follow; draws that could be wrong by more than that have no bound."""
     index = 0 if is_cosine else SIZE - 1
     without_bound = 0
-    for radius in ENDS:
-        for angle in ANGLES:
-            words = iter([radius, angle])
-            monkeypatch.setattr(extended_draws, "leading_bits", lambda *_, words=words: LeadingBits(next(words), 63))
-            (draw,), (error,) = extended_normals(KEYS[:1], SIZE, index)
-            if not np.isfinite(error):
-                without_bound += 1
-                continue
-            for bits in (0, 2**64 - 1):
-                parts = [LeadingBits((word << 64) + bits, 127) for word in (radius, angle)]
-                with mpmath.workprec(300):
-                    real = +mpmath.mpf(box_muller(*parts, is_cosine=is_cosine)[0])
-                    assert float(abs(real - exact(draw))) <= error
-    assert 0 < without_bound < len(ENDS) * len(ANGLES) / 2
+    cases = list(product(ENDS, ANGLES, (0, 2**64 - 1)))
+    for radius, angle, bits in cases:
+        words = {words_of_normal(SIZE, index).radius: radius, words_of_normal(SIZE, index).angle: angle}
+
+        def leading(key: bytes, word: int, extra: int, words: dict[int, int] = words, bits: int = bits) -> LeadingBits:
+            return LeadingBits((words[word] << 64 * extra) + bits * extra, 63 + 64 * extra)
+
+        monkeypatch.setattr(extended_draws, "leading_bits", leading)
+        (draw,), (error,) = extended_normals(KEYS[:1], SIZE, index)
+        if not np.isfinite(error):
+            without_bound += 1
+            continue
+        for further in (0, 2**64 - 1):
+            parts = [LeadingBits((((word << 64) + bits) << 64) + further, 191) for word in (radius, angle)]
+            with mpmath.workprec(300):
+                real = +mpmath.mpf(box_muller(*parts, is_cosine=is_cosine)[0])
+                assert float(abs(real - exact(draw))) <= error
+    assert 0 < without_bound < len(cases) / 2
 
 
 def test_sums_are_as_near_as_their_bounds_say() -> None:
