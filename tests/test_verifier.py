@@ -277,7 +277,7 @@ def edited(folder: Path, line: int, **changes: Any) -> Path:
 @pytest.mark.parametrize(
     ("line", "changes", "reason"),
     [
-        (0, {"fedpriv_ledger": 8}, "header"),
+        (0, {"fedpriv_ledger": 7}, "header"),
         (0, {"window": 3}, "header"),
         (2, {"new_field": 1}, "fields"),
         (2, {"mechanism": "skellam"}, "skellam"),

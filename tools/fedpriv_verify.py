@@ -42,7 +42,7 @@ def read(path):
         chain = hashlib.sha256(chain.encode() + text).hexdigest()
         require(link[:64].decode() == chain, f"line {number} does not follow from the lines before it")
         objects.append(json.loads(text + b"}"))
-    require(objects and objects[0].get("fedpriv_ledger") == 7 and {*objects[0]} <= HEADER, "an unknown header")
+    require(objects and objects[0].get("fedpriv_ledger") == 8 and {*objects[0]} <= HEADER, "an unknown header")
     for record in objects[1:]:
         require(not (odd := sorted({*record} - {"pairs", "time"} ^ FIELDS)), f"unknown or missing fields: {odd}")
     return objects[0], objects[1:]

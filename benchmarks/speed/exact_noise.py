@@ -19,9 +19,10 @@ import numpy as np
 import torch
 
 import fedpriv as fp
-from fedpriv.privacy.exact_rounding import GaussianRows, LaplaceRows, add_and_round
+from fedpriv.privacy.exact_rounding import add_and_round
 from fedpriv.privacy.mechanisms import add_noise
 from fedpriv.privacy.noise_history import NoiseHistory
+from fedpriv.privacy.real_noise import GaussianRows, LaplaceRows
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import Randomness
 

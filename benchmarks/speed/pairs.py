@@ -8,7 +8,8 @@ Processor time of one thread for the noise of one answer: drawn, added and round
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import process_time
 
 import torch
@@ -16,7 +17,8 @@ from torch import Tensor
 
 from fedpriv.privacy.ledger import Release
 from fedpriv.privacy.mechanisms import Gaussian, add_noise
-from fedpriv.privacy.pair_noise import of_pairs, with_pair_noise
+from fedpriv.privacy.normal_combinations import NormalCombinations
+from fedpriv.privacy.pair_noise import pair_noise_of_round
 from fedpriv.privacy.pairwise import Complete, Pairwise, RandomRegular, Secrets
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import Randomness
@@ -26,18 +28,24 @@ RECORD = Record(0, "gradient", 0, "gaussian", 1.0, "sample", "replace_one")
 REPEATS = 7
 
 
+@dataclass(frozen=True)
+class Gaussian64(Gaussian):
+    """The same noise, of a class that fedpriv does not know: rounded in float64."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--dim", type=int, default=29_034, help="parameters: those of the MNIST CNN, unless given")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows, secrets = torch.zeros(options.clients, options.dim), RandomRegular(8)
+    rows, sparse = torch.zeros(options.clients, options.dim), RandomRegular(8)
     ways: dict[str, Callable[[], object]] = {
-        "local": lambda: noised(rows),
-        "complete": lambda: noised(with_pairs(rows, Complete())),
-        "random regular, degree 8": lambda: noised(with_pairs(rows, secrets)),
-        "degree 8, pair by pair": lambda: noised(by_pairs(rows, secrets)),
+        "local": lambda: noised(rows, Gaussian(), None),
+        "complete": lambda: noised(rows, Gaussian(), Complete()),
+        "complete, float64": lambda: noised(rows, Gaussian64(), Complete()),
+        "random regular, degree 8": lambda: noised(rows, Gaussian(), sparse),
+        "degree 8, float64": lambda: noised(rows, Gaussian64(), sparse),
     }
     seconds = dict.fromkeys(ways, float("inf"))
     for _ in range(REPEATS):
@@ -49,19 +57,17 @@ def main() -> None:
         print(f"{name:26}{1e3 * taken:8.0f} ms {taken / seconds['local']:6.2f}")
 
 
-def noised(rows: Tensor) -> Release:
-    return add_noise(rows, [1.0] * len(rows), Gaussian(), RECORD, RANDOM, range(len(rows)))
-
-
-def with_pairs(rows: Tensor, secrets: Secrets) -> Tensor:
+def noised(rows: Tensor, mechanism: Gaussian, secrets: Secrets | None) -> Release:
+    """Rows with their noise and that of their pairs."""
+    clients = range(len(rows))
+    if secrets is None:
+        return add_noise(rows, [1.0] * len(rows), mechanism, RECORD, RANDOM, clients)
     pairs = Pairwise(1, 1.0, secrets).pairs(len(rows))
-    return with_pair_noise(rows, [1.0] * len(rows), pairs, RECORD, RANDOM, range(len(rows)))
 
+    def noise_of_pairs(round_index: int, some: Sequence[int]) -> NormalCombinations | None:
+        return pair_noise_of_round(pairs, RANDOM, round_index, 0, clients, some, rows.shape[1])
 
-def by_pairs(rows: Tensor, secrets: Secrets) -> Tensor:
-    """From the stream of every pair, as many owners would."""
-    edges = secrets.edges(len(rows)) or ()
-    return of_pairs(RANDOM, 0, 0, range(len(rows)), edges, rows.shape[1]).add_(rows)
+    return add_noise(rows, [1.0] * len(rows), mechanism, RECORD, RANDOM, clients, pair_noise=noise_of_pairs)
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def share_of(run: RunCost, terms: BudgetTerms) -> Share:
     promise = Guarantee(terms.unit, terms.relation, terms.shared, aligned=False)
     trust = "+".join(dict.fromkeys(record.trust for record in run.records)) or "local"
     charges = charges_of(run, run.records, promise)
-    return Share(run.name, charges, run.n_clients, run.data, trust, run.added_in_float64)
+    return Share(run.name, charges, run.n_clients, run.data, trust, run.float64_noise)
 
 
 def check_clients(shares: Sequence[Share], terms: BudgetTerms) -> None:

@@ -19,7 +19,6 @@ from fedpriv.privacy.accounting.epochs import costs_of
 from fedpriv.privacy.accounting.events import History, PrivacyCost, histories
 from fedpriv.privacy.accounting.groups import of_group
 from fedpriv.privacy.accounting.spent import PrivacySpent
-from fedpriv.privacy.float64_noise import float64_noise
 from fedpriv.privacy.record import PerClient, Record, Relation, Unit
 
 _MOST_SIZES = 1000  # up to so many clients, each gets a group of its own size; beyond, all get the largest
@@ -53,11 +52,6 @@ class RunCost:
     def kinds(self) -> set[tuple[Unit, Relation, str]]:
         """The distinct (unit, relation, shared facts) of all records."""
         return {(record.unit, record.relation, record.shared) for record in self.records}
-
-    @property
-    def added_in_float64(self) -> tuple[str, ...]:
-        """All noise of the run that is added in float64, in words: what the records show, and `float64_noise`."""
-        return tuple(dict.fromkeys((*float64_noise(self.records), *self.float64_noise)))
 
 
 @dataclass(frozen=True)
@@ -159,7 +153,7 @@ def compose(runs: Sequence[RunCost], delta: float, accountant: str | None = None
         for record in run.records
         if record.mechanism == "none" or record.non_private is not None
     )
-    added_in_float64 = [kind for run in runs for kind in run.added_in_float64]
+    added_in_float64 = [kind for run in runs for kind in run.float64_noise]
     return PrivacySpent(
         epsilon,
         delta,

@@ -8,99 +8,127 @@ error of float64 is in docs/design/0012-exact-noise.md.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedpriv.errors import PrivacyError
 from fedpriv.privacy.correlated import Factor
-from fedpriv.privacy.exact_rounding import GaussianRows, multiplied
+from fedpriv.privacy.inverse_column import PRECISION, InverseColumn, length_of_memory
 from fedpriv.privacy.noise_history import NoiseHistory
+from fedpriv.privacy.normal_combinations import NormalCombinations
+from fedpriv.privacy.real_noise import (
+    GaussianRows,
+    RealNoise,
+    SumOfNoise,
+    WeightedDraws,
+    multiplied,
+    sum_of_intervals,
+)
+from fedpriv.randomness.extended_draws import Extended
 from fedpriv.randomness.keystream import NARROW
+from fedpriv.randomness.normal_rows import complete_rows
 from fedpriv.randomness.real_draws import Interval, real_normal
 from fedpriv.randomness.short_rows import BoundedRows
+from fedpriv.randomness.streams import Randomness
 
 Array = NDArray[np.float64]
 _UNIT = 2.0**-53
 _LIMITS = NARROW
-_FURTHER_WORDS = 2  # of a draw without a bound: with them its own rounding is all that it errs by
-_PRECISION = 640  # bits of the column of C^-1: beyond those of a number that ten words leave undecided
+PairNoise = Callable[[int, Sequence[int]], NormalCombinations | None]
+"""Returns the noise of pairs in the rows of some clients in a round, over the deviation of a client's individual noise;
+None if they have none."""
 
 
-class InverseColumn:
-    """The first column of C^-1, in multiple precision: h_0 = 1, h_n = -(c_1 h_(n-1) + c_2 h_(n-2) + ...).
+@dataclass(frozen=True)
+class UnitNoise:
+    """The noise of all rounds before it is correlated, over the deviation of a client's individual noise.
 
-    The recursion is computed in whole multiples of 2^-640, each rounded once. Intervals would widen in every step, and
-    after some 1500 rounds of a long band hold nothing any more; a rounding instead acts like a change of z, so that all
-    of them together change h_n by at most their bound times ``|h_0| + ... + |h_n|``.
-
-    Args:
-        factor: The matrix C.
+    Attributes:
+        randomness: The run's random streams.
+        index: Number of the answer within its round.
+        clients: Index of each row's client in the run.
+        dim: Length of a row.
+        pair_noise: Noise of pairs in these rows; None if no pairs share noise.
     """
 
-    def __init__(self, factor: Factor) -> None:
-        self._band = _over_one_denominator(factor.band)
-        self._scales = _over_one_denominator(factor.scales)
-        self._decays = [decay.as_integer_ratio() for decay in factor.decays]
-        self._weights = list(zip(factor.scales, factor.decays, strict=True))
-        one = 1 << _PRECISION
-        self._numbers = [one]
-        self._sums = [one]  # of the absolute values up to each number
-        self._buffers = [one] * len(factor.scales)
+    randomness: Randomness
+    index: int
+    clients: Sequence[int]
+    dim: int
+    pair_noise: PairNoise | None = None
 
-    def number(self, index: int) -> Interval:
-        """Returns h_index, as an interval."""
-        from mpmath.libmp import from_man_exp
+    def of_round(self, round_index: int) -> RealNoise:
+        """Returns the noise of all rows in a round, of which no draw is NaN."""
+        keys = [key.tobytes() for key in self.randomness.keys("noise", round_index, self.index, self.clients).numpy()]
+        own = CompleteRows(keys, self.dim)
+        if self.pair_noise is None:
+            return own
+        shared = self.pair_noise(round_index, self.clients)
+        if shared is None:
+            return own
+        shared = replace(shared, limits=_LIMITS, is_complete=True)
+        _ = shared.rows  # drawn here, and not by several threads at once
+        return SumOfNoise(own, shared)
 
-        while len(self._numbers) <= index:
-            self._append()
-        # each round is rounded once, and so is each buffer, whose errors go on in it
-        roundings = 1 + sum(scale * _length_of_memory(decay, index) for scale, decay in self._weights)
-        error = math.ceil(1.01 * roundings) * self._sums[index] // (1 << _PRECISION) + 1
-        number = self._numbers[index]
-        return from_man_exp(number - error, -_PRECISION), from_man_exp(number + error, -_PRECISION)
+    def interval(self, round_index: int, row: int, column: int, extra: int) -> Interval | None:
+        """Returns an interval that contains one number of a round."""
+        draw = real_normal(self._key(round_index, row), self.dim, column, extra)
+        shared = self._pairs_of(round_index, row)
+        if shared is None or draw is None:
+            return draw
+        of_pairs = shared.interval(0, column, extra)
+        if of_pairs is None:
+            return None
+        return sum_of_intervals(draw, of_pairs)
 
-    def _append(self) -> None:
-        """Computes one more number."""
-        numerators, denominator = self._band
-        total = sum(c * h for c, h in zip(numerators, reversed(self._numbers), strict=False)) // denominator
-        numerators, denominator = self._scales
-        total += sum(scale * buffer for scale, buffer in zip(numerators, self._buffers, strict=True)) // denominator
-        self._numbers.append(-total)
-        self._sums.append(self._sums[-1] + abs(total))
-        for index, (numerator, denominator) in enumerate(self._decays):
-            self._buffers[index] = self._buffers[index] * numerator // denominator - total
+    def weighted_draws(self, weights: Extended, row: int) -> WeightedDraws:
+        """Returns a row's sum over rounds with these weights, `[rounds]`."""
+        keys = [self._key(round_index, row) for round_index in range(len(weights))]
+        if self.pair_noise is None:
+            return WeightedDraws(keys, weights)
+        all_weights = [weights]
+        for round_index, weight in enumerate(weights):
+            shared = self._pairs_of(round_index, row)
+            if shared is None:
+                continue
+            draws = shared.weighted_draws(0)
+            keys += draws.keys
+            all_weights.append(weight * draws.weights)
+        return WeightedDraws(keys, np.concatenate(all_weights))
 
-    def absolute_sum(self, count: int) -> float:
-        """Returns a bound on ``|h_0| + ... + |h_(count - 1)|``."""
-        self.number(count - 1)
-        try:
-            return self._sums[count - 1] / (1 << _PRECISION) * (1 + 1e-9)
-        except OverflowError:
-            return math.inf
+    def _key(self, round_index: int, row: int) -> bytes:
+        return self.randomness.key("noise", round_index, self.index, self.clients[row])
 
-
-def _over_one_denominator(numbers: Sequence[float]) -> tuple[list[int], int]:
-    """Returns numbers of float64 as exact fractions: their numerators, and the denominator of all of them."""
-    ratios = [number.as_integer_ratio() for number in numbers]
-    denominator = max((bottom for _, bottom in ratios), default=1)  # powers of two
-    return [top * (denominator // bottom) for top, bottom in ratios], denominator
-
-
-def _length_of_memory(decay: float, rounds: int) -> float:
-    """Returns a bound on ``1 + decay + decay^2 + ...``, of so many terms."""
-    return min(float(rounds), 1.01 / (1 - decay))
+    def _pairs_of(self, round_index: int, row: int) -> NormalCombinations | None:
+        if self.pair_noise is None:
+            return None
+        return self.pair_noise(round_index, [self.clients[row]])
 
 
-@lru_cache(maxsize=8)
-def inverse_column(factor: Factor) -> InverseColumn:
-    """Returns the first column of C^-1, computed once in a process."""
-    return InverseColumn(factor)
+@dataclass(frozen=True)
+class CompleteRows:
+    """Independent standard normal noise of which no draw is NaN: later rounds need all of them."""
+
+    keys: Sequence[bytes]
+    dim: int
+
+    def approximate(self, rows: slice) -> BoundedRows:
+        """See `RealNoise`."""
+        keys = self.keys[rows]
+        bounded = GaussianRows(keys, [1.0] * len(keys), self.dim, _LIMITS).approximate(slice(0, len(keys)))
+        return complete_rows(bounded, keys)
+
+    def interval(self, row: int, column: int, extra: int) -> Interval | None:
+        """See `RealNoise`."""
+        return real_normal(self.keys[row], self.dim, column, extra)
+
+    def weighted_draws(self, row: int) -> WeightedDraws:
+        """See `RealNoise`."""
+        return WeightedDraws([self.keys[row]], np.ones(1, dtype=np.longdouble))
 
 
 @dataclass(frozen=True)
@@ -110,30 +138,31 @@ class CorrelatedRows:
     Attributes:
         history: Filters the noise of each round once, in the order of rounds.
         column: The first column of C^-1.
-        keys_of: Returns the keys of the rows' random streams in a round, 32 bytes each.
+        unit: The noise of all rounds before it is filtered.
         round: The round.
-        scales: Standard deviation of each row's unit noise.
-        dim: Length of a row.
+        scales: Standard deviation of each row's individual noise.
     """
 
     history: NoiseHistory
     column: InverseColumn
-    keys_of: Callable[[int], Sequence[bytes]]
+    unit: UnitNoise
     round: int
     scales: Sequence[float]
-    dim: int
+
+    @cached_property
+    def new(self) -> RealNoise:
+        """The noise of this round before it is filtered."""
+        return self.unit.of_round(self.round)
 
     def approximate(self, rows: slice) -> BoundedRows:
         """See `RealNoise`. It filters these rows, and so is called once for each of them."""
-        unit = GaussianRows(self.keys_of(self.round), [1.0] * len(self.scales), self.dim, _LIMITS)
-        draws, errors, largest = unit.approximate(rows)
-        largest = self._with_numbers(draws, rows, largest)
+        draws, errors, largest = self.new.approximate(rows)
         error, largest = self.history.widen(rows, float(errors.max()), largest)
         filtered = self.history.filtered(torch.from_numpy(draws), rows, self.round)
 
         factor, growth = self.history.factor, self.column.absolute_sum(self.round + 1)
         if factor.scales:
-            buffers = self.history.largest_in_buffers(rows)
+            buffers = self.history.largest_in_buffers(rows, filtered, self.round)
             error, size = error_of_buffers(factor, self.round, growth, error, largest, buffers)
         else:
             largest_filtered = self.history.largest_filtered(rows, filtered)
@@ -151,30 +180,22 @@ class CorrelatedRows:
 
         total: Interval = (fzero, fzero)
         for earlier in range(self.round + 1):
-            draw = real_normal(self.keys_of(earlier)[row], self.dim, column, extra)
+            draw = self.unit.interval(earlier, row, column, extra)
             if draw is None:
                 return None
-            term = mpi_mul(self.column.number(self.round - earlier), draw, _PRECISION)
-            total = mpi_add(total, term, _PRECISION)
+            term = mpi_mul(self.column.number(self.round - earlier), draw, PRECISION)
+            total = mpi_add(total, term, PRECISION)
         return multiplied(total, self.scales[row])
 
-    def _with_numbers(self, draws: Array, rows: slice, largest: float) -> float:
-        """Replaces draws without a bound, so that later rounds have one; returns the largest of all draws."""
-        from mpmath.libmp import to_float
+    def weighted_draws(self, row: int) -> WeightedDraws:
+        """See `RealNoise`."""
+        weights = self.column.extended(self.round + 1)[::-1] * np.longdouble(self.scales[row])
+        return self.unit.weighted_draws(weights, row)
 
-        for position in np.flatnonzero(np.isnan(draws)).tolist():
-            row, column = divmod(position, self.dim)
-            key = self.keys_of(self.round)[(rows.start or 0) + row]
-            # the first word alone may leave it open by far more than the bound on the other draws
-            for extra in range(_FURTHER_WORDS, _PRECISION // 64):
-                interval = real_normal(key, self.dim, column, extra)
-                if interval is not None:
-                    break
-            else:
-                raise PrivacyError("a normal number has no bound: the random stream is broken")
-            draws[row, column] = to_float(interval[0])
-            largest = max(largest, 1.01 * abs(draws[row, column]))
-        return largest
+
+@lru_cache(maxsize=8)
+def _absolute(band: tuple[float, ...]) -> Array:
+    return np.abs(np.array(band))
 
 
 def error_of_band(
@@ -189,10 +210,12 @@ def error_of_band(
         largest: Bound on the absolute value of all unit noise so far.
         filtered: The largest absolute value of filtered noise of float64 so far.
     """
-    products = np.abs(np.array(band)) * filtered
+    products = _absolute(tuple(band)) * filtered
     # a partial sum is at most all that was added to the unit noise, and all that is still to come to the filtered one
-    partial_sums = np.minimum(largest + products.cumsum(), filtered + products.sum() - products.cumsum())
-    rounding = 1.01 * _UNIT * float(products.sum() + partial_sums.sum())
+    sums = products.cumsum()
+    total = float(sums[-1]) if len(band) else 0.0
+    partial_sums = np.minimum(largest + sums, (filtered + total) - sums)
+    rounding = 1.01 * _UNIT * (total + float(partial_sums.sum()))
     return 1.01 * growth * (error + rounding), 1.01 * filtered
 
 
@@ -214,5 +237,5 @@ def error_of_buffers(
     rounding = 1.01 * _UNIT * (weight + len(buffers) * (largest + weight))
     # a product and a sum in each buffer and round, which stay in it
     for scale, decay, buffer in zip(factor.scales, factor.decays, buffers, strict=True):
-        rounding += scale * _length_of_memory(decay, rounds) * 2.03 * _UNIT * buffer
+        rounding += scale * length_of_memory(decay, rounds) * 2.03 * _UNIT * buffer
     return 1.01 * growth * (error + rounding), 1.01 * (largest + weight)

@@ -21,7 +21,7 @@ from fedpriv.privacy.pairwise import Edges, Pairs
 from fedpriv.privacy.record import Record
 from fedpriv.storage import files
 
-FORMAT = 7
+FORMAT = 8
 _RESTORE = "restore the file from a copy"
 
 

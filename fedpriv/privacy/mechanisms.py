@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -16,18 +15,12 @@ from fedpriv.distributed import threads
 from fedpriv.distributed.devices import moved
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.clipping import NormName
-from fedpriv.privacy.exact_over_time import CorrelatedRows, inverse_column
-from fedpriv.privacy.exact_rounding import (
-    GRID_BITS,
-    GaussianRows,
-    LaplaceRows,
-    LaplaceSumRows,
-    RealNoise,
-    SumOfNoise,
-    add_and_round,
-)
+from fedpriv.privacy.exact_over_time import CorrelatedRows, PairNoise, UnitNoise
+from fedpriv.privacy.exact_rounding import GRID_BITS, add_and_round
+from fedpriv.privacy.inverse_column import inverse_column
 from fedpriv.privacy.ledger import Release
 from fedpriv.privacy.noise_history import NoiseHistory
+from fedpriv.privacy.real_noise import GaussianRows, LaplaceRows, LaplaceSumRows, RealNoise, SumOfNoise
 from fedpriv.privacy.record import NoiseDistributionName, Record
 from fedpriv.randomness.rows import laplace_rows, laplace_sum_rows, may_draw, normal_rows
 from fedpriv.randomness.streams import Randomness
@@ -64,6 +57,7 @@ EVERYBODY = -1
 """Stands for a client's index where noise is added to a sum over clients, not to the row of one client."""
 
 _IN_CACHE, _ON_DEVICE = 2**15, 2**23  # numbers that get noise at once, on the CPU and on other devices
+_OVER_TIME = 2**16  # the same on the CPU for noise over time, of which each block takes more steps
 
 
 @checked("privacy.mechanism")
@@ -132,38 +126,25 @@ NOISE_DISTRIBUTIONS: dict[NoiseDistributionName, NoiseDistribution] = {
 MECHANISMS: dict[str, Mechanism] = {name: law.mechanism for name, law in NOISE_DISTRIBUTIONS.items()}
 
 
-def is_rounded_exactly(
-    mechanism: Mechanism,
-    device: torch.device,
-    amount: float,
-    past: NoiseHistory | None,
-    shared: Callable[[int], Tensor] | None = None,
-) -> bool:
+def is_rounded_exactly(mechanism: Mechanism, device: torch.device, past: NoiseHistory | None) -> bool:
     """Whether noise is known as real numbers, so that sums with it are rounded exactly.
 
     Subclasses of `Gaussian` and `Laplace` may draw other noise, so they are not. Noise that is correlated between
-    rounds is Gaussian, and known if no pairs share noise.
+    rounds is Gaussian.
     """
     is_known = type(mechanism) is Gaussian or (type(mechanism) is Laplace and past is None)
-    return is_known and device.type == "cpu" and shared is None
+    return is_known and device.type == "cpu"
 
 
-def real_noise(
-    mechanism: Mechanism, keys: Tensor, scales: Sequence[float], dim: int, amount: float, pair_noise: RealNoise | None
-) -> RealNoise:
-    """Returns the noise of rows as real numbers, for mechanisms that are rounded exactly."""
-    noise: RealNoise
+def real_noise(mechanism: Mechanism, keys: Tensor, scales: Sequence[float], dim: int, amount: float) -> RealNoise:
+    """Returns the individual noise of rows as real numbers, for mechanisms that are rounded exactly."""
     row_keys = [key.tobytes() for key in keys.numpy()]
     if type(mechanism) is Laplace and amount == 1:
-        noise = LaplaceRows(row_keys, list(scales), dim)
-    elif type(mechanism) is Laplace:
+        return LaplaceRows(row_keys, list(scales), dim)
+    if type(mechanism) is Laplace:
         # a quotient is rounded: the shares of min_honest participants are one whole draw, or a little more
-        noise = LaplaceSumRows(row_keys, list(scales), dim, math.nextafter(amount, math.inf))
-    else:
-        noise = GaussianRows(row_keys, [scale * math.sqrt(amount) for scale in scales], dim)
-    if pair_noise is None:
-        return noise
-    return SumOfNoise(noise, pair_noise)
+        return LaplaceSumRows(row_keys, list(scales), dim, math.nextafter(amount, math.inf))
+    return GaussianRows(row_keys, [scale * math.sqrt(amount) for scale in scales], dim)
 
 
 def _check_rows(count: int, scales: Sequence[float], clients: Sequence[int]) -> None:
@@ -190,8 +171,7 @@ def add_noise(
     clients: Sequence[int],
     amount: float = 1.0,
     past: NoiseHistory | None = None,
-    shared: Callable[[int], Tensor] | None = None,
-    pair_noise: RealNoise | None = None,
+    pair_noise: PairNoise | None = None,
 ) -> Release:
     """Adds noise to sums of bounded sensitivity.
 
@@ -205,10 +185,9 @@ def add_noise(
         amount: Sum of this many copies of the noise; see `Mechanism.draw`.
         past: Makes correlated noise from the unit noise of this round and of those before it; None if the noise of
             rounds is independent.
-        shared: With `past`: returns the unit noise of a round that is added to each row's individual noise before both
-            are filtered, `[k, dim]` in float64 on the device of the rows. Noise that cancels in a round's sum gets the
-            same filter at all clients.
-        pair_noise: Further noise of the rows, as real numbers; only where `is_rounded_exactly`.
+        pair_noise: Noise that pairs of clients share, which is added to each row's individual noise, and with `past` is
+            filtered with it: noise that cancels in a round's sum gets the same filter at all clients. Scales of rows
+            that have such noise are equal.
 
     Returns:
         The noised rows, in float64, as a `Release` that only a ledger opens.
@@ -224,18 +203,24 @@ def add_noise(
     count, dim = bounded.shape
     _check_rows(count, scales, clients)
     grids = [2.0 ** (math.ceil(math.log2(scale)) - GRID_BITS) for scale in scales]
-    is_exact = is_rounded_exactly(mechanism, bounded.device, amount, past, shared)
+    if pair_noise is not None and len(set(scales)) > 1:
+        raise PrivacyError(f"noise scales {sorted(set(scales))}: both clients of a pair add the same noise; give one")
+    is_exact = is_rounded_exactly(mechanism, bounded.device, past)
     if is_exact and past is not None:
-        noised = _rounded_exactly_over_time(bounded, scales, grids, record, randomness, clients, amount, past)
+        unit = UnitNoise(randomness, record.index, clients, dim, pair_noise)
+        noised = _rounded_exactly_over_time(bounded, scales, grids, record, unit, amount, past)
     elif is_exact:
         keys = randomness.keys("noise", record.round, record.index, clients)
-        noise = real_noise(mechanism, keys, scales, dim, amount, pair_noise)
+        noise = real_noise(mechanism, keys, scales, dim, amount)
+        shared = None if pair_noise is None else pair_noise(record.round, clients)
+        if shared is not None:
+            shared = shared.times(scales[0])
+            _ = shared.rows  # drawn here, and not by several threads at once
+            noise = SumOfNoise(noise, shared)
         noised = _rounded_exactly(bounded, noise, grids)
-    elif pair_noise is not None:
-        raise PrivacyError("noise of pairs as real numbers is added where noise is rounded exactly only")
     else:
         noised = _rounded_in_float64(
-            bounded, scales, grids, mechanism, record, randomness, clients, amount, past, shared
+            bounded, scales, grids, mechanism, record, randomness, clients, amount, past, pair_noise
         )
     if (record.mechanism, record.attempt) != (mechanism.name, randomness.attempt):
         record = replace(record, mechanism=mechanism.name, attempt=randomness.attempt)
@@ -252,7 +237,7 @@ def _rounded_in_float64(
     clients: Sequence[int],
     amount: float,
     past: NoiseHistory | None,
-    shared: Callable[[int], Tensor] | None,
+    pair_noise: PairNoise | None,
 ) -> Tensor:
     """Returns sums with noise, drawn and added in float64 on their device, and rounded to their grids."""
     count, dim = bounded.shape
@@ -274,6 +259,12 @@ def _rounded_in_float64(
             return unit
         return moved(bounded.device, unit)[0]
 
+    def shared_in(round_index: int) -> Tensor | None:
+        noise = None if pair_noise is None else pair_noise(round_index, clients)
+        if noise is None:
+            return None
+        return noise.in_float64().to(bounded.device)
+
     def filtered(keys: Tensor, rows: slice, round_index: int, shared_noise: Tensor | None) -> Tensor:
         unit = draw_unit(keys, rows)
         if shared_noise is not None:
@@ -294,12 +285,12 @@ def _rounded_in_float64(
             earlier_keys = randomness.keys("noise", earlier_round, record.index, clients)
             if draws_on_device:
                 (earlier_keys,) = moved(bounded.device, earlier_keys)
-            earlier_shared_noise = None if shared is None else shared(earlier_round)
+            earlier_shared_noise = shared_in(earlier_round)
             for rows in blocks:
                 filtered(earlier_keys, rows, earlier_round, earlier_shared_noise)
             past.finish(earlier_round)
 
-    current_shared_noise = None if shared is None else shared(record.round)
+    current_shared_noise = shared_in(record.round)
     if bounded.device.type == "cpu":
         threads.each(lambda _, rows: add(rows), blocks)
     else:
@@ -315,8 +306,7 @@ def _rounded_exactly_over_time(
     scales: Sequence[float],
     grids: Sequence[float],
     record: Record,
-    randomness: Randomness,
-    clients: Sequence[int],
+    unit: UnitNoise,
     amount: float,
     past: NoiseHistory,
 ) -> Tensor:
@@ -326,19 +316,15 @@ def _rounded_exactly_over_time(
     column.absolute_sum(record.round + 1)  # here, and not by several threads at once
     all_scales = [scale * math.sqrt(amount) for scale in scales]
 
-    @cache
-    def keys_of(round_index: int) -> list[bytes]:
-        keys = randomness.keys("noise", round_index, record.index, clients)
-        return [key.tobytes() for key in keys.numpy()]
-
     # noise of a round needs that of all earlier rounds, which a stopped run draws again
     for earlier_round in past.missing(record.round, count, dim, bounded.device):
-        earlier = CorrelatedRows(past, column, keys_of, earlier_round, all_scales, dim)
-        for rows in _blocks(count, dim, _IN_CACHE):
+        earlier = CorrelatedRows(past, column, unit, earlier_round, all_scales)
+        for rows in _blocks(count, dim, _OVER_TIME):
             earlier.approximate(rows)
         past.finish(earlier_round)
-    noise = CorrelatedRows(past, column, keys_of, record.round, all_scales, dim)
-    noised = _rounded_exactly(bounded, noise, grids)
+    noise = CorrelatedRows(past, column, unit, record.round, all_scales)
+    _ = noise.new  # as above
+    noised = _rounded_exactly(bounded, noise, grids, _OVER_TIME)
     past.finish(record.round)
     return noised
 
@@ -349,7 +335,9 @@ def _blocks(count: int, dim: int, numbers: int) -> list[slice]:
     return [slice(top, min(top + height, count)) for top in range(0, count, height)]
 
 
-def _rounded_exactly(bounded: Tensor, noise: RealNoise, grids: Sequence[float]) -> Tensor:
+def _rounded_exactly(
+    bounded: Tensor, noise: RealNoise, grids: Sequence[float], numbers_at_once: int = _IN_CACHE
+) -> Tensor:
     """Returns sums with noise, rounded to their grids as real numbers, `[k, dim]` in float64 on the processor."""
     count, dim = bounded.shape
     noised = torch.empty(count, dim, dtype=torch.float64)
@@ -359,5 +347,5 @@ def _rounded_exactly(bounded: Tensor, noise: RealNoise, grids: Sequence[float]) 
         sums = bounded[rows].detach().double().numpy()
         add_and_round(sums, noise, rows, column_of_grids[rows], noised[rows].numpy())
 
-    threads.each(add, _blocks(count, dim, _IN_CACHE))
+    threads.each(add, _blocks(count, dim, numbers_at_once))
     return noised

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from fedpriv.privacy.correlated import Factor
 
+_MEASURED_EVERY = 8  # rounds: what buffers are at most is computed in the others
+
 
 class NoiseHistory:
     """Makes the rows ``(C^-1 Z)_t`` of noise that is correlated between rounds; its state is as secret as the noise.
@@ -27,6 +29,7 @@ class NoiseHistory:
         self._state = torch.empty(0)
         self._bounds = np.zeros((2, 0))
         self._largest = np.zeros((0, 0))
+        self._current = np.zeros((0, 0))
 
     @property
     def factor(self) -> Factor:
@@ -49,6 +52,7 @@ class NoiseHistory:
             self._state = torch.zeros(shape, dtype=torch.float64, device=device)
             self._bounds = np.zeros((2, count))
             self._largest = np.zeros((max(len(self._factor.scales), 1), count))
+            self._current = np.zeros((len(self._factor.scales), count))
         if shape[0]:
             return range(self._round, round_index)
         return range(0)
@@ -70,19 +74,27 @@ class NoiseHistory:
 
         Call it, or `largest_in_buffers`, after every round.
         """
-        return self._widened(0, rows, filtered)
-
-    def largest_in_buffers(self, rows: slice) -> list[float]:
-        """Returns the largest absolute value that each buffer has had in some rows; call it after every round."""
-        buffers = self._state[:, rows]
-        return [self._widened(index, rows, buffer) for index, buffer in enumerate(buffers)]
-
-    def _widened(self, index: int, rows: slice, numbers: Tensor) -> float:
-        """Returns one of the largest absolute values, after some rows of another round."""
-        lowest, highest = numbers.aminmax()
-        largest = self._largest[index, rows]
-        np.maximum(largest, max(-float(lowest), float(highest)), out=largest)
+        largest = self._largest[0, rows]
+        np.maximum(largest, _largest_of(filtered), out=largest)
         return float(largest.max())
+
+    def largest_in_buffers(self, rows: slice, filtered: Tensor, round_index: int) -> list[float]:
+        """Returns bounds on the absolute value that each buffer has had in some rows; call it after every round.
+
+        In one round of eight the buffers are looked at. In the others each is at most its decay times what it was at
+        most, and the filtered noise, which is one array and not as many as there are buffers.
+        """
+        current = self._current[:, rows]
+        if round_index % _MEASURED_EVERY == 0:
+            for index, buffer in enumerate(self._state[:, rows]):
+                current[index] = _largest_of(buffer)
+        else:
+            current *= np.array(self._factor.decays)[:, None]
+            current += _largest_of(filtered)
+            current *= 1 + 2.0**-50  # the roundings of the buffers, and of these bounds
+        largest = self._largest[:, rows]
+        np.maximum(largest, current, out=largest)
+        return largest.max(1).tolist()
 
     def filtered(self, unit: Tensor, rows: slice, round_index: int) -> Tensor:
         """Returns some of the round's rows, from their unit noise `[k, dim]` in float64, which is overwritten.
@@ -110,3 +122,9 @@ class NoiseHistory:
     def finish(self, round_index: int) -> None:
         """Marks a round as done, once all its rows are filtered."""
         self._round = round_index + 1
+
+
+def _largest_of(numbers: Tensor) -> float:
+    """Returns the largest absolute value; numpy has it sooner than torch."""
+    array = numbers.numpy()
+    return max(-float(array.min()), float(array.max()))

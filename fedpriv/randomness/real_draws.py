@@ -39,6 +39,25 @@ class LeadingBits:
     bits: int
 
 
+@dataclass(frozen=True)
+class WordsOfNormal:
+    """Where the words of a normal draw are in its stream, and whether it is their cosine or their sine."""
+
+    radius: int
+    angle: int
+    is_cosine: bool
+
+
+def words_of_normal(size: int, index: int) -> WordsOfNormal:
+    """Returns where the words of one of `size` draws are; see `Keystream.standard_normal`."""
+    even = size + size % 2
+    start = index // BLOCK * BLOCK
+    half = min(BLOCK, even - start) // 2
+    position = index - start
+    pair = start + position % half
+    return WordsOfNormal(pair, pair + half, is_cosine=position < half)
+
+
 def real_normal(key: bytes, size: int, index: int, extra: int) -> Interval | None:
     """Returns an interval that contains one of `size` standard normal draws.
 
@@ -51,13 +70,9 @@ def real_normal(key: bytes, size: int, index: int, extra: int) -> Interval | Non
     Returns:
         The interval; None if these words do not bound it.
     """
-    even = size + size % 2
-    start = index // BLOCK * BLOCK
-    half = min(BLOCK, even - start) // 2
-    position = index - start
-    pair = start + position % half
-    radius, angle = leading_bits(key, pair, extra), leading_bits(key, pair + half, extra)
-    return box_muller(radius, angle, is_cosine=position < half)
+    words = words_of_normal(size, index)
+    radius, angle = leading_bits(key, words.radius, extra), leading_bits(key, words.angle, extra)
+    return box_muller(radius, angle, is_cosine=words.is_cosine)
 
 
 def real_laplace(key: bytes, size: int, index: int, extra: int) -> Interval | None:

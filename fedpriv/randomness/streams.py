@@ -110,6 +110,10 @@ class Randomness:
         joined = bytearray().join(self._keys(purpose, round_index, index, clients))
         return torch.from_numpy(np.frombuffer(joined, "<i4")).view(-1, 8)
 
+    def key(self, purpose: SecretPurpose, round_index: int, index: int, client: int) -> bytes:
+        """Returns the key of one client's stream; see `keys`."""
+        return next(self._keys(purpose, round_index, index, [client]))
+
     def _check_process(self) -> None:
         """Refuses noise in a fork of the process that made this object: both would draw the same noise.
 

@@ -24,7 +24,8 @@ from fedpriv.data.base import size
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.evaluation.evaluator import Evaluator
 from fedpriv.planning.plan import Plan
-from fedpriv.privacy.exact_rounding import GaussianRows, add_and_round
+from fedpriv.privacy.exact_rounding import add_and_round
+from fedpriv.privacy.real_noise import GaussianRows
 from fedpriv.privacy.record import Record, Relation
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs.checkpoint import Checkpoint

@@ -30,11 +30,12 @@ from fedpriv.privacy import pair_noise
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.privacy.mechanisms import add_noise
+from fedpriv.privacy.normal_combinations import Term
 from fedpriv.privacy.pairwise import Links, Pairwise
 from fedpriv.privacy.release import Answer, Price
 from fedpriv.privacy.release import local as local_release
 from fedpriv.privacy.release.local import LocalRelease
-from fedpriv.randomness.streams import Randomness, normal
+from fedpriv.randomness.streams import Randomness
 
 Planting = pytest.MonkeyPatch
 PLAIN = dict[str, Any]()
@@ -179,14 +180,14 @@ def unwritten(planting: Planting) -> None:
 
 def wrong_sign(planting: Planting) -> None:
     """Clients 0 and 1 both add what they share."""
-    of_pairs = pair_noise.of_pairs
+    pair_terms = pair_noise.pair_terms
 
-    def other(randomness: Randomness, at: int, index: int, clients: Any, edges: Any, dim: int) -> Tensor:
-        total = of_pairs(randomness, at, index, clients, edges, dim)
-        total[1] += 2 * normal(randomness.pair_stream(0, 1, at, index), dim)
-        return total
+    def other(ends: Any, clients: Any) -> list[list[Term]]:
+        rows = pair_terms(ends, clients)
+        rows[1] = [term._replace(multiple=1) if ends[term.draw] == (0, 1) else term for term in rows[1]]
+        return rows
 
-    planting.setattr(pair_noise, "of_pairs", other)
+    planting.setattr(pair_noise, "pair_terms", other)
 
 
 LINKS = {"trust": Pairwise(1, 3.0, Links(((0, 1), (0, 2), (1, 2)))), "noise_multiplier": 1.0}

@@ -14,8 +14,9 @@ from torch import Tensor
 from fedpriv.privacy import pair_noise
 from fedpriv.privacy.accounting import pairwise as price
 from fedpriv.privacy.accounting.accountant import Accountant
-from fedpriv.privacy.ledger import Ledger
+from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.privacy.mechanisms import Gaussian, add_noise
+from fedpriv.privacy.normal_combinations import NormalCombinations
 from fedpriv.privacy.pairwise import Edges, Pairs, in_order, name_of
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.streams import Randomness
@@ -36,11 +37,20 @@ def rows_of(
     pairs: Pairs, clients: Sequence[int], dim: int = DIM, at: int = 0, randomness: Randomness = RANDOM
 ) -> Tensor:
     """Noised rows of zeros, as an oracle makes them."""
-    record, scales, zeros = record_of(pairs, at), [SIGMA] * len(clients), torch.zeros(len(clients), dim)
-    record = replace(record, clients=tuple(clients))
-    hidden = pair_noise.with_pair_noise(zeros, scales, pairs, record, randomness, clients)
-    released = add_noise(hidden, scales, Gaussian(), record, randomness, clients)
-    return Ledger(Accountant(10, 1e-5)).open(released)
+    return Ledger(Accountant(10, 1e-5)).open(release_of(pairs, clients, dim, at, randomness))
+
+
+def release_of(
+    pairs: Pairs, clients: Sequence[int], dim: int, at: int, randomness: Randomness, scale: float = SIGMA
+) -> Release:
+    """Rows of zeros with their noise and that of their pairs."""
+    record = replace(record_of(pairs, at), clients=tuple(clients))
+
+    def noise_of_pairs(round_index: int, some: Sequence[int]) -> NormalCombinations | None:
+        return pair_noise.pair_noise_of_round(pairs, randomness, round_index, 0, clients, some, dim)
+
+    zeros, scales = torch.zeros(len(clients), dim), [scale] * len(clients)
+    return add_noise(zeros, scales, Gaussian(), record, randomness, clients, pair_noise=noise_of_pairs)
 
 
 def covariance_of(pairs: Pairs, n: int, clients: Sequence[int]) -> np.ndarray:

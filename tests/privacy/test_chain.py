@@ -43,7 +43,7 @@ def test_the_chain_can_be_checked_by_its_description_alone(path: Path) -> None:
         seal = hmac.new(KEY, before.encode(), hashlib.sha256).hexdigest()[:32]
         assert json.loads('{"chain":' + rest) == {"chain": before, "seal": seal}
     assert [record.round for record in read_ledger(path)] == list(range(6))
-    assert json.loads(path.read_text().splitlines()[0])["fedpriv_ledger"] == 7
+    assert json.loads(path.read_text().splitlines()[0])["fedpriv_ledger"] == 8
 
 
 def test_the_edits_are_of_all_fields() -> None:
@@ -73,7 +73,7 @@ EDITS = {
     "an empty line": (lambda lines: [*lines[:3], b"", *lines[3:]], 4),
     "a space": (lambda lines: [*lines[:3], lines[3].replace(b'":', b'": ', 1), *lines[4:]], 4),
     "header": (lambda lines: [lines[0].replace(b'"n_clients": 2', b'"n_clients": 3'), *lines[1:]], 1),
-    "no links": (lambda lines: [json.dumps({"fedpriv_ledger": 7}).encode(), *lines[1:]], 1),
+    "no links": (lambda lines: [json.dumps({"fedpriv_ledger": 8}).encode(), *lines[1:]], 1),
 }
 
 

@@ -15,8 +15,9 @@ import fedpriv as fp
 from fedpriv.privacy import exact_over_time
 from fedpriv.privacy.correlated import Factor
 from fedpriv.privacy.correlated import inverse as correlated_inverse
-from fedpriv.privacy.exact_over_time import CorrelatedRows, error_of_band, error_of_buffers, inverse_column
+from fedpriv.privacy.exact_over_time import CorrelatedRows, UnitNoise, error_of_band, error_of_buffers
 from fedpriv.privacy.exact_rounding import add_and_round
+from fedpriv.privacy.inverse_column import inverse_column
 from fedpriv.privacy.mechanisms import add_noise
 from fedpriv.privacy.noise_history import NoiseHistory
 from fedpriv.privacy.record import Record
@@ -70,7 +71,7 @@ def real_noise(factor: Factor, t: int, dim: int = DIM) -> list[list[mpmath.mpf]]
 
 
 def noise_of(history: NoiseHistory, t: int, dim: int = DIM) -> CorrelatedRows:
-    return CorrelatedRows(history, inverse_column(history.factor), keys_of, t, SCALES, dim)
+    return CorrelatedRows(history, inverse_column(history.factor), UnitNoise(RANDOM, 0, [0, 1], dim), t, SCALES)
 
 
 def history_before(factor: Factor, t: int, dim: int = DIM) -> NoiseHistory:
@@ -132,12 +133,23 @@ def test_a_draw_without_a_bound_does_not_spoil_later_rounds(name: str, monkeypat
             assert max(float(abs(number - float(draws[row, k]))) for k, number in enumerate(numbers)) <= errors[row, 0]
 
 
+class OneKey(Randomness):
+    """Streams of a key that was searched for."""
+
+    def __init__(self, key: bytes) -> None:
+        super().__init__(secret_seed=1)
+        object.__setattr__(self, "fixed", np.frombuffer(key, "<i4"))
+
+    def keys(self, *name: object) -> torch.Tensor:
+        return torch.from_numpy(self.fixed.copy()).view(1, 8)
+
+
 def test_a_draw_far_in_the_tails_is_as_near_as_all_others():
     """A radius of 6.75, which its first word leaves open by 5000 times the bound on the other draws."""
     key, dim, positions = hashlib.sha256(b"row 420").digest(), 65536, [20821, 53589]
     history = NoiseHistory(Factor((0.5,)))
     assert [*history.missing(0, 1, dim, torch.device("cpu"))] == []
-    noise = CorrelatedRows(history, inverse_column(Factor((0.5,))), lambda _: [key], 0, [1.0], dim)
+    noise = CorrelatedRows(history, inverse_column(Factor((0.5,))), UnitNoise(OneKey(key), 0, [0], dim), 0, [1.0])
     draws, errors, _ = noise.approximate(slice(0, 1))
     with mpmath.workprec(400):
         for position in positions:
@@ -210,3 +222,18 @@ def test_releases_over_time_are_rounded_exactly_also_with_extra_shares(factor: F
     assert torch.equal(released(NoiseHistory(factor), 3), values[3])
     deviations = torch.stack(values).std() / (2 * math.sqrt(1.7))
     assert 0.8 < float(deviations) < 1.5
+
+
+def test_buffers_are_never_larger_than_their_bounds():
+    """Also in the seven rounds of eight in which nobody looks at them; and bounds are not much larger."""
+    factor = Factor((), (0.3, 0.2, 0.05), (0.999, 0.6, 0.0))
+    history, generator = NoiseHistory(factor), torch.Generator().manual_seed(3)
+    history.missing(0, 3, 500, torch.device("cpu"))
+    rows, reached = slice(0, 3), np.zeros(3)
+    for t in range(40):
+        unit = torch.randn(3, 500, dtype=torch.float64, generator=generator)
+        bounds = history.largest_in_buffers(rows, history.filtered(unit, rows, t), t)
+        history.finish(t)
+        reached = np.maximum(reached, history._state.abs().amax((1, 2)).numpy())
+        assert (np.array(bounds) >= reached).all()
+    assert (np.array(bounds) < 10 * reached).all()

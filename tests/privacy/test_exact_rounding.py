@@ -15,19 +15,13 @@ import torch
 import fedpriv as fp
 from fedpriv.errors import PrivacyError
 from fedpriv.privacy.correlated import Factor
-from fedpriv.privacy.exact_rounding import (
-    GaussianRows,
-    LaplaceRows,
-    LaplaceSumRows,
-    RealNoise,
-    SumOfNoise,
-    _round_sums,
-    add_and_round,
-)
+from fedpriv.privacy.exact_rounding import _round_sums, add_and_round
 from fedpriv.privacy.mechanisms import add_noise, is_rounded_exactly
 from fedpriv.privacy.noise_history import NoiseHistory
-from fedpriv.privacy.pair_noise import OwnPairsNoise, noise_of_own_pairs, with_noise_of_own_pairs
+from fedpriv.privacy.normal_combinations import NormalCombinations
+from fedpriv.privacy.pair_noise import pair_noise_of_round
 from fedpriv.privacy.pairwise import Pairs
+from fedpriv.privacy.real_noise import GaussianRows, LaplaceRows, LaplaceSumRows, RealNoise, SumOfNoise
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.keystream import Keystream
 from fedpriv.randomness.real_draws import Interval
@@ -181,14 +175,13 @@ class Custom(fp.Gaussian):
 
 def test_a_subclass_is_not_taken_for_the_gaussian():
     processor = torch.device("cpu")
-    assert is_rounded_exactly(fp.Gaussian(), processor, 1.5, None)
-    assert is_rounded_exactly(fp.Laplace(), processor, 1.0, None)
-    assert is_rounded_exactly(fp.Laplace(), processor, 1.5, None)
-    assert not is_rounded_exactly(Custom(), processor, 1.0, None)
-    assert not is_rounded_exactly(fp.Gaussian(), torch.device("meta"), 1.0, None)
-    assert is_rounded_exactly(fp.Gaussian(), processor, 1.5, NoiseHistory(Factor((0.5,))))
-    assert not is_rounded_exactly(fp.Laplace(), processor, 1.0, NoiseHistory(Factor((0.5,))))
-    assert is_rounded_exactly(fp.Gaussian(), processor, 1.0, NoiseHistory(Factor((), (0.5,), (0.5,))))
+    assert is_rounded_exactly(fp.Gaussian(), processor, None)
+    assert is_rounded_exactly(fp.Laplace(), processor, None)
+    assert not is_rounded_exactly(Custom(), processor, None)
+    assert not is_rounded_exactly(fp.Gaussian(), torch.device("meta"), None)
+    assert is_rounded_exactly(fp.Gaussian(), processor, NoiseHistory(Factor((0.5,))))
+    assert not is_rounded_exactly(fp.Laplace(), processor, NoiseHistory(Factor((0.5,))))
+    assert is_rounded_exactly(fp.Gaussian(), processor, NoiseHistory(Factor((), (0.5,), (0.5,))))
     sums = torch.zeros(1, 100_000, dtype=torch.float64)
     exact, custom = (
         add_noise(sums, [1.0], mechanism, replace(RECORD, round=7), RANDOM, [0])._value
@@ -210,10 +203,10 @@ class Secrets:
 PAIRS = Pairs(ratio=3.0, colluders=1, secrets="complete")
 
 
-def own_pairs(client: int, count: int, pairs: Pairs = PAIRS) -> OwnPairsNoise:
-    noise = noise_of_own_pairs([0.7] * count, pairs, RECORD, RANDOM, range(count), client, DIM, Secrets())
+def own_pairs(client: int, count: int, pairs: Pairs = PAIRS, randomness: Randomness = RANDOM) -> NormalCombinations:
+    noise = pair_noise_of_round(pairs, randomness, 0, 0, range(count), [client], DIM, Secrets())
     assert noise is not None
-    return noise
+    return noise.times(0.7)
 
 
 @pytest.mark.parametrize("fineness", [20, 36])
@@ -236,25 +229,31 @@ def test_both_ends_of_a_pair_have_the_same_real_number():
         assert (low, high) == (mpmath.libmp.mpf_neg(other_high), mpmath.libmp.mpf_neg(other_low))
 
 
-def test_noise_of_pairs_is_that_of_float64_and_of_nobody_else():
-    """The same streams as with the float64 code, over the graph of those who share secrets."""
+def test_noise_of_pairs_is_that_of_their_streams_and_of_nobody_else():
+    """Over the graph of those who share secrets."""
     edges = ((0, 2), (1, 2), (2, 3))
     graph = Pairs(ratio=3.0, colluders=1, secrets="some", edges=edges)
-    for pairs, count in ((PAIRS, 5), (graph, 5)):
-        noise = own_pairs(2, count, pairs).approximate(slice(0, 1))
-        zeros = torch.zeros(1, DIM, dtype=torch.float64)
-        float64 = with_noise_of_own_pairs(zeros, [0.7] * count, pairs, RECORD, RANDOM, range(count), [2], Secrets())
-        assert np.abs(noise.draws - float64.numpy()).max() < 1e-13
-    assert noise_of_own_pairs([0.7] * 5, graph, RECORD, RANDOM, range(5), 4, DIM, Secrets()) is None
+    for pairs, partners in ((PAIRS, (0, 1, 3, 4)), (graph, (0, 1, 3))):
+        noise = own_pairs(2, 5, pairs).approximate(slice(0, 1))
+        expected = np.zeros(DIM)
+        for other in partners:
+            draw = RANDOM.pair_stream(2, other, 0, 0, Secrets()).standard_normal(DIM)
+            expected += 3.0 * 0.7 * (draw if other > 2 else -draw)
+        assert np.abs(noise.draws - expected).max() < 1e-13
+    alone = pair_noise_of_round(graph, RANDOM, 0, 0, range(5), [4], DIM, Secrets())
+    assert alone is not None and not alone.in_float64().any() and not alone.keys
 
 
 def test_noise_of_pairs_is_never_left_out():
-    """Where sums are not rounded exactly, it is refused instead of forgotten."""
+    """Wherever sums are rounded."""
     zeros = torch.zeros(1, DIM, dtype=torch.float64)
-    added = add_noise(zeros, [0.7], fp.Gaussian(), RECORD, RANDOM, [2], pair_noise=own_pairs(2, 5))._value
-    assert float(added.std()) == pytest.approx(0.7 * math.sqrt(1 + 4 * 9), rel=0.05)
-    with pytest.raises(PrivacyError, match="rounded exactly only"):
-        add_noise(zeros, [0.7], Custom(), RECORD, RANDOM, [2], pair_noise=own_pairs(2, 5))
+    for mechanism in (fp.Gaussian(), Custom()):
+        noise = own_pairs(2, 5).times(1 / 0.7)
+        added = add_noise(zeros, [0.7], mechanism, RECORD, RANDOM, [2], pair_noise=lambda *_, noise=noise: noise)._value
+        assert float(added.std()) == pytest.approx(0.7 * math.sqrt(1 + 4 * 9), rel=0.05)
+    with pytest.raises(PrivacyError, match="both clients of a pair add the same noise"):
+        two = torch.zeros(2, DIM, dtype=torch.float64)
+        add_noise(two, [0.7, 0.8], fp.Gaussian(), RECORD, RANDOM, [2, 3], pair_noise=lambda *_: None)
 
 
 # what the bounds are made of
@@ -292,7 +291,7 @@ def test_undecided_numbers_have_the_noise_of_their_own_row():
 
 def test_the_bounds_of_sums_are_sums_of_bounds():
     own, pairs = GaussianRows(keys_of(1), [0.7], DIM), own_pairs(2, 5)
-    parts = [Keystream(key).bounded_normal(DIM, pairs.deviation) for key in pairs.keys]
+    parts = [Keystream(key).bounded_normal(DIM, pairs.factor) for key in pairs.keys]
     together = pairs.approximate(slice(0, 1))
     assert len(parts) == 4 and together.largest >= sum(part.largest for part in parts)
     assert together.errors.item() > sum(part.error for part in parts)
@@ -303,5 +302,4 @@ def test_the_bounds_of_sums_are_sums_of_bounds():
 
 def test_a_pair_has_one_noise_whatever_attempt_either_end_is_at():
     later = replace(RANDOM, attempt=9)
-    noise = noise_of_own_pairs([0.7] * 5, PAIRS, RECORD, later, range(5), 2, DIM, Secrets())
-    assert noise == own_pairs(2, 5)
+    assert own_pairs(2, 5, randomness=later) == own_pairs(2, 5)

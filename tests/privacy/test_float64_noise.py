@@ -22,6 +22,7 @@ from fedpriv.privacy.float64_noise import float64_noise_of_run
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.mechanisms import Gaussian
+from fedpriv.privacy.pairwise import RandomRegular
 from fedpriv.reports.spendings import PlannedSpending, spending_of
 from fedpriv.runs.run_directory import check_rounding
 from fedpriv.runs.run_files import RunFiles
@@ -43,19 +44,20 @@ RUNS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "central": ({"trust": fp.Central()}, ()),
     "secure aggregation": ({"trust": fp.SecureAggregation(2)}, ()),
     "secure aggregation, laplace": ({**LAPLACE, "trust": fp.SecureAggregation(2)}, ()),
-    "pairs": ({"trust": fp.Pairwise(1, 2.0)}, ("simulated noise of pairs",)),
+    "pairs": ({"trust": fp.Pairwise(1, 2.0)}, ()),
     "over time": ({"noise": fp.BSR(2), "sampling": fp.Cyclic(2)}, ()),
     "over time, buffered": (BUFFERED, ()),
     "pairs over time": (
         {"trust": fp.Pairwise(1, 2.0), "noise": fp.BSR(2), "sampling": fp.Cyclic(2)},
-        ("noise over time with noise of pairs", "simulated noise of pairs"),
+        (),
     ),
     "over time, buffered, sums": ({**BUFFERED, "trust": fp.SecureAggregation(2)}, ()),
     "over time, sums": ({"noise": fp.BSR(2), "sampling": fp.Cyclic(2), "trust": fp.Central()}, ()),
     "pairs over time, buffered": (
         {**BUFFERED, "trust": fp.Pairwise(1, 2.0)},
-        ("noise over time with noise of pairs", "simulated noise of pairs"),
+        (),
     ),
+    "some pairs": ({"trust": fp.Pairwise(0, 2.0, RandomRegular(2))}, ()),
     "own mechanism over time": ({**BUFFERED, "mechanism": OwnGaussian()}, ("noise of an own mechanism",)),
     "own mechanism": ({"mechanism": OwnGaussian()}, ("noise of an own mechanism",)),
 }
@@ -79,8 +81,7 @@ def test_the_line_says_what_the_code_does(name: str, tmp_path: Path, monkeypatch
     result = fp.train(clients_of(blank((6, 6, 6))), fp.fedavg(0.1), privacy, rounds=2, seed=0)
     assert len(exact) >= 2
     assert result.spent.float64_noise == kinds
-    if kinds != ("simulated noise of pairs",):  # whose own noise is exact, and is added to theirs
-        assert all(exact) == (not kinds)
+    assert all(exact) == (not kinds)
     line = str(result.spent)
     assert line.endswith(", rounding=float64)") == bool(kinds)
     for together in (total([result]), budget.balance().spent, planned.spent):
@@ -88,11 +89,11 @@ def test_the_line_says_what_the_code_does(name: str, tmp_path: Path, monkeypatch
 
 
 def test_runs_together_say_what_any_of_them_says() -> None:
-    exact, over_time = (
+    exact, custom = (
         fp.train(clients_of(blank((6, 6))), fp.fedavg(0.1), fp.Privacy(epsilon=1.0, **settings), rounds=2, seed=seed)
-        for seed, settings in enumerate(({}, RUNS["pairs over time"][0]))
+        for seed, settings in enumerate(({}, RUNS["own mechanism"][0]))
     )
-    assert total([exact, over_time]).float64_noise == RUNS["pairs over time"][1]
+    assert total([exact, custom]).float64_noise == RUNS["own mechanism"][1]
     assert total([exact]).float64_noise == ()
 
 
@@ -113,20 +114,22 @@ def test_a_run_without_privacy_has_no_rounding_to_speak_of() -> None:
     assert "rounding" not in str(result.spent)
 
 
-def test_the_commands_and_the_statement_say_it(tmp_path: Any) -> None:
-    pairs = trained(tmp_path / "pairs", "privacy.trust={pairwise: {colluders: 1, ratio: 2}}", "rounds=2")
-    exact = trained(tmp_path / "exact", "rounds=2")
-    assert json.loads((pairs / "result.json").read_text())["float64_noise"] == ["simulated noise of pairs"]
+def test_the_commands_and_the_statement_say_it(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = trained(tmp_path / "exact", "privacy.trust={pairwise: {colluders: 1, ratio: 2}}", "rounds=2")
+    with monkeypatch.context() as patch:  # as on a machine that has a device
+        patch.setattr("fedpriv.runs.stages.float64_noise_of_run", lambda *_: ("noise on a device (cuda)",))
+        on_device = trained(tmp_path / "device", "rounds=2")
+    assert json.loads((on_device / "result.json").read_text())["float64_noise"] == ["noise on a device (cuda)"]
     assert json.loads((exact / "result.json").read_text())["float64_noise"] == []
     for words in (("show",), ("account",)):
-        assert ", rounding=float64)" in command(*words, str(pairs)).stdout.replace("\n", "")
+        assert ", rounding=float64)" in command(*words, str(on_device)).stdout.replace("\n", "")
         assert "rounding=float64" not in command(*words, str(exact)).stdout.replace("\n", "")
-    page = command("statement", str(pairs)).stdout
-    assert "Not proved: that the lowest bits of simulated noise of pairs, which is added in float64" in page
+    page = command("statement", str(on_device)).stdout
+    assert "Not proved: that the lowest bits of noise on a device (cuda), which is added in float64" in page
     assert "Not proved" not in command("statement", str(exact)).stdout
     # the run may not be finished: the ledger alone says it, too
-    (pairs / "result.json").unlink()
-    assert ", rounding=float64)" in command("show", str(pairs)).stdout.replace("\n", "")
+    (on_device / "result.json").unlink()
+    assert ", rounding=float64)" in command("show", str(on_device)).stdout.replace("\n", "")
 
 
 def test_an_own_mechanism_is_in_the_ledger(tmp_path: Path) -> None:

@@ -85,10 +85,10 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     "header",
     [
         '{"fedpriv_ledger": "2", "n_clients": 1, "delta": 1e-05}',
-        '{"fedpriv_ledger": 7, "n_clients": 1.5, "delta": 1e-05}',
-        '{"fedpriv_ledger": 7, "n_clients": 0, "delta": 1e-05}',
-        '{"fedpriv_ledger": 7, "n_clients": 1, "delta": 1}',
-        '{"fedpriv_ledger": 7, "n_clients": 1, "delta": NaN}',
+        '{"fedpriv_ledger": 8, "n_clients": 1.5, "delta": 1e-05}',
+        '{"fedpriv_ledger": 8, "n_clients": 0, "delta": 1e-05}',
+        '{"fedpriv_ledger": 8, "n_clients": 1, "delta": 1}',
+        '{"fedpriv_ledger": 8, "n_clients": 1, "delta": NaN}',
         '{"fedpriv_ledger": true, "n_clients": 1, "delta": 1e-05}',
     ],
 )

@@ -7,27 +7,28 @@ complete graph. Each mistake that would break the price, planted, is seen by the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
 
 import networkx as nx
 import numpy as np
 import pytest
 import torch
-from pair_draws import DIM, RANDOM, SIGMA, covariance_of, law_holds, pairs_of, record_of, rows_of
+from pair_draws import DIM, RANDOM, SIGMA, covariance_of, law_holds, pairs_of, release_of, rows_of
 from scipy import stats
-from torch import Tensor
 
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy import pair_noise
 from fedpriv.privacy.accounting import pairwise as price
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
-from fedpriv.privacy.mechanisms import Gaussian, add_noise
+from fedpriv.privacy.normal_combinations import Term
 from fedpriv.privacy.pairwise import Edges, Links, Pairwise, RandomRegular, in_order
 from fedpriv.randomness.streams import Randomness, normal
 
-REAL = pair_noise.of_pairs
+REAL = pair_noise.pair_terms
 GRAPHS: dict[str, tuple[int, Edges | None]] = {
     "complete": (5, None),
     "complete, by pairs": (5, in_order(nx.complete_graph(5).edges)),
@@ -62,12 +63,29 @@ def test_what_pairs_add_cancels_in_the_sum(name: str) -> None:
     assert float(total.std()) == pytest.approx(SIGMA * math.sqrt(n), rel=0.02)
 
 
-def test_a_graph_of_many_clients_may_be_spread_too() -> None:
-    """More clients than numbers that are multiplied at once."""
-    ring = in_order(nx.cycle_graph(1100).edges)
-    rows = pair_noise.spread(RANDOM, 0, 0, range(1100), ring, 3)
-    assert float(rows.sum(0).abs().max()) < 1e-9
-    assert float(rows.square().mean()) == pytest.approx(2.0, rel=0.1)
+@pytest.mark.parametrize("count", [2, 3, 17, 100])
+def test_rows_of_many_who_all_share_secrets_have_the_law_of_pairs(count: int) -> None:
+    """Covariance n I - 1 1', written out; and every row has few terms, whose sum over clients is zero, exactly."""
+    matrix, sums = np.zeros((count, count - 1)), [Fraction(0)] * (count - 1)
+    for row, terms in enumerate(pair_noise.tree_terms(count)):
+        assert len(terms) <= math.ceil(math.log2(count))
+        for term in terms:
+            matrix[row, term.draw] += term.multiple * term.weight
+            sums[term.draw] += term.multiple * Fraction(term.weight)
+    assert np.abs(matrix @ matrix.T - (count * np.eye(count) - 1)).max() < 1e-12 * count
+    assert not any(sums)
+
+
+def test_many_who_all_share_secrets_draw_once_for_each() -> None:
+    """Each draw has its own stream; and rows of some are those that they have among all."""
+    count, pairs = pair_noise.MOST_BY_PAIRS + 4, pairs_of(None, ratio=2.0)
+    everyone = pair_noise.pair_noise_of_round(pairs, RANDOM, 0, 0, range(count), range(count), 500)
+    assert everyone is not None and len(set(everyone.keys)) == count - 1
+    rows = everyone.in_float64()
+    assert law_holds(rows[:6], 4.0 * (count * np.eye(6) - 1))
+    assert float(rows.sum(0).abs().max()) < 1e-12 * count**2
+    some = pair_noise.pair_noise_of_round(pairs, RANDOM, 0, 0, range(count), [7, 2], 500)
+    assert some is not None and torch.equal(some.in_float64(), rows[[7, 2]])
 
 
 def test_neither_noise_betrays_the_grid_of_the_other() -> None:
@@ -95,13 +113,16 @@ class OwnSecrets:
 def test_every_client_can_make_its_row_from_its_own_secrets(name: str) -> None:
     n, edges = GRAPHS[name]
     assert edges is not None
-    together = pair_noise.of_pairs(RANDOM, 4, 1, range(n), edges, 100)
+    pairs = pairs_of(edges)
+    together = pair_noise.pair_noise_of_round(pairs, RANDOM, 4, 1, range(n), range(n), 100)
+    assert together is not None
     for client in range(n):
         partners = [i + j - client for i, j in edges if client in (i, j)]
         held = {other: RANDOM.pair_secret(client, other, "noise") for other in partners}
         public = Randomness(0, 99, run="a run")  # names the run; its secret is another one
-        alone = pair_noise.of_one_client(public, 4, 1, client, partners, 100, OwnSecrets(client, held))
-        assert torch.equal(alone, together[client])
+        secrets = OwnSecrets(client, held)
+        alone = pair_noise.pair_noise_of_round(pairs, public, 4, 1, range(n), [client], 100, secrets)
+        assert alone is not None and torch.equal(alone.in_float64()[0], together.in_float64()[client])
 
 
 def test_a_pair_draws_anew_for_every_answer_and_every_pair_of_its_own() -> None:
@@ -124,44 +145,30 @@ def test_a_pair_draws_anew_for_every_answer_and_every_pair_of_its_own() -> None:
 # --- what goes wrong -----------------------------------------------------------------------------------------
 
 
-def minus_forgotten(
-    randomness: Randomness, r: int, index: int, clients: Sequence[int], edges: Edges, dim: int
-) -> Tensor:
-    total = torch.zeros(len(clients), dim).double()
-    for i, j in edges:
-        total[[i, j]] += normal(randomness.pair_stream(i, j, r, index), dim)
-    return total
+def minus_forgotten(ends: Edges, clients: Sequence[int]) -> list[list[Term]]:
+    return [[term._replace(multiple=1) for term in row] for row in REAL(ends, clients)]
 
 
-def pair_counted_twice(
-    randomness: Randomness, r: int, index: int, clients: Sequence[int], edges: Edges, dim: int
-) -> Tensor:
-    right = REAL(randomness, r, index, clients, edges, dim)
-    return right + REAL(randomness, r, index, clients, edges[:1], dim)
+def pair_counted_twice(ends: Edges, clients: Sequence[int]) -> list[list[Term]]:
+    """At both ends."""
+    return [row + [term for term in row if term.draw == 0] for row in REAL(ends, clients)]
 
 
-def one_end_only(randomness: Randomness, r: int, index: int, clients: Sequence[int], edges: Edges, dim: int) -> Tensor:
-    right = REAL(randomness, r, index, clients, edges, dim)
-    right[edges[0][0]] -= normal(randomness.pair_stream(*edges[0], r, index), dim)
-    return right
+def one_end_only(ends: Edges, clients: Sequence[int]) -> list[list[Term]]:
+    first, *others = REAL(ends, clients)
+    return [[term for term in first if term.draw != 0], *others]
 
 
-def same_draw_for_all(
-    randomness: Randomness, r: int, index: int, clients: Sequence[int], edges: Edges, dim: int
-) -> Tensor:
-    draw, total = normal(randomness.pair_stream(0, 1, r, index), dim), torch.zeros(len(clients), dim).double()
-    for i, j in edges:
-        total[i] += draw
-        total[j] -= draw
-    return total
+def same_draw_for_all(ends: Edges, clients: Sequence[int]) -> list[list[Term]]:
+    return [[term._replace(draw=0) for term in row] for row in REAL(ends, clients)]
 
 
 @pytest.mark.parametrize("mistake", [minus_forgotten, pair_counted_twice, one_end_only, same_draw_for_all])
-def test_a_mistake_shows_in_the_covariance(mistake: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_shows_in_the_covariance(mistake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     n, edges = GRAPHS["ring"]
     joint = covariance_of(pairs_of(edges), n, range(n))
     assert law_holds(rows_of(pairs_of(edges), range(n)), joint)
-    monkeypatch.setattr(pair_noise, "of_pairs", mistake)
+    monkeypatch.setattr(pair_noise, "pair_terms", mistake)
     assert not law_holds(rows_of(pairs_of(edges), range(n)), joint)
 
 
@@ -170,9 +177,7 @@ def test_noise_that_served_an_answer_is_refused_another_one() -> None:
     pairs = pairs_of(None)
     ledger = Ledger(Accountant(3, 1e-5))
     for attempt, fits in ((0, True), (0, False), (1, True)):
-        record = record_of(pairs)
-        rows = pair_noise.with_pair_noise(torch.zeros(3, 4), [1.0] * 3, pairs, record, RANDOM, range(3))
-        release = add_noise(rows, [1.0] * 3, Gaussian(), record, Randomness(0, 3, attempt, "a run"), range(3))
+        release = release_of(pairs, range(3), 4, 0, Randomness(0, 3, attempt, "a run"))
         if fits:
             ledger.open(release)
             continue

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 from audit_worlds import checked, subject
 from pairs_over_time import ROUNDS
 from torch import Tensor
@@ -14,6 +15,7 @@ import fedpriv as fp
 from fedpriv.audit.noise import check_noise as noise_check
 from fedpriv.privacy.correlated import Factor
 from fedpriv.privacy.noise_history import NoiseHistory
+from fedpriv.privacy.normal_combinations import NormalCombinations, Term
 from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.release.pairwise import PairwiseRelease
 
@@ -40,34 +42,40 @@ def one_end_by_another_matrix(planting: pytest.MonkeyPatch) -> None:
     planting.setattr(NoiseHistory, "filtered", filtered)
 
 
+def combined(noises: list[Any], weights: np.ndarray) -> NormalCombinations:
+    """The weighted sum of the noise of several rounds; weights are positive."""
+    keys, rows = list[bytes](), [list[Term]() for _ in noises[0].terms]
+    for noise, weight in zip(noises, weights.tolist(), strict=True):
+        for row, terms in zip(rows, noise.terms, strict=True):
+            row += [term._replace(draw=term.draw + len(keys), weight=term.weight * weight) for term in terms]
+        keys += noise.keys
+    return replace(noises[0], keys=keys, terms=rows)
+
+
 def pairs_without_filter(planting: pytest.MonkeyPatch) -> None:
     """Noise of pairs is new in every round, and only a client's own is filtered."""
-    noise_by_round = PairwiseRelease._pair_noise_by_round
+    right_noise = PairwiseRelease._pair_noise
 
-    def unfiltered(self: PairwiseRelease, *given: Any) -> Any:
-        right, rows = noise_by_round(self, *given), given[-1]
+    def unfiltered(self: PairwiseRelease, *arguments: Any) -> Any:
+        right = right_noise(self, *arguments)
         assert right is not None and self.privacy.over_time is not None
-        column, kept = self.privacy.over_time.factor.column(ROUNDS), dict[int, Tensor]()
+        column = self.privacy.over_time.factor.column(ROUNDS)
+        # multiplied with C, so that the filter takes the sum apart again
+        return lambda t, clients: combined([right(r, clients) for r in range(t + 1)], column[t::-1])
 
-        def drawn(t: int) -> Tensor:
-            kept.update({r: right(r) for r in range(t + 1) if r not in kept})
-            return sum((column[t - r] * kept[r] for r in range(t + 1)), torch.zeros_like(rows, dtype=torch.float64))
-
-        return drawn
-
-    planting.setattr(PairwiseRelease, "_pair_noise_by_round", unfiltered)
+    planting.setattr(PairwiseRelease, "_pair_noise", unfiltered)
 
 
 def one_round_of_pairs_for_all(planting: pytest.MonkeyPatch) -> None:
     """The pairs draw once and for all."""
-    noise_by_round = PairwiseRelease._pair_noise_by_round
+    right_noise = PairwiseRelease._pair_noise
 
-    def first_round(self: PairwiseRelease, *given: Any) -> Any:
-        right = noise_by_round(self, *given)
+    def first_round(self: PairwiseRelease, *arguments: Any) -> Any:
+        right = right_noise(self, *arguments)
         assert right is not None
-        return lambda _: right(0)
+        return lambda _, clients: right(0, clients)
 
-    planting.setattr(PairwiseRelease, "_pair_noise_by_round", first_round)
+    planting.setattr(PairwiseRelease, "_pair_noise", first_round)
 
 
 @pytest.mark.parametrize("plant", [one_end_by_another_matrix, pairs_without_filter, one_round_of_pairs_for_all])

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from fedpriv.errors import ConfigError, PrivacyError
-from fedpriv.privacy import pair_noise
-from fedpriv.privacy.pairwise import in_order
+from fedpriv.privacy.pair_noise import pair_noise_of_round
+from fedpriv.privacy.pairwise import Pairs, in_order
 from fedpriv.randomness.agreement import AgreedSecrets, fingerprint_of, new_key, public_key
 from fedpriv.randomness.streams import Randomness, normal
 
@@ -108,9 +108,9 @@ def test_a_key_in_the_middle_leaves_two_ends_without_a_common_secret() -> None:
 @pytest.mark.parametrize("graph", [nx.complete_graph(5), nx.cycle_graph(5)], ids=["complete", "ring"])
 def test_rows_made_at_home_cancel_and_are_those_of_the_pairs_streams(graph: nx.Graph) -> None:
     randomness, made = Randomness(0, 3, run="a run"), owners(5)
-    rows = [
-        pair_noise.of_one_client(randomness, 4, 1, client, [*graph[client]], 64, made[client]) for client in range(5)
-    ]
+    pairs = Pairs(1.0, 1, "some", in_order(graph.edges))
+    noises = [pair_noise_of_round(pairs, randomness, 4, 1, range(5), [client], 64, made[client]) for client in range(5)]
+    rows = [noise.in_float64()[0] for noise in noises if noise is not None]
     assert float(torch.stack(rows).sum(0).abs().max()) < 1e-12
     expected = torch.zeros(5, 64).double()
     for i, j in in_order(graph.edges):
@@ -118,8 +118,9 @@ def test_rows_made_at_home_cancel_and_are_those_of_the_pairs_streams(graph: nx.G
         expected[i] += draw
         expected[j] -= draw
     torch.testing.assert_close(torch.stack(rows), expected, rtol=0, atol=1e-12)
-    simulated = pair_noise.of_pairs(randomness, 4, 1, range(5), in_order(graph.edges), 64)
-    assert not torch.allclose(expected, simulated)  # the run's own secret knows nothing of it
+    simulated = pair_noise_of_round(pairs, randomness, 4, 1, range(5), range(5), 64)
+    assert simulated is not None
+    assert not torch.allclose(expected, simulated.in_float64())  # the run's own secret knows nothing of it
 
 
 def test_keys_that_cannot_be_right_are_refused() -> None:

@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from scipy import sparse
 from sites_in_memory import NAMES, config_of, like, sites_of
@@ -24,7 +23,6 @@ from fedpriv.oracle.data_answerer import data_oracle
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.ledger_file import LedgerFile
-from fedpriv.privacy.pair_noise import with_noise_of_own_pairs
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.agreement import AgreedSecrets
 from fedpriv.randomness.streams import Randomness
@@ -224,15 +222,6 @@ class EveryonesSecrets:
         return self.sites[i].pair_secret(i, j, purpose)
 
 
-def noise_of_each(rows, scales, pairs, record, randomness, clients, own, secrets):
-    """`with_noise_of_own_pairs` of several clients: of one after another, each with its own streams."""
-    noised = [
-        with_noise_of_own_pairs(row[None], scales, pairs, record, randomness, clients, [client], secrets)
-        for row, client in zip(rows, own, strict=True)
-    ]
-    return torch.cat(noised)
-
-
 def in_one_process(found: Peers) -> tuple[torch.Tensor, list[Record]]:
     """The run that one process makes of the same plan, with the seeds of all and the links that were up."""
     terms = found.terms
@@ -259,10 +248,6 @@ def in_one_process(found: Peers) -> tuple[torch.Tensor, list[Record]]:
     rule = found.proposal.config().network.mixing.rule()
     network = RecordedGraph(planned.graph, rule, activity=planned.activity, outages=planned._outages)
     network.found = found
-    with pytest.MonkeyPatch.context() as patch:
-        # noise of pairs of one client after another, in double precision: it is the same to rounding
-        patch.setattr("fedpriv.privacy.release.pairwise.is_rounded_exactly", lambda *settings: False)
-        patch.setattr("fedpriv.privacy.release.pairwise.with_noise_of_own_pairs", noise_of_each)
-        for done in run_rounds(terms.strategy, oracle, network, progress, randomness, rounds=terms.rounds):
-            progress = done.progress
+    for done in run_rounds(terms.strategy, oracle, network, progress, randomness, rounds=terms.rounds):
+        progress = done.progress
     return progress.models, list(ledger.records)

@@ -13,7 +13,6 @@ from fedpriv.privacy.accounting.continuity import Continuity
 from fedpriv.privacy.accounting.epochs import EpochCharges, costs_of
 from fedpriv.privacy.accounting.events import PrivacyCost, cost_of, histories
 from fedpriv.privacy.accounting.spent import PrivacySpent
-from fedpriv.privacy.float64_noise import float64_noise
 
 if TYPE_CHECKING:
     from fedpriv.privacy.record import Record, Relation, Unit
@@ -38,7 +37,6 @@ class Composition:
         self._protection: tuple[Unit, Relation, str] | None = None
         self._trust_names: dict[str, None] = {}
         self._reasons: dict[str, None] = {}
-        self._float64_noise: dict[str, None] = {}
 
     def check(self, record: Record) -> PrivacyCost:
         """Returns what a record adds to the costs, without counting it.
@@ -67,7 +65,6 @@ class Composition:
         self._trust_names[record.trust] = None
         if any(event.law == "none" for event in charge.events):
             self._reasons[record.non_private or "an answer without noise"] = None
-        self._float64_noise |= dict.fromkeys(float64_noise([record]))
 
     def costs_of(self, coming: Iterable[Record]) -> list[PrivacyCost]:
         """What each of several coming records would add, which are not counted."""
@@ -107,5 +104,4 @@ class Composition:
             winner,
             per_client,
             tuple(self._reasons),
-            float64_noise=tuple(self._float64_noise),
         )

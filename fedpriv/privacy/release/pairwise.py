@@ -17,22 +17,18 @@ Gaussian mechanism of the data of each other participant, with the noise multipl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import Tensor
 
 from fedpriv.errors import PrivacyError
 from fedpriv.privacy.accounting.pairwise import exposure
+from fedpriv.privacy.exact_over_time import PairNoise
 from fedpriv.privacy.ledger import Release
-from fedpriv.privacy.mechanisms import add_noise, is_rounded_exactly
-from fedpriv.privacy.pair_noise import (
-    OwnPairsNoise,
-    noise_of_answer,
-    noise_of_own_pairs,
-    with_noise_of_own_pairs,
-    with_pair_noise,
-)
+from fedpriv.privacy.mechanisms import add_noise
+from fedpriv.privacy.normal_combinations import NormalCombinations
+from fedpriv.privacy.pair_noise import pair_noise_of_round
 from fedpriv.privacy.pairwise import Pairs, Pairwise, variance_inflation
 from fedpriv.privacy.release.scheme import Answer, Price, ReleaseScheme, compact
 from fedpriv.privacy.settings import Privacy
@@ -94,87 +90,43 @@ class PairwiseRelease(ReleaseScheme):
 
     def add_noise(self, answer: Answer, rows: Tensor, price: Price, positions: Sequence[int]) -> Release:
         """See `ReleaseScheme`."""
-        pairs = price.record.pairs
-        streams = self.streams
-        assert pairs is not None
-        pair_noise_of_round = None
-        own_pairs = None
-        if streams.history is not None:
-            pair_noise_of_round = self._pair_noise_by_round(answer, pairs, positions, rows)
-        elif streams.pair_secrets is not None:
-            participants = answer.answering if price.record.clients is None else price.record.clients
-            clients = [answer.clients[position] for position in positions]
-            if is_rounded_exactly(self.privacy.mechanism, rows.device, 1.0, None):
-                own_pairs = self._noise_of_own_pairs(price, pairs, participants, clients, rows.shape[1])
-            else:
-                rows = with_noise_of_own_pairs(
-                    rows,
-                    price.noise_scales,
-                    pairs,
-                    price.record,
-                    streams.randomness,
-                    participants,
-                    clients,
-                    streams.pair_secrets,
-                )
-        else:
-            rows = self._with_noise_of_all_pairs(answer, rows, price, pairs, positions)
+        clients = [answer.clients[position] for position in positions]
         return add_noise(
             rows,
             [price.noise_scales[position] for position in positions],
             self.privacy.mechanism,
             price.record,
-            streams.randomness,
-            [answer.clients[position] for position in positions],
-            past=streams.history,
-            shared=pair_noise_of_round,
-            pair_noise=own_pairs,
-        )
-
-    def _noise_of_own_pairs(
-        self, price: Price, pairs: Pairs, participants: Sequence[int], clients: Sequence[int], dim: int
-    ) -> OwnPairsNoise | None:
-        """Returns the noise of the pairs of the one client in this process; None if it does not take part."""
-        assert self.streams.pair_secrets is not None
-        if not clients:
-            return None
-        (client,) = clients
-        return noise_of_own_pairs(
-            price.noise_scales,
-            pairs,
-            price.record,
             self.streams.randomness,
-            participants,
-            client,
-            dim,
-            self.streams.pair_secrets,
+            clients,
+            past=self.streams.history,
+            pair_noise=self._pair_noise(answer, price, rows.shape[1]),
         )
 
-    def _with_noise_of_all_pairs(
-        self, answer: Answer, rows: Tensor, price: Price, pairs: Pairs, positions: Sequence[int]
-    ) -> Tensor:
-        """Returns these participants' rows with the noise of their pairs, which this process draws for both clients."""
-        noised = with_pair_noise(
-            _rows_of_all(rows, positions, len(answer.clients)),
-            price.noise_scales,
-            pairs,
-            price.record,
-            self.streams.randomness,
-            answer.clients,
-        )
-        return _select_rows(noised, positions)
-
-    def _pair_noise_by_round(
-        self, answer: Answer, pairs: Pairs, positions: Sequence[int], rows: Tensor
-    ) -> Callable[[int], Tensor] | None:
-        """Returns a function from a round to the pairs' noise in these rows, in units of the individual deviation."""
-        if pairs.ratio == 0 or self.n_clients < 2:
+    def _pair_noise(self, answer: Answer, price: Price, dim: int) -> PairNoise | None:
+        """Returns a function from a round and some of the participants to the noise of pairs in their rows."""
+        pairs = price.record.pairs
+        assert pairs is not None
+        if pairs.ratio == 0:
             return None
+        # sites leave out the pairs of those who have signed that they do not answer
+        if self.streams.pair_secrets is None:
+            participants = answer.clients
+        elif price.record.clients is None:
+            participants = answer.answering
+        else:
+            participants = price.record.clients
 
-        def pair_noise(round_index: int) -> Tensor:
-            dim = rows.shape[1]
-            noise = noise_of_answer(pairs, self.streams.randomness, round_index, answer.index, answer.clients, dim)
-            return _select_rows(noise, positions).to(rows.device)
+        def pair_noise(round_index: int, clients: Sequence[int]) -> NormalCombinations | None:
+            return pair_noise_of_round(
+                pairs,
+                self.streams.randomness,
+                round_index,
+                answer.index,
+                participants,
+                clients,
+                dim,
+                self.streams.pair_secrets,
+            )
 
         return pair_noise
 
@@ -196,19 +148,3 @@ def pairs_of(privacy: Privacy, n_clients: int) -> Pairs | None:
     if not privacy.private or not isinstance(privacy.trust, Pairwise):
         return None
     return privacy.trust.pairs(n_clients)
-
-
-def _rows_of_all(rows: Tensor, positions: Sequence[int], count: int) -> Tensor:
-    """Returns rows for all participants, zero for those of other processes: `[j, dim] -> [count, dim]`."""
-    if len(rows) == count:
-        return rows
-    every = rows.new_zeros(count, rows.shape[1])
-    every[list(positions)] = rows
-    return every
-
-
-def _select_rows(rows: Tensor, positions: Sequence[int]) -> Tensor:
-    """Returns the rows at these positions; no copy if these are all rows."""
-    if len(positions) == len(rows):
-        return rows
-    return rows[list(positions)]

@@ -1,0 +1,115 @@
+"""Rows that are linear combinations of normal draws, as real numbers: several rows may share a draw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpriv.privacy.real_noise import GaussianRows, WeightedDraws, multiplied, sum_of_intervals
+from fedpriv.randomness.keystream import WIDE, RadiusLimits
+from fedpriv.randomness.normal_rows import complete_rows
+from fedpriv.randomness.real_draws import Interval, real_normal
+from fedpriv.randomness.short_rows import BoundedRows
+
+_UNIT = 2.0**-53
+
+
+class Term(NamedTuple):
+    """A draw in a row: it is taken ``multiple * weight`` times.
+
+    Attributes:
+        draw: Number of the draw.
+        multiple: A whole number, negative if the draw is subtracted.
+        weight: The weight of one.
+    """
+
+    draw: int
+    multiple: int
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class NormalCombinations:
+    """Rows ``factor * sum_j multiple_j weight_j Z_j`` of real normal numbers Z, where all factors are exact.
+
+    Attributes:
+        keys: Key of each draw's random stream, 32 bytes each.
+        terms: The terms of each row.
+        factor: By which all rows are multiplied.
+        dim: Length of a row.
+        limits: Which draws of float64 get a bound; others are NaN.
+        is_complete: Whether draws without a bound are replaced by their real values, rounded.
+    """
+
+    keys: Sequence[bytes]
+    terms: Sequence[Sequence[Term]]
+    factor: float
+    dim: int
+    limits: RadiusLimits = WIDE
+    is_complete: bool = False
+
+    def times(self, factor: float) -> NormalCombinations:
+        """Returns all rows times a factor; the product with the former factor is rounded."""
+        return replace(self, factor=self.factor * factor)
+
+    @cached_property
+    def rows(self) -> BoundedRows:
+        """All rows in float64, with bounds on their errors; drawn once, each stream once.
+
+        A row of n terms with weights of sum A is wrong by at most A times the error of a draw; by 3 roundings of each
+        weight, and one of each product; and by n roundings of sums, which are all at most A times the largest draw.
+        """
+        total = torch.zeros(len(self.terms), self.dim, dtype=torch.float64)
+        uses: list[list[tuple[int, float]]] = [[] for _ in self.keys]
+        for row, terms in enumerate(self.terms):
+            for term in terms:
+                uses[term.draw].append((row, term.multiple * term.weight * self.factor))
+        error, largest = 0.0, 0.0
+        for key, rows in zip(self.keys, uses, strict=True):
+            if not rows:
+                continue
+            draws = GaussianRows([key], [1.0], self.dim, self.limits).approximate(slice(0, 1))
+            if self.is_complete:
+                draws = complete_rows(draws, [key])
+            for row, weight in rows:
+                total[row].add_(torch.from_numpy(draws.draws[0]), alpha=weight)
+            error, largest = max(error, float(draws.errors[0, 0])), max(largest, draws.largest)
+        sums = np.array([[sum(abs(term.multiple * term.weight) for term in terms)] for terms in self.terms])
+        sums = 1.01 * abs(self.factor) * sums.reshape(-1, 1)
+        counts = np.array([[len(terms)] for terms in self.terms]).reshape(-1, 1)
+        errors = sums * (error + (counts + 4) * _UNIT * largest)
+        return BoundedRows(total.numpy(), errors, 1.01 * largest * float(sums.max(initial=0.0)))
+
+    def approximate(self, rows: slice) -> BoundedRows:
+        """See `RealNoise`."""
+        return BoundedRows(self.rows.draws[rows].copy(), self.rows.errors[rows], self.rows.largest)
+
+    def in_float64(self) -> Tensor:
+        """Returns all rows in float64, `[k, dim]`, without NaN."""
+        return torch.from_numpy(replace(self, is_complete=True).rows.draws)
+
+    def interval(self, row: int, column: int, extra: int) -> Interval | None:
+        """See `RealNoise`."""
+        from mpmath.libmp import fzero
+
+        total: Interval = (fzero, fzero)
+        for term in self.terms[row]:
+            draw = real_normal(self.keys[term.draw], self.dim, column, extra)
+            scaled = multiplied(multiplied(draw, float(term.multiple)), term.weight)
+            if scaled is None:
+                return None
+            total = sum_of_intervals(total, scaled)
+        return multiplied(total, self.factor)
+
+    def weighted_draws(self, row: int) -> WeightedDraws:
+        """See `RealNoise`."""
+        terms = self.terms[row]
+        weights = np.array([term.weight for term in terms], dtype=np.longdouble)
+        weights *= np.array([term.multiple for term in terms], dtype=np.longdouble)
+        return WeightedDraws([self.keys[term.draw] for term in terms], weights * np.longdouble(self.factor))

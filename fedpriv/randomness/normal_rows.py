@@ -1,0 +1,46 @@
+"""Bounded normal draws of which none is left without a bound, for noise that goes on in later rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedpriv.errors import PrivacyError
+from fedpriv.randomness.extended_draws import extended_normals
+from fedpriv.randomness.real_draws import real_normal
+from fedpriv.randomness.short_rows import BoundedRows
+
+_UNIT = 2.0**-53
+_FURTHER_WORDS = range(2, 10)  # with two of them a draw is as near as its own rounding
+
+
+def complete_rows(bounded: BoundedRows, keys: Sequence[bytes]) -> BoundedRows:
+    """Returns draws of scale 1 with NaN replaced by the real draws, rounded, and with a bound on the errors of all.
+
+    Args:
+        bounded: Rows of draws. They are overwritten.
+        keys: Key of each row's stream: all its draws are in the row.
+    """
+    draws, errors, largest = bounded
+    if not np.isnan(draws.sum()):
+        return bounded
+    for row, index in np.argwhere(np.isnan(draws)).tolist():
+        draws[row, index] = _nearest(keys[row], draws.shape[1], index, float(errors[row, 0]))
+        largest = max(largest, 1.01 * abs(float(draws[row, index])))
+    # what is replaced is rounded to float64, at worst towards zero
+    return BoundedRows(draws, np.maximum(errors, errors / 4 + 2.1 * _UNIT * largest), largest)
+
+
+def _nearest(key: bytes, size: int, index: int, error: float) -> float:
+    """Returns a draw, wrong by at most `error` or by its own rounding."""
+    from mpmath.libmp import to_float
+
+    extended = extended_normals([key], size, index)
+    if extended is not None and extended.errors[0] <= error / 4:
+        return float(extended.draws[0])
+    for extra in _FURTHER_WORDS:
+        interval = real_normal(key, size, index, extra)
+        if interval is not None:
+            return to_float(interval[0])
+    raise PrivacyError("a normal number has no bound: the random stream is broken")
