@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -168,6 +169,11 @@ def without_nan(plain: Callable[[], Tensor], masked: Callable[[], Tensor], weigh
 def is_finite(values: Tensor) -> bool:
     """Returns whether the sum is finite: False with NaN or infinity, or if a sum of finite values overflows."""
     return bool(torch.isfinite(values.sum()))
+
+
+def are_finite(norms: Tensor) -> bool:
+    """Returns whether all norms are finite; none of them is negative."""
+    return not norms.numel() or math.isfinite(float(norms.max()))
 
 
 def count(flags: Tensor) -> Tensor:
