@@ -88,11 +88,11 @@ class GhostBackend(PerExample):
                 outputs = self._functional.outputs(params, x, buffers)
             if not mode.is_rows(outputs):
                 raise MixingRowsError("the model returns no tensor with a row for each example")
-            losses = self._functional.losses(outputs, y)
+            objective = self._functional.losses(outputs, y).sum()
             if any(call.input.changed or call.output.changed for call in calls):
                 return []
             sought = [*mode.copies.values(), *(call.output.stored for call in calls)]
-            gradients = torch.autograd.grad(losses, sought, torch.ones_like(losses), allow_unused=True)
+            gradients = torch.autograd.grad(objective, sought, allow_unused=True)
         return self._parameter_gradients(row, mode.copies, calls, gradients, cells)
 
     def _gradients_under_vmap(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
