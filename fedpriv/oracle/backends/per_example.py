@@ -132,10 +132,13 @@ class PerExample(ABC):
         for rows, cells in _cut(clients, examples, chunk, height):
             piece = batch.piece(rows, cells)
             for part_rows, part, gradients in self._differences(params, anchor, rows, piece):
-                if part.weights is not None:
-                    gradients = [g.times(part.weights) for g in gradients]
-                gradients = [g.settled(norm.norm) for g in gradients]
+                # in place, so that factors are freed as soon as gradients are made of them
+                for index, gradient in enumerate(gradients):
+                    if part.weights is not None:
+                        gradient = gradient.times(part.weights)
+                    gradients[index] = gradient.settled(norm.norm)
                 yield part_rows, gradients, joint_norms(gradients, norm, on_cpu=is_on_cpu(params)), part.mask
+                gradients.clear()  # whoever still has the list, the next piece has the memory
 
     def _differences(
         self, params: Tensor, anchor: Tensor | None, rows: slice, piece: Batch
