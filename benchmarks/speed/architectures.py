@@ -16,7 +16,7 @@ import torch
 from memory import peak_megabytes
 from nets import group_norm_resnet
 from rows import OURS, PLAIN, Effort, Found, Row, interleaved
-from sequence_nets import CLASSES, Gpt, MaskedClassifier, MeanOfWords, Recurrent
+from sequence_nets import CLASSES, Gpt, HuggingFaceGpt, MaskedClassifier, MeanOfWords, Recurrent
 from subprocesses import apart
 from torch import Tensor, nn
 
@@ -114,6 +114,14 @@ SUBJECTS = {
     ),
     "the same GPT with LoRA": Subject(
         lora_gpt, lambda n: torch.randint(0, 256, (n, 64)), 8, next_words=True, peers=("functorch",), aim="1.3"
+    ),
+    "Hugging Face GPT-2, 6 layers, 384 wide, with LoRA": Subject(
+        lambda effort: HuggingFaceGpt(layers=effort.of(6, 1), width=effort.of(384, 24)),
+        lambda n: torch.randint(0, 256, (n, 64)),
+        8,
+        next_words=True,
+        peers=("functorch",),
+        aim="1.3",
     ),
 }
 

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedpriv.data.torchvision_compat import import_torchvision
+
 CLASSES = 10
 
 
@@ -80,6 +82,27 @@ class Gpt(nn.Module):
         """`[n, t] -> [n, words, t]`."""
         x = self.table(words) + self.positions(torch.arange(words.shape[1]))
         return self.last(self.norm(self.blocks(x))).transpose(1, 2)
+
+
+class HuggingFaceGpt(nn.Module):
+    """A GPT-2 of `transformers` with random weights and the adapters of `peft` beside queries, keys and values."""
+
+    def __init__(self, words: int = 256, length: int = 64, width: int = 384, layers: int = 6, heads: int = 6) -> None:
+        super().__init__()
+        import_torchvision(
+            "transforms"
+        )  # transformers imports torchvision, which needs help beside a CPU build of torch
+        from peft import LoraConfig, get_peft_model
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        no_dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+        sizes = {"vocab_size": words, "n_positions": length, "n_embd": width, "n_layer": layers, "n_head": heads}
+        body = GPT2LMHeadModel(GPT2Config(**sizes, **no_dropout, use_cache=False, bos_token_id=None, eos_token_id=None))
+        self.body = get_peft_model(body, LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True))
+
+    def forward(self, words: Tensor) -> Tensor:
+        """`[n, t] -> [n, words, t]`."""
+        return self.body(input_ids=words).logits.transpose(1, 2)
 
 
 class MaskedClassifier(nn.Module):

@@ -107,7 +107,10 @@ def _weighted(loss: nn.CrossEntropyLoss) -> ExampleForm:
     ignored = loss.ignore_index
 
     def losses(outputs: Tensor, targets: Tensor) -> Tensor:
-        values = plain(outputs, targets).reshape(len(outputs), -1)
+        values = plain(outputs, targets)
+        if values.dim() == 1:
+            return values  # of one target each, and zero if it is ignored
+        values = values.reshape(len(outputs), -1)
         if reduction == "sum":
             return values.sum(1)
         if targets.is_floating_point():

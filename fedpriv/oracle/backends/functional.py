@@ -171,6 +171,11 @@ def is_finite(values: Tensor) -> bool:
     return math.isfinite(values.sum().item())
 
 
+def are_finite(norms: Tensor) -> bool:
+    """Returns whether all norms are finite; none of them is negative."""
+    return not norms.numel() or math.isfinite(float(norms.max()))
+
+
 def count(flags: Tensor) -> Tensor:
     """Returns the number of True in each row: `[k, b] -> [k]`."""
     return flags.sum(1, dtype=torch.long)

@@ -15,7 +15,7 @@ from fedpriv.clients.client import Loss
 from fedpriv.clients.reading import Pair
 from fedpriv.data.nested import Nested, each
 from fedpriv.oracle.backends.factors import Gradients, joint_norms
-from fedpriv.oracle.backends.functional import Functional, count, is_finite, is_on_cpu, is_one_row, unpad
+from fedpriv.oracle.backends.functional import Functional, are_finite, count, is_finite, is_on_cpu, is_one_row, unpad
 from fedpriv.oracle.backends.group_norm import FoldedGroupNorm
 from fedpriv.oracle.backends.padding import PaddedEmbedding
 from fedpriv.oracle.backends.recorded import DivergingExamplesError
@@ -87,9 +87,8 @@ class PerExample(ABC):
         broken = torch.zeros(len(params), dtype=torch.long, device=params.device)
         for rows, gradients, norms, mask in self._blocks(params, batch, clip, anchor):
             weights = clip.factors(norms) * mask
-            finite = torch.isfinite(norms)
-            if not is_on_cpu(norms) or not finite.all():
-                broken[rows] += count(~finite & mask)
+            if not is_on_cpu(norms) or not are_finite(norms):
+                broken[rows] += count(~torch.isfinite(norms) & mask)
                 # a weight of 0 is not enough: 0 * inf is nan
                 gradients = [gradient.masked(weights > 0) for gradient in gradients]
             parameter_sums = sums[rows].split([shape.numel() for _, shape in self._functional.layout.shapes], 1)
@@ -133,10 +132,13 @@ class PerExample(ABC):
         for rows, cells in _cut(clients, examples, chunk, height):
             piece = batch.piece(rows, cells)
             for part_rows, part, gradients in self._differences(params, anchor, rows, piece):
-                if part.weights is not None:
-                    gradients = [g.times(part.weights) for g in gradients]
-                gradients = [g.settled(norm.norm) for g in gradients]
+                # in place, so that factors are freed as soon as gradients are made of them
+                for index, gradient in enumerate(gradients):
+                    if part.weights is not None:
+                        gradient = gradient.times(part.weights)
+                    gradients[index] = gradient.settled(norm.norm)
                 yield part_rows, gradients, joint_norms(gradients, norm, on_cpu=is_on_cpu(params)), part.mask
+                gradients.clear()  # whoever still has the list, the next piece has the memory
 
     def _differences(
         self, params: Tensor, anchor: Tensor | None, rows: slice, piece: Batch

@@ -13,9 +13,6 @@ from fedpriv.oracle.backends.factors import Dense, Gradients, OuterProducts, bou
 from fedpriv.oracle.backends.functional import is_on_cpu
 from fedpriv.privacy.clipping import Clip, NormName
 
-Cells = tuple[Tensor, Tensor]
-"""Indices of clients and of their examples, `[c]` each."""
-
 
 @dataclass(frozen=True)
 class FewRows(Gradients):
@@ -59,7 +56,7 @@ class FewRows(Gradients):
         if cells is None:
             return row_norms(totals.flatten(2))
         norms = row_norms(self.values.flatten(2))
-        norms[cells] = row_norms(totals.flatten(1))
+        norms.view(-1).index_copy_(0, cells, row_norms(totals.flatten(1)))
         return norms
 
     def squares(self) -> Tensor:
@@ -79,12 +76,11 @@ class FewRows(Gradients):
         factors = weights[:, :, None, None]
         if self._added is not None and self._added[0] is None:
             return self._added[1] * factors
-        # twice as fast as a product of both types
-        values = self.values.to(torch.float64, copy=True).mul_(factors)
+        values = self.values.to(torch.float64, copy=True, memory_format=torch.contiguous_format)
         if self._added is not None:
             cells, totals = self._added
-            values[cells] = totals * factors[cells]
-        return values
+            values.flatten(0, 1).index_copy_(0, cells, totals)
+        return values.mul_(factors)  # twice as fast as a product of both types
 
     def masked(self, cells: Tensor) -> Gradients:
         """See `Gradients`."""
@@ -120,22 +116,20 @@ class FewRows(Gradients):
         return self.plus(FewRows(other.rows, -other.values, self.n_rows))
 
     @cached_property
-    def _added(self) -> tuple[Cells | None, Tensor] | None:
+    def _added(self) -> tuple[Tensor | None, Tensor] | None:
         """Examples with repeated rows, and their values with those of equal rows added up in float64.
 
-        They are `cells`, `[c]` each, and `[c, t, d]`; or None and `[k, b, t, d]` for all examples, if many repeat rows
-        or if an accelerator would have to answer which do; or None if none does.
+        They are indices `[c]` among all `k * b` examples, and `[c, t, d]`; or None and `[k, b, t, d]` for all examples,
+        if many repeat rows or if an accelerator would have to answer which do; or None if none does.
         """
         ordered, order = _sorted(self.rows)
+        joined = [tensor.flatten(0, 1) for tensor in (self.rows, self.values, ordered, order)]
         if is_on_cpu(self.rows):
-            repeats = (ordered[..., 1:] == ordered[..., :-1]).any(-1)
-            clients, examples = repeats.nonzero(as_tuple=True)
-            if len(clients) == 0:
+            cells = (ordered[..., 1:] == ordered[..., :-1]).any(-1).flatten().nonzero().squeeze(1)
+            if len(cells) == 0:
                 return None
-            if 2 * len(clients) < repeats.numel():
-                cells = (clients, examples)
-                return cells, _added_up(self.rows[cells], self.values[cells], ordered[cells], order[cells])
-        joined = (tensor.flatten(0, 1) for tensor in (self.rows, self.values, ordered, order))
+            if 2 * len(cells) < len(joined[0]):
+                return cells, _added_up(*(tensor.index_select(0, cells) for tensor in joined))
         return None, _added_up(*joined).view(self.values.shape)
 
 
