@@ -1,6 +1,6 @@
 """What a round costs beside its arithmetic: Python, torch's dispatch, the report and the disk.
 
-    python benchmarks/speed/small_rounds.py [--folder DIR] [--rounds 400] [--only WORD]
+    python benchmarks/speed/small_rounds.py [--folder DIR] [--rounds 400] [--only WORD] [--count]
 
 Contenders take turns, a round each, by the processor time of one thread; ratios are of medians, over the plain step: to
 draw a batch at random and to compute its mean gradient. `oracle` answers one query, `Training` makes a whole round in
@@ -15,6 +15,8 @@ number of rounds that shared a sync. On a busy machine rounds take longer, and f
 from __future__ import annotations
 
 import argparse
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -25,6 +27,7 @@ from time import perf_counter, process_time
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
@@ -139,14 +142,44 @@ def in_folders(work: str, rounds: int, folder: Path) -> list[Cost]:
     return costs
 
 
+class Operations(TorchDispatchMode):
+    """Counts tensor operations."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def counted(work: str) -> str:
+    """Formats how many calls and tensor operations a round of `Training` makes, without another's interference."""
+    run = iter(training(work, 40))
+    for _ in range(20):
+        next(run)
+    calls = Counter[str]()
+    sys.setprofile(lambda frame, event, argument: calls.update([event]))
+    next(run)
+    sys.setprofile(None)
+    with Operations() as operations:
+        next(run)
+    return (
+        f"{work}: {calls['call']} Python calls, {calls['c_call']} of C functions, {operations.count} tensor operations"
+    )
+
+
 def main() -> None:
-    """Print the ratios."""
+    """Print the ratios, or the counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path(), help="a folder on the disk in question")
     parser.add_argument("--rounds", type=int, default=400)
     parser.add_argument("--only", default="", metavar="WORD", help="works with this in their names")
+    parser.add_argument("--count", action="store_true", help="count calls in place of time")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.count:
+        print("\n".join(counted(work) for work in WORKS if options.only in work))
+        return
     columns = ("round of one client", "oracle", "`Training`", "`Training` / oracle", "fixed ms")
     print(f"| {' | '.join(columns)} | sync each / memory | shared / memory | rounds a sync |")
     print("| --- " * 8 + "|")

@@ -21,7 +21,7 @@ from fedpriv.evaluation.early_stopping import EarlyStopping
 from fedpriv.evaluation.finite_check import FiniteCheck, is_finite
 from fedpriv.evaluation.model_metrics import ModelMetrics
 from fedpriv.network import sharding
-from fedpriv.network.engines import MESHES, STATE_STORES
+from fedpriv.network.engines import MESHES, STATE_STORES, StateName
 from fedpriv.network.rounds import TrainState, run_rounds, server_view, write_back_models
 from fedpriv.oracle.data_answerer import DataAnswerer
 from fedpriv.oracle.oracle import Oracle
@@ -84,7 +84,7 @@ class Training:
             self._identity = self._data.identity
             self._local_network = sharding.shard_network(self.network, self._data.shard, mesh)
             self._state_store = STATE_STORES[compute.state](self._directory.path)
-            self._state_kind = compute.state
+            self._state_kind: StateName = compute.state
             self.progress = stages.first_state(experiment, run, self._data, self._state_store, mesh)
             self._seconds = stages.seconds_before(run)
             self._position = self.ledger.mark
