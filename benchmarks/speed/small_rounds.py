@@ -1,11 +1,13 @@
 """What a round costs beside its arithmetic: Python, torch's dispatch, the report and the disk.
 
-    python benchmarks/speed/small_rounds.py [--folder DIR] [--rounds 400] [--only WORD]
+    python benchmarks/speed/small_rounds.py [--folder DIR] [--rounds 400] [--only WORD] [--count]
 
 Contenders take turns, a round each, by the processor time of one thread; ratios are of medians, over the plain step: to
 draw a batch at random and to compute its mean gradient. `oracle` answers one query, `Training` makes a whole round in
-memory. The last two columns are of a run folder on the disk that holds DIR, in turns of a hundred rounds: an `fsync`
-each, or shared by short rounds as in `train`. Of these it also prints the time on the wall, over that of the oracle.
+memory; `fixed ms` is what it takes beyond the plain step. The last two columns divide rounds in a folder on the disk
+that holds DIR by rounds in memory, in turns of a hundred: an `fsync` each, or shared by short ones as in `train`.
+These means include the tight epsilon of the reports, a dozen times a run; they are given on the wall, too, with the
+number of rounds that shared a sync. On a busy machine rounds take longer, and fewer of them share one.
 
 `a few numbers` is logistic regression on 8 examples of 4 numbers: nothing but the fixed cost.
 """
@@ -13,7 +15,10 @@ each, or shared by short rounds as in `train`. Of these it also prints the time 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -22,9 +27,11 @@ from time import perf_counter, process_time
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
+from fedpriv.storage import files
 
 TURN = 100  # rounds in a folder
 WORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int]] = {
@@ -93,32 +100,89 @@ def one_by_one(groups: Iterable[Sequence[fp.RoundReport]]) -> Iterator[fp.RoundR
         yield from reports
 
 
-def in_folders(work: str, rounds: int, folder: Path) -> list[tuple[float, float]]:
-    """Returns processor and wall seconds of a round: of the oracle, with a sync each, and with shared syncs."""
-    ask = oracle_step(work, rounds)
+class CountingDisk(files.Disk):
+    """Counts how often the disk is waited for."""
+
+    syncs = 0
+
+    def sync(self, fd: int) -> None:
+        super().sync(fd)
+        self.syncs += 1
+
+
+@dataclass
+class Cost:
+    """What rounds cost: seconds of a round, for each turn, and waits for the disk in all."""
+
+    busy: list[float] = field(default_factory=list)
+    wall: list[float] = field(default_factory=list)
+    syncs: int = 0
+
+    def over(self, other: Cost) -> str:
+        """Formats the ratios of two costs."""
+        busy, wall = median(self.busy) / median(other.busy), median(self.wall) / median(other.wall)
+        return f"{busy:.2f} ({wall:.2f} on the wall)"
+
+
+def in_folders(work: str, rounds: int, folder: Path) -> list[Cost]:
+    """Returns what rounds cost in memory, in a folder with a sync each, and with shared syncs."""
+    disk = files.disk = CountingDisk()
+    in_memory = iter(training(work, rounds))
     each = iter(training(work, rounds, folder / "each"))
     shared = one_by_one(training(work, rounds, folder / "shared").in_groups())
-    contenders = [(ask() for _ in range(rounds)), each, shared]
-    costs: list[list[tuple[float, float]]] = [[] for _ in contenders]
+    contenders = [in_memory, each, shared]
+    costs = [Cost() for _ in contenders]
     for _ in range(max(rounds // TURN, 1)):
         for contender, cost in zip(contenders, costs, strict=True):
-            busy, wall = process_time(), perf_counter()
+            busy, wall, syncs = process_time(), perf_counter(), disk.syncs
             made = len(list(islice(contender, min(TURN, rounds))))
-            cost.append(((process_time() - busy) / made, (perf_counter() - wall) / made))
-    return [(median(busy for busy, _ in cost), median(wall for _, wall in cost)) for cost in costs]
+            cost.busy.append((process_time() - busy) / made)
+            cost.wall.append((perf_counter() - wall) / made)
+            cost.syncs += disk.syncs - syncs
+    return costs
+
+
+class Operations(TorchDispatchMode):
+    """Counts tensor operations."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def counted(work: str) -> str:
+    """Formats how many calls and tensor operations a round of `Training` makes, without another's interference."""
+    run = iter(training(work, 40))
+    for _ in range(20):
+        next(run)
+    calls = Counter[str]()
+    sys.setprofile(lambda frame, event, argument: calls.update([event]))
+    next(run)
+    sys.setprofile(None)
+    with Operations() as operations:
+        next(run)
+    return (
+        f"{work}: {calls['call']} Python calls, {calls['c_call']} of C functions, {operations.count} tensor operations"
+    )
 
 
 def main() -> None:
-    """Print the ratios."""
+    """Print the ratios, or the counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path(), help="a folder on the disk in question")
     parser.add_argument("--rounds", type=int, default=400)
     parser.add_argument("--only", default="", metavar="WORD", help="works with this in their names")
+    parser.add_argument("--count", action="store_true", help="count calls in place of time")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.count:
+        print("\n".join(counted(work) for work in WORKS if options.only in work))
+        return
     columns = ("round of one client", "oracle", "`Training`", "`Training` / oracle", "fixed ms")
-    print(f"| {' | '.join(columns)} | sync each / oracle | shared / oracle |")
-    print("| --- " * 7 + "|")
+    print(f"| {' | '.join(columns)} | sync each / memory | shared / memory | rounds a sync |")
+    print("| --- " * 8 + "|")
     for work in WORKS:
         if options.only not in work:
             continue
@@ -127,8 +191,8 @@ def main() -> None:
         steps = [plain_step(work), oracle_step(work, rounds), lambda: next(run)]  # noqa: B023 - called in this turn
         plain, oracle, whole = in_turns(steps, rounds)
         with TemporaryDirectory(dir=options.folder) as folder:
-            (ask, ask_wall), *durable = in_folders(work, rounds, Path(folder))
-        ratios = [f"{busy / ask:.2f} ({wall / ask_wall:.2f} on the wall)" for busy, wall in durable]
+            memory, each, shared = in_folders(work, rounds, Path(folder))
+        ratios = [each.over(memory), shared.over(memory), f"{rounds / shared.syncs:.0f}"]
         fixed = f"{1e3 * (whole - plain):.2f}"
         cells = [work, f"{oracle / plain:.2f}", f"{whole / plain:.2f}", f"{whole / oracle:.2f}", fixed, *ratios]
         print(f"| {' | '.join(cells)} |", flush=True)

@@ -22,6 +22,7 @@ from rich.markup import escape
 from fedpriv import __version__
 from fedpriv.cli.printing import out, print_json
 from fedpriv.data.torchvision_compat import import_torchvision
+from fedpriv.distributed.cores import usable_cores
 from fedpriv.errors import FedprivError
 
 State = Literal["ok", "note", "problem"]
@@ -145,9 +146,7 @@ def _torchvision() -> Finding:
 
 
 def _threads() -> Finding:
-    cores = os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     threads = torch.get_num_threads()
     text = f"{threads} of torch on {cores} cores"
     if threads < cores:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from fedpriv.distributed.cores import usable_cores
+
 if TYPE_CHECKING:
     from fedpriv.config import Config
     from fedpriv.errors import FedprivError
@@ -65,11 +67,7 @@ def launch(size: int, arguments: Sequence[str]) -> NoReturn:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the error is printed once, below
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(cores // size, 1)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(usable_cores() // size, 1)))
     if sys.platform in _LOOPBACK:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK[sys.platform])  # no other machine need reach them
     config = LaunchConfig(1, 1, size, run_id=str(uuid.uuid4()), rdzv_backend="c10d", rdzv_endpoint="localhost:0")

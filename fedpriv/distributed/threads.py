@@ -16,6 +16,7 @@ import torch
 
 T = TypeVar("T")
 R = TypeVar("R")
+_WORTH_SHARING = 10**7
 
 
 def each(work: Callable[[int, T], R], items: Sequence[T]) -> list[R]:
@@ -70,3 +71,17 @@ def single_thread() -> Generator[None]:
         yield
     finally:
         torch.set_num_threads(allowed)
+
+
+@contextmanager
+def for_work(multiplications: int) -> Generator[None]:
+    """Makes torch use one thread for work of few multiplications, which waking other threads takes longer than.
+
+    Args:
+        multiplications: How many the work has; the limit is about a hundredth of a second of one core.
+    """
+    if multiplications < _WORTH_SHARING and torch.get_num_threads() > 1:
+        with single_thread():
+            yield
+    else:
+        yield

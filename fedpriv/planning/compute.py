@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import torch
 
+from fedpriv.distributed.cores import usable_cores
 from fedpriv.errors import ConfigError, in_short
 from fedpriv.network.engines import EngineName, StateName
 from fedpriv.oracle.backends import BackendName
@@ -36,8 +37,10 @@ class Compute:
         chunk: Largest number of examples that are computed at once. By default 16384 on a CPU, where gradients are
             computed in smaller pieces that fit its cache, and on a GPU what a quarter of its free memory holds. A
             resumed run keeps what it began with, for with another number sums are rounded otherwise.
-        threads: Number of CPU threads of torch; None leaves it unchanged. Very large numbers end the process. Several
-            threads compute several clients at once, which changes no bit where there are clients enough for all.
+        threads: Number of CPU threads of torch. By default as many as torch has, but no more than the cores that this
+            process may use, a container's limit included; and one for a linear model's rounds of less than ten million
+            multiplications. Very large numbers end the process. Several threads compute several clients at once, which
+            changes no bit where there are clients enough for all.
         engine: Where clients are: `"local"`, all in this process, or `"processes"`, some of them in each of those
             that torchrun starts (`fedpriv train CONFIG --processes 2`), which must trust each other. With `"examples"`
             all clients are in each of these, which share the examples of a batch: for few clients with large batches.
@@ -92,6 +95,8 @@ class Compute:
         """Set the number of threads and return the device, see `torch_device`."""
         if self.threads is not None:
             torch.set_num_threads(self.threads)
+        elif torch.get_num_threads() > usable_cores():
+            torch.set_num_threads(usable_cores())
         return self.torch_device()
 
     def examples_at_once(self, device: torch.device, dim: int, begun_with: int | None = None) -> int:

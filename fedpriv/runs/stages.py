@@ -632,7 +632,8 @@ def open_release_path(
     accountant = RunAccountant(plan, randomness.attempt, reveals, plan.float64_noise)
     ledger = _open_ledger(accountant, run, plan, reservation, reveals, mesh)
     backend = make_backend(data.backend, data.population, data.population.chunk, experiment.compute.precision)
-    sums = ClippedSums(in_threads(backend), len(data.population), experiment.device, mesh.examples)
+    backend = in_threads(backend, insist=experiment.compute.threads is not None)
+    sums = ClippedSums(backend, len(data.population), experiment.device, mesh.examples)
     oracle = data_oracle(
         data.population,
         sums,

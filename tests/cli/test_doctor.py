@@ -14,6 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 from fedpriv.cli import app, diagnosing
+from fedpriv.distributed.cores import usable_cores
 
 
 def findings(*options: str, env: dict[str, str | None] | None = None) -> tuple[int, dict[str, dict[str, Any]]]:
@@ -67,7 +68,7 @@ def test_a_missing_folder_is_a_problem_with_a_fix(tmp_path: Path):
 
 
 def test_idle_cores_are_noted(tmp_path: Path):
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "fedpriv", "doctor", "--json", "--at", str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

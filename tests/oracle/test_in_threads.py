@@ -18,7 +18,7 @@ from fedpriv.clients.layout import Layout
 from fedpriv.distributed import threads
 from fedpriv.oracle.backends import BackendName, choose
 from fedpriv.oracle.backends.base import Backend
-from fedpriv.oracle.backends.in_threads import InThreads, in_threads
+from fedpriv.oracle.backends.in_threads import InThreads, OneForLittle, in_threads
 from fedpriv.oracle.backends.linear import LinearBackend
 from fedpriv.oracle.backends.per_example import PerExample
 from fedpriv.privacy.clipping import Clip
@@ -163,7 +163,9 @@ def test_what_a_user_changes_in_the_model_is_seen_by_all_threads() -> None:
 
 
 def test_linear_models_are_not_cut() -> None:
-    assert isinstance(in_threads(choose("auto", nn.Linear(3, 2), nn.CrossEntropyLoss())), LinearBackend)
+    backend = choose("auto", nn.Linear(3, 2), nn.CrossEntropyLoss())
+    assert isinstance(in_threads(backend), OneForLittle)
+    assert isinstance(in_threads(backend, insist=True), LinearBackend)
 
 
 def test_threads_compute_as_the_one_that_waits_for_them() -> None:

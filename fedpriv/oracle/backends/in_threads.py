@@ -13,17 +13,52 @@ from fedpriv.clients.batch import Batch
 from fedpriv.distributed import threads
 from fedpriv.oracle.backends.base import Backend
 from fedpriv.oracle.backends.functional import is_on_cpu
+from fedpriv.oracle.backends.linear import LinearBackend
 from fedpriv.oracle.backends.per_example import PerExample
 from fedpriv.privacy.clipping import Clip
 
 Tensors = tuple[Tensor, ...]
 
 
-def in_threads(backend: Backend) -> Backend:
-    """Wraps the backend in threads if that pays; others cache norms of whole batches, or are slow on purpose."""
+def in_threads(backend: Backend, *, insist: bool = False) -> Backend:
+    """Wraps the backend in threads if that pays; others cache norms of whole batches, or are slow on purpose.
+
+    Args:
+        backend: Computes the sums.
+        insist: Whether the user has said how many threads there are. Otherwise a linear model has one for little work.
+    """
     if isinstance(backend, PerExample):
         return InThreads(backend)
+    if isinstance(backend, LinearBackend) and not insist:
+        return OneForLittle(backend)
     return backend
+
+
+class OneForLittle:
+    """Computes a linear model's sums with one of torch's threads where they are too little work for several.
+
+    The number of multiplications is known: one for each example and parameter. Of other models it is not.
+
+    Guarantee: the backend's.
+
+    Args:
+        backend: Computes the sums.
+    """
+
+    def __init__(self, backend: LinearBackend) -> None:
+        self._backend = backend
+
+    def clipped_sum(
+        self, params: Tensor, batch: Batch, clip: Clip | None, anchor: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """See `Backend.clipped_sum`."""
+        with threads.for_work(batch.mask.numel() * params.shape[1]):
+            return self._backend.clipped_sum(params, batch, clip, anchor)
+
+    def largest_norm(self, params: Tensor, batch: Batch, norm: Clip) -> Tensor:
+        """See `Backend.largest_norm`."""
+        with threads.for_work(batch.mask.numel() * params.shape[1]):
+            return self._backend.largest_norm(params, batch, norm)
 
 
 class InThreads:

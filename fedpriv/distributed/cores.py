@@ -1,0 +1,37 @@
+"""How many processor cores this process may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_V2 = Path("/sys/fs/cgroup/cpu.max")
+_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+
+
+def usable_cores() -> int:
+    """Returns the number of cores: those it is bound to, but no more than the time that its container may use.
+
+    A container's limit (`docker run --cpus 2`, a Kubernetes limit) hides no core: torch would start a thread for each
+    core of the machine, and they would wait for each other. A fraction of a core counts as one.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        bound = len(os.sched_getaffinity(0))
+    else:
+        bound = os.cpu_count() or 1
+    return max(1, min(bound, _share(_V2, *_V1)))
+
+
+def _share(v2: Path, quota_file: Path, period_file: Path) -> int:
+    """Returns the cores whose time the container may use, rounded up; a large number without a limit."""
+    try:
+        if v2.exists():
+            quota, period = v2.read_text(encoding="ascii").split()
+        else:
+            quota = quota_file.read_text(encoding="ascii")
+            period = period_file.read_text(encoding="ascii")
+        if int(quota) > 0 and int(period) > 0:
+            return -(-int(quota) // int(period))
+    except (OSError, ValueError):  # no such files, or "max": no limit
+        pass
+    return 2**31
