@@ -9,7 +9,7 @@ from fedpriv.errors import PrivacyError
 from fedpriv.privacy.composition import RunCost
 from fedpriv.privacy.record import Record
 from fedpriv.runs.integrity import findings, refuse
-from fedpriv.runs.run_accountant import STOPPED_EARLY
+from fedpriv.runs.run_accountant import CHARGED_WHOLE
 from fedpriv.runs.run_files import RunFiles
 
 
@@ -28,7 +28,7 @@ class PlannedSpending:
 
 def ended_early(files: RunFiles) -> bool:
     """Whether a finished run stopped before its plan ended, for a reason that may depend on its data."""
-    return files.result is not None and files.result["ended"] in STOPPED_EARLY
+    return files.result is not None and files.result["ended"] in CHARGED_WHOLE
 
 
 def spending_of(files: RunFiles, plan: PlannedSpending) -> RunCost:

@@ -56,7 +56,8 @@ class RunMonitor:
             return "nonfinite"
         if self.stopping.stops:
             return "metric"
-        if self.is_over:
+        # whoever else raises `BudgetExhausted`, such as a strategy, may do so because of an answer
+        if self.is_over and self.accountant.is_exhausted:
             return "budget"
         return "left"
 

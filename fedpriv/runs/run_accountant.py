@@ -15,7 +15,7 @@ from fedpriv.privacy.record import Record
 from fedpriv.runs.results import Ended
 
 STOPPED_EARLY: tuple[Ended, ...] = ("strategy", "nonfinite", "metric")
-_WHOLE_PLAN: tuple[Ended, ...] = (*STOPPED_EARLY, "left")
+CHARGED_WHOLE: tuple[Ended, ...] = (*STOPPED_EARLY, "left")
 
 
 def remaining_records(plan: Plan, finished: int) -> list[Record]:
@@ -77,6 +77,11 @@ class RunAccountant:
         if ledger.replays:
             self._reported = self._new_accountant()
         self.catch_up()
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether a release was refused since it would have passed the target."""
+        return isinstance(self.guard, PlanFilter) and self.guard.is_exhausted
 
     def catch_up(self) -> None:
         """Counts the records since the last call, for reports."""
@@ -140,7 +145,7 @@ class RunAccountant:
     def records(self, ended: Ended, finished: int) -> tuple[Record, ...]:
         """Returns the releases that `charged_at_end` counts; those to come are of this attempt, with its draws."""
         remaining = list[Record]()
-        if ended in _WHOLE_PLAN:
+        if ended in CHARGED_WHOLE:
             planned = remaining_records(self._plan, finished)
             remaining = [replace(record, attempt=self._attempt) for record in planned]
         return (*self._ledger.records, *remaining)

@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import fedpriv as fp
+from fedpriv.errors import BudgetExhausted
 from fedpriv.privacy.budget import AT_WORK, Budget
 from fedpriv.privacy.ledger_file import LedgerFile, read_ledger
 from fedpriv.strategies.base import Strategy
+from fedpriv.strategies.fedavg import AddMeanUpdate
 
 
 def test_the_command_line_counts_runs_together_and_refuses_the_third(tmp_path: Path):
@@ -117,6 +119,36 @@ def test_a_run_in_memory_is_charged_too(budget: Budget):
     (entry,) = budget.balance().entries
     assert (entry.run, entry.state) == ("a run in memory", "rounds")
     assert entry.epsilon == pytest.approx(result.spent.epsilon)
+
+
+@dataclass(frozen=True)
+class Pretending:
+    """A user's local step that ends the run because of an answer, as if the budget had."""
+
+    receives: ClassVar[tuple[str, ...]] = ("model",)
+    sends: ClassVar[tuple[str, ...]] = ("update",)
+    memory: ClassVar[str] = "none"
+    linear: ClassVar[bool] = False
+
+    def init(self, params: Tensor) -> None:
+        return None
+
+    def __call__(self, received: Tensor, state: None, oracle: Any) -> tuple[Tensor, None]:
+        answer = oracle.gradient(received)
+        if float(answer.norm()) > 0:  # the plan is made on answers of zero
+            raise BudgetExhausted("because of an answer")
+        return -answer, state
+
+
+def test_a_strategy_cannot_pretend_that_the_budget_ended_the_run(budget: Budget):
+    run = training(budget.path, strategy=fp.Strategy(Pretending(), AddMeanUpdate()))
+    assert list(run) == []
+    planned = run.plan.spent().epsilon
+    assert run.result().ended == "left"
+    assert run.result().spent.epsilon >= planned
+    assert budget.balance().spent.epsilon == pytest.approx(planned)
+    (entry,) = budget.balance().entries
+    assert (entry.state, entry.returned) == (AT_WORK, False)
 
 
 def test_a_run_that_cannot_be_set_up_is_not_charged(budget: Budget):

@@ -63,6 +63,10 @@ class PlanFilter:
         fits: Whether the whole plan is known to be within the limit if nothing else is counted, since its noise was
             computed from that limit.
 
+    Attributes:
+        accountant: See above.
+        is_exhausted: Whether a release was refused since the limit does not allow it.
+
     Raises:
         ConfigError: the limit is out of range.
     """
@@ -78,6 +82,7 @@ class PlanFilter:
     ) -> None:
         check_target(accountant.n_clients, accountant.delta, 1.0 if limit is None else limit)
         self.accountant = accountant
+        self.is_exhausted = False
         self._limit = limit
         self._attempt = attempt
         self._fits = fits and accountant.n_records == 0
@@ -117,6 +122,7 @@ class PlanFilter:
         if self._allowed is None or self._n_counted != self.accountant.n_records:
             self._allowed = self._allowed_from(record.round)
         if slot.position not in self._allowed:
+            self.is_exhausted = True
             raise self._refusal(record, cost)
         self.accountant.take(record, cost)
         self._n_counted = self.accountant.n_records
