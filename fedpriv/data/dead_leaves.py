@@ -43,9 +43,11 @@ def dead_leaves(n: int, shape: tuple[int, int, int], generator: torch.Generator)
         return (uniform(1) + _COLOUR * (uniform(channels) - 0.5))[:, :, None, None]
 
     images = colour().expand(n, *shape)
-    least, most = _SMALLEST**-2, max(_LARGEST * height, _SMALLEST) ** -2
+    # radius^-2 is uniform between these if radii have density r^-3
+    inverse_of_small = _SMALLEST**-2
+    inverse_of_large = max(_LARGEST * height, _SMALLEST) ** -2
     for _ in range(_LEAVES):
-        radius = (least + uniform(1, 1) * (most - least)) ** -0.5
+        radius = (inverse_of_small + uniform(1, 1) * (inverse_of_large - inverse_of_small)) ** -0.5
         flatness = 0.4 + 0.6 * uniform(1, 1)
         angle = math.pi * uniform(1, 1)
         across = columns - width * uniform(1, 1)  # [n, 1, w]
