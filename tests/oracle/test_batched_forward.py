@@ -99,6 +99,7 @@ def plain(name: str) -> nn.Module:
         "stacked": lambda: Made(lambda own, h, x: torch.stack([h, 2 * h], 1).flatten(1)[:, 4:12] + torch.zeros(8)),
         "a new axis": lambda: Made(lambda own, h, x: h[..., :, None].flatten(1)),
         "transposed weights": Transposed,
+        "fewer dimensions": lambda: Made(lambda own, h, x: (torch.stack([h, h.exp(), 2 * h, h, h], 1) * h).sum(1)),
         "transposed matrices": lambda: Made(lambda own, h, x: h.view(h.size(0), 2, 4).mT.flatten(1)),
         "a branch": lambda: Made(lambda own, h, x: h if (x[:, 0, 0, 0] > 0).all() else 2 * h),
         "convolutions": lambda: MnistCNN((1, 8, 8), CLASSES, (2, 4)),
@@ -119,7 +120,7 @@ def plain(name: str) -> nn.Module:
     [
         *((name, IMAGES) for name in ("two layers", "a parameter beside the layers", "sizes that are known")),
         *((name, IMAGES) for name in ("joined", "stacked", "a new axis", "transposed weights")),
-        ("transposed matrices", IMAGES),
+        *((name, IMAGES) for name in ("transposed matrices", "fewer dimensions")),
         *((name, IMAGES) for name in ("a branch", "convolutions", "femnist", "residual", "transformer", "adapters")),
         *((name, STEPS) for name in ("lstm", "gru")),
         ("sentences", WORDS),

@@ -144,6 +144,12 @@ def test_a_finer_spacing_gains_nothing(event: Event, count: int, monkeypatch: py
     pld._epsilon.cache_clear()
 
 
+@pytest.mark.parametrize("noise", [0.5, 2.0, 30.0])
+def test_the_spacing_for_an_epoch_of_one_batch_is_that_for_its_gaussian_answer(noise: float) -> None:
+    epoch, answer = Event("gaussian", noise, "allocation", 1.0), Event("gaussian", noise)
+    assert pld._divergence(epoch) == pytest.approx(pld._divergence(answer), rel=1e-9)
+
+
 def test_the_coarsest_spacing_that_can_be_computed_is_used() -> None:
     """0.05 (0.25 / 0.00125)^2 / 4 = 500: e^500 is a number, twice its spacing is not tried."""
     assert math.isfinite(pld.rare_large(0.00125, 1e-3, 1, 1e-5))

@@ -276,3 +276,8 @@ def test_groups_of_one_are_what_they_were():
     for selection in ("full", "poisson", "poisson_replace", "amplified", "allocation", "allocation_replace"):
         event = Event("gaussian", 1.0, selection, 1.0 if selection == "full" else 0.1)
         assert of_group(event, 1) == event
+
+
+def test_equal_probabilities_have_a_difference_of_zero():
+    """Without a warning of NumPy's, which is an error in tests."""
+    assert mixtures._difference(np.array([0.5, 0.0]), np.array([0.5, -math.inf])).tolist() == [-math.inf, 0.0]
