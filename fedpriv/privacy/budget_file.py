@@ -28,7 +28,7 @@ from fedpriv.privacy.chain import START, chained, unchained
 from fedpriv.privacy.record import Relation, Unit
 from fedpriv.storage import files
 
-_FORMAT = 2
+_FORMAT = 1
 _PATIENCE = 120.0  # seconds that another process may price its run
 _RESTORE = "restore its newest copy"
 _STRICT = ConfigDict(extra="forbid", strict=True)
@@ -67,7 +67,7 @@ class BudgetTerms:
     data: _Text
     accountant: Annotated[str, Field(pattern="^(gaussian|pld|rdp|pure)$")] | None
     id: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
-    fedpriv_budget: Literal[2] = _FORMAT
+    fedpriv_budget: Literal[1] = _FORMAT
 
 
 @strict(frozen=True, config=_STRICT)
@@ -82,7 +82,8 @@ class Reserved:
         trust: The trust assumption, as printed.
         data: Text that is the same for runs whose clients hold the same examples; None if that is not known.
         charges: The costs of the releases, as `to_plain` writes them.
-        float64_noise: Noise that the run adds in float64, in words (`fedpriv.privacy.float64_noise`).
+        float64_noise: Noise that the run adds in float64, in words (`fedpriv.privacy.float64_noise`); None in a line of
+            version 0.2, which did not note it.
     """
 
     reserve: _Text
@@ -92,7 +93,7 @@ class Reserved:
     trust: _Text
     data: _Text | None
     charges: Charges
-    float64_noise: tuple[_Text, ...]
+    float64_noise: tuple[_Text, ...] | None = None
 
 
 @strict(frozen=True, config=_STRICT)

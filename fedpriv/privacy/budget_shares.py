@@ -13,6 +13,7 @@ from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.budget_file import BudgetLines, BudgetTerms, Reserved, from_plain
 from fedpriv.privacy.composition import Guarantee, RunCost, charges_of, together
 
+_NOT_NOTED = ("noise whose rounding version 0.2 did not note",)
 _STEPS = 8  # halvings in the search for the remaining epsilon: to less than a hundredth of the limit
 
 
@@ -43,8 +44,9 @@ def shares_of(lines: BudgetLines) -> dict[str, Share]:
     for change in lines.changes:
         if isinstance(change, Reserved):
             charges = from_plain(change.charges)
+            added_in_float64 = _NOT_NOTED if change.float64_noise is None else change.float64_noise
             shares[change.reserve] = Share(
-                change.run, charges, change.n_clients, change.data, change.trust, change.float64_noise
+                change.run, charges, change.n_clients, change.data, change.trust, added_in_float64
             )
         elif change.charges is not None:
             shares[change.close] = replace(shares[change.close], charges=from_plain(change.charges))

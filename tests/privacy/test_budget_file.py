@@ -106,7 +106,7 @@ def test_unknown_fields_and_impossible_changes_are_refused(tmp_path: Path):
     terms = json.loads(found.path.read_text())
     del terms["chain"]
     end = {"close": "nobody", "ended": "rounds", "time": "now", "charges": None}
-    for changes in ([{**terms, "more": 1}], [{**terms, "delta": "0"}], [terms, end], [{**terms, "fedpriv_budget": 1}]):
+    for changes in ([{**terms, "more": 1}], [{**terms, "delta": "0"}], [terms, end], [{**terms, "fedpriv_budget": 2}]):
         text, chain = "", START
         for change in changes:
             line, chain = chained(json.dumps(change), chain)

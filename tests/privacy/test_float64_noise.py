@@ -17,6 +17,9 @@ import fedpriv as fp
 from fedpriv.errors import LedgerError
 from fedpriv.privacy import mechanisms
 from fedpriv.privacy.accounting.accountant import Accountant
+from fedpriv.privacy.accounting.events import Event, PrivacyCost
+from fedpriv.privacy.budget_file import BudgetLines, BudgetTerms, Reserved, to_plain
+from fedpriv.privacy.budget_shares import shares_of, spent_by
 from fedpriv.privacy.composition import RunCost, compose
 from fedpriv.privacy.float64_noise import float64_noise_of_run
 from fedpriv.privacy.ledger import Ledger
@@ -155,3 +158,12 @@ def test_a_run_goes_on_where_its_noise_is_rounded_as_the_ledger_says(tmp_path: P
     on_device = LedgerFile.read(tmp_path / "device.jsonl")
     check_rounding(on_device, ())
     check_rounding(on_device, ("noise on a device (cuda)",))
+
+
+def test_a_budget_of_an_earlier_version_claims_no_exact_rounding() -> None:
+    terms = BudgetTerms(9.0, 1e-5, "sample", "replace_one", "", "data", None, "0" * 32)
+    charges = to_plain({PrivacyCost(None, (Event("gaussian", 2.0),)): 3})
+    for noted, rounding in ((None, True), ((), False), (("noise of Opacus",), True)):
+        line = Reserved("noise", "run", "now", 2, "local", None, charges, noted)
+        shares = shares_of(BudgetLines(terms, (line,), "", 0))
+        assert str(spent_by([*shares.values()], terms)).endswith(", rounding=float64)") == rounding
