@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,11 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.clients.batch import Batch
+from fedpriv.clients.layout import Layout
 from fedpriv.models import SoftmaxRegression
 from fedpriv.oracle.backends import BACKENDS, BackendName, choose
+from fedpriv.oracle.backends.factors import Gradients
+from fedpriv.oracle.backends.ghost import GhostBackend
 from fedpriv.privacy.clipping import Clip
 
 GPU = torch.device("cuda", 0)
@@ -92,3 +96,31 @@ def test_a_resumed_run_computes_as_many_at_once_as_it_began_with(tmp_path: Path)
     assert told.population.chunk == 16384
     close(told)
     assert training_in(tmp_path / "told", chunk=5, resume=True).population.chunk == 5
+
+
+class Watched(GhostBackend):
+    """Counts, before each piece of a batch, the earlier pieces' gradients that still have memory."""
+
+    def __init__(self, model: nn.Module, chunk: int) -> None:
+        super().__init__(model, nn.CrossEntropyLoss(), chunk)
+        self.made: list[weakref.ref[Gradients]] = []
+        self.left: list[int] = []
+
+    def _gradients(self, *args: object) -> list[Gradients]:
+        self.left.append(sum(reference() is not None for reference in self.made))
+        gradients = super()._gradients(*args)
+        self.made.extend(weakref.ref(gradient) for gradient in gradients)
+        return gradients
+
+
+def test_a_pieces_gradients_are_freed_before_the_next_piece_is_computed() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(5)))
+    backend = Watched(model, chunk=4)
+    params = Layout.of(model).row_of(model).unsqueeze(0)
+    mask = torch.ones(1, 12, dtype=torch.bool)
+    batch = Batch(torch.zeros(1, dtype=torch.long), torch.randn(1, 12, 4), torch.zeros(1, 12, dtype=torch.long), mask)
+    backend.clipped_sum(params, batch, Clip(1.0))
+    assert len(backend.left) > 3
+    # a loop's variable may still have the last parameter's
+    assert max(backend.left) <= 1, "of ten parameters"
