@@ -67,6 +67,7 @@ def why_no_more(ended: Ended, planned: int, spent: PrivacySpent, status: str | N
     return f" of {planned}: {status or _ENDINGS[ended]}{whole}"
 
 
+@checks.checked("report")
 @dataclass(frozen=True)
 class RoundReport:
     """What is known after a round. All of it is computed from public data and from released, noised values.

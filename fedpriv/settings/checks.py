@@ -118,10 +118,22 @@ PLAIN: dict[object, tuple[type, str]] = {
 }
 
 
+def _complaint_of_plain(kind: type, value: object) -> str | None:
+    """Returns what is wrong with a value that must be a number, a boolean or a text."""
+    type_, words = PLAIN[kind]
+    if kind is str and isinstance(value, torch.device | torch.dtype):
+        return f"write {str(value).removeprefix('torch.')!r}"
+    if isinstance(value, type_) and isinstance(value, bool) == (kind is bool):
+        return None
+    return words
+
+
 def complaint(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any annotation
     """Returns what is wrong with a value by its annotation; None if the value fits or cannot be checked."""
     if kind is Any:
         return None
+    if type(kind) is type and kind in PLAIN:
+        return _complaint_of_plain(kind, value)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         bound = next((argument for argument in arguments[1:] if isinstance(argument, Bound)), None)
@@ -134,13 +146,6 @@ def complaint(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any ann
         if any(type(value) is type(argument) and value == argument for argument in arguments):
             return None
         return f"choose {either(arguments)}{similar(value, map(str, arguments))}"
-    if kind in PLAIN:
-        type_, words = PLAIN[kind]
-        if kind is str and isinstance(value, torch.device | torch.dtype):
-            return f"write {str(value).removeprefix('torch.')!r}"
-        if isinstance(value, type_) and isinstance(value, bool) == (kind is bool):
-            return None
-        return words
     if getattr(origin, "_is_protocol", False):
         return _complaint_of_class(origin, value)
     if inspect.isclass(kind) and origin is None:
