@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedpriv.privacy.correlated import Factor
 
+_IN_CACHE = 2**15  # numbers of a row
 _MEASURED_EVERY = 8  # rounds: what buffers are at most is computed in the others
 
 
@@ -125,6 +126,7 @@ class NoiseHistory:
 
 
 def _largest_of(numbers: Tensor) -> float:
-    """Returns the largest absolute value; numpy has it sooner than torch."""
+    """Returns the largest absolute value; numpy has it sooner than torch, in pieces that stay in the cache."""
     array = numbers.numpy()
-    return max(-float(array.min()), float(array.max()))
+    pieces = [array[:, start : start + _IN_CACHE] for start in range(0, array.shape[1], _IN_CACHE)]
+    return float(np.max([[-piece.min(), piece.max()] for piece in pieces]))  # NaN stays NaN

@@ -12,6 +12,7 @@ from fedpriv.randomness.real_draws import real_normal
 from fedpriv.randomness.short_rows import BoundedRows
 
 _UNIT = 2.0**-53
+_IN_CACHE = 2**15  # numbers of a row that are looked at together
 _FURTHER_WORDS = range(2, 10)  # with two of them a draw is as near as its own rounding
 
 
@@ -23,11 +24,14 @@ def complete_rows(bounded: BoundedRows, keys: Sequence[bytes]) -> BoundedRows:
         keys: Key of each row's stream: all its draws are in the row.
     """
     draws, errors, largest = bounded
-    if not np.isnan(draws.sum()):
-        return bounded
-    for row, index in np.argwhere(np.isnan(draws)).tolist():
-        draws[row, index] = _nearest(keys[row], draws.shape[1], index, float(errors[row, 0]))
-        largest = max(largest, 1.01 * abs(float(draws[row, index])))
+    for start in range(0, draws.shape[1], _IN_CACHE):
+        columns = draws[:, start : start + _IN_CACHE]
+        if not np.isnan(columns.sum()):
+            continue
+        for row, column in np.argwhere(np.isnan(columns)).tolist():
+            nearest = _nearest(keys[row], draws.shape[1], start + column, float(errors[row, 0]))
+            columns[row, column] = nearest
+            largest = max(largest, 1.01 * abs(nearest))
     # what is replaced is rounded to float64, at worst towards zero
     return BoundedRows(draws, np.maximum(errors, errors / 4 + 2.1 * _UNIT * largest), largest)
 
