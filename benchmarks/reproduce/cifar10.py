@@ -6,7 +6,8 @@
 A copy in lossy JPEG (train.jpegs.xz, train.npz with sizes and labels, and the same for test) is another data set than
 CIFAR-10: compare its private figures with its own without privacy alone.
 
-Features are computed once for all runs, by the transforms of configs/cifar10_scattering_sums.yaml.
+Features are computed once for all runs, by the transforms of configs/cifar10_patches_sums.yaml; with `--config
+cifar10_scattering_sums` those of that one.
 """
 
 from __future__ import annotations
@@ -27,22 +28,32 @@ from fedpriv.config import build, load_config
 from fedpriv.data import Split
 from fedpriv.errors import PromiseWarning
 
-CONFIG = Path(__file__).parents[2] / "configs" / "cifar10_scattering_sums.yaml"
+CONFIGS = Path(__file__).parents[2] / "configs"
 SUMS = "privacy.trust={secure_aggregation: {min_honest: 10}}"
 PAIRS = "privacy.trust={pairwise: {colluders: 3, ratio: 10}}"
-RUNS = {
-    "no privacy": [
-        "privacy={at: none}",
-        "rounds=200",
-        "strategy.learning_rate=60",
-        "strategy.optimizer.momentum.beta=0.9",
-    ],
-    "secure aggregation, epsilon 3": [SUMS],
-    "secure aggregation, epsilon 1": [SUMS, "privacy.epsilon=1", "strategy.learning_rate=500"],
-    "pairwise, 3 of 10 collude, epsilon 3": [PAIRS],
-    "pairwise, 3 of 10 collude, epsilon 1": [PAIRS, "privacy.epsilon=1", "strategy.learning_rate=500"],
-    "local, epsilon 3": ["privacy.trust=local", "strategy.learning_rate=500"],
-}
+# steps at epsilon 1, and without privacy (with its rounds)
+STEPS = {"cifar10_patches_sums": (400, 400, 60), "cifar10_scattering_sums": (500, 60, 200)}
+
+
+def runs(config: str) -> dict[str, list[str]]:
+    """The overrides of each run."""
+    small, exact, rounds = STEPS[config]
+    low = ["privacy.epsilon=1", f"strategy.learning_rate={small}"]
+    return {
+        "no privacy": [
+            "privacy={at: none}",
+            f"rounds={rounds}",
+            f"strategy.learning_rate={exact}",
+            "strategy.optimizer.momentum.beta=0.9",
+        ],
+        "secure aggregation, epsilon 3": [SUMS],
+        "secure aggregation, epsilon 1": [SUMS, *low],
+        "pairwise, 3 of 10 collude, epsilon 3": [PAIRS],
+        "pairwise, 3 of 10 collude, epsilon 1": [PAIRS, *low],
+        "local, epsilon 3": ["privacy.trust=local", "strategy.learning_rate=500"],
+    }
+
+
 _LOADED: list[Split] = []
 
 
@@ -73,24 +84,31 @@ def main() -> None:
     parser.add_argument("--jpeg", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", default="", help="runs whose name has this text")
-    parser.add_argument("--transforms", default="[wavelets, contrast, unit]")
+    parser.add_argument("--config", choices=sorted(STEPS), default="cifar10_patches_sums")
+    parser.add_argument("--transforms", help="in place of the configuration's")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     arguments = parser.parse_args()
     root = arguments.root
     if arguments.jpeg is not None:
         unpack(arguments.jpeg, arguments.out)
         root = arguments.out
     warnings.simplefilter("ignore", PromiseWarning)
-    config = load_config(CONFIG, [f"data.root={root}", f"data.transforms={arguments.transforms}"])
+    path = CONFIGS / f"{arguments.config}.yaml"
+    overrides = [f"data.root={root}"]
+    if arguments.transforms:
+        overrides.append(f"data.transforms={arguments.transforms}")
+    config = load_config(path, overrides)
     _LOADED.append(data.load(config.data.name, **config.data.options))
-    partition = "{kind: iid, n_clients: 10}"
+    cached = "data={name: 'cifar10:features', partition: {kind: iid, n_clients: 10}}"
     with fp.allow_plugins():
-        for name, overrides in RUNS.items():
+        for name, settings in runs(arguments.config).items():
             if arguments.only not in name:
                 continue
-            cached = f"data={{name: 'cifar10:features', partition: {partition}}}"
-            training = build(load_config(CONFIG, [cached, *overrides, "seed=0", "secret_seed=0"]))
-            reports = list(training)
-            print(f"{name}: {reports[-1].metrics['test_accuracy']:.2%}", flush=True)
+            for seed in arguments.seeds:
+                training = build(load_config(path, [cached, *settings, f"seed={seed}", f"secret_seed={seed}"]))
+                reports = list(training)
+                accuracy = reports[-1].metrics["test_accuracy"]
+                print(f"{name}, seed {seed}: {accuracy:.2%}, epsilon {reports[-1].epsilon:.3g}", flush=True)
 
 
 if __name__ == "__main__":

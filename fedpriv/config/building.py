@@ -21,6 +21,7 @@ from fedpriv.config.strategies import STRATEGIES
 from fedpriv.data import DATASETS, Split, labels_of
 from fedpriv.data.base import as_inputs
 from fedpriv.data.partition import known_sizes, notes
+from fedpriv.data.transforms import reshaping
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.models.extractor import through
 from fedpriv.papers.recipe import Recipe
@@ -328,6 +329,6 @@ def outline(config: Config) -> PublicDataInfo:
         info = PublicDataInfo.of(owned, split.n_classes)
         return replace(info, tests_have_owners=split.writers is not None and split.test_writers is not None)
     flat = bool(config.data.options.get("flat", ()))
-    transforms = config.data.options.get("transforms", ())
+    transforms = reshaping(config.data.options.get("transforms", ()))
     (example,) = as_inputs(torch.zeros(1, *facts.shape), flat=flat, transforms=transforms)
     return PublicDataInfo(sizes, tuple(example.shape), facts.n_classes)

@@ -212,6 +212,11 @@ def apply(images: Tensor, names: Sequence[TransformName]) -> Tensor:
     return torch.cat([reduce(lambda x, step: step(x), steps, block) for block in images.split(_AT_ONCE)])
 
 
+def reshaping(names: Sequence[TransformName]) -> list[TransformName]:
+    """Returns the transforms that can change a shape: all but `whiten`, whose statistics take minutes."""
+    return [name for name in names if name != "whiten"]
+
+
 @lru_cache(maxsize=1)  # a map of 4608 numbers an image has 85 MB
 def _whitening(names: tuple[TransformName, ...], shape: tuple[int, int, int]) -> Whitening:
     """Returns the map that whitens what transforms with these names make of drawn images of this shape."""

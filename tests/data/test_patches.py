@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
+from fedpriv.config import load_config
+from fedpriv.config.building import planned
 from fedpriv.data.dead_leaves import dead_leaves
 from fedpriv.data.patches import _filters, patches
 from fedpriv.data.transforms import apply
@@ -104,6 +108,19 @@ def test_whiten_gives_other_drawn_images_the_variances_that_theory_says() -> Non
     white = apply(drawn(10_000, 8, (1, 8, 8)), ["edges", "whiten"]).flatten(1)
     actual = np.linalg.eigvalsh(np.cov(white.double().numpy().T))
     np.testing.assert_allclose(actual, expected, rtol=0.1)
+
+
+def test_a_plan_needs_no_statistics_to_know_the_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whitening 4608 numbers takes minutes, and a plan some seconds."""
+
+    def refuse(features: torch.Tensor) -> Whitening:
+        raise AssertionError(f"statistics of {tuple(features.shape)}")
+
+    monkeypatch.setattr(Whitening, "of", refuse)
+    plan = planned(load_config(Path(__file__).parents[2] / "configs" / "cifar10_patches_sums.yaml"), 0)
+    assert len(plan.records) == 30
+    with pytest.raises(AssertionError, match="statistics of"):
+        apply(torch.rand(1, 1, 12, 12), ["edges", "whiten"])  # a shape that no other test has cached
 
 
 def test_whiten_refuses_more_numbers_than_it_can_work_on() -> None:
