@@ -123,7 +123,7 @@ def _columns(runs: Sequence[RunCost], promise: Guarantee, group: int) -> list[_C
 
     # a client: one unit, or all its examples as a group
     sizes = tuple(1 if unit == "client" else run.sizes for unit, run in zip(units, runs, strict=True))
-    if len({run.n_clients for run in runs}) > 1 and promise.unit != "client":
+    if len({run.n_clients for run in runs}) > 1:
         missing = "the runs have other clients"
     elif None in sizes:
         missing = "how many examples a client has is not on record"

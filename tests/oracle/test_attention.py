@@ -24,10 +24,11 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
+@pytest.mark.parametrize("heads", [(), (2,)])
 @pytest.mark.parametrize("mask", [None, "causal", "boolean", "added"])
-def test_written_out_attention_is_torchs(mask: str | None) -> None:
+def test_written_out_attention_is_torchs(mask: str | None, heads: tuple[int, ...]) -> None:
     torch.manual_seed(6)
-    q, k, v = torch.randn(3, 2, 2, T, E, dtype=torch.float64)
+    q, k, v = torch.randn(3, 2, *heads, T, E, dtype=torch.float64)
     allowed = torch.ones(T, T, dtype=torch.bool).tril(1)
     added = torch.randn(T, T, dtype=torch.float64)
     given = {"causal": {"is_causal": True}, "boolean": {"attn_mask": allowed}, "added": {"attn_mask": added}}

@@ -150,6 +150,12 @@ def test_the_spacing_for_an_epoch_of_one_batch_is_that_for_its_gaussian_answer(n
     assert pld._divergence(epoch) == pytest.approx(pld._divergence(answer), rel=1e-9)
 
 
+def test_a_rare_large_loss_has_a_grid_of_as_many_points_as_can_be_computed() -> None:
+    """Its variance alone asks for a finer one."""
+    event = Event("laplace", 0.01, "poisson", 1e-8)
+    assert pld._reach(event) <= pld._interval({event: 1}) * pld._MAX_POINTS
+
+
 def test_the_coarsest_spacing_that_can_be_computed_is_used() -> None:
     """0.05 (0.25 / 0.00125)^2 / 4 = 500: e^500 is a number, twice its spacing is not tried."""
     assert math.isfinite(pld.rare_large(0.00125, 1e-3, 1, 1e-5))

@@ -62,10 +62,10 @@ def exposure(pairs: Pairs, participants: Sequence[int] | None, n_clients: int) -
         return 1.0
     if pairs.edges is None:
         return complete(count, pairs.ratio, pairs.colluders)
-    if count == n_clients:
+    if participants is None or count == n_clients:
         subset = None  # one entry of the cache, in whatever order the clients are listed
     else:
-        subset = tuple(participants or ())
+        subset = tuple(participants)
     return _exposure_of_graph(pairs.edges, pairs.ratio, pairs.colluders, n_clients, subset)
 
 
