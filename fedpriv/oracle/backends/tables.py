@@ -74,11 +74,14 @@ class FewRows(Gradients):
         If a row is repeated, all but one of its values are zero.
         """
         factors = weights[:, :, None, None]
-        if self._added is not None and self._added[0] is None:
-            return self._added[1] * factors
-        values = self.values.to(torch.float64, copy=True, memory_format=torch.contiguous_format)
+        cells = None
+        totals = None
         if self._added is not None:
             cells, totals = self._added
+        if totals is not None and cells is None:
+            return totals * factors
+        values = self.values.to(torch.float64, copy=True, memory_format=torch.contiguous_format)
+        if totals is not None and cells is not None:
             values.flatten(0, 1).index_copy_(0, cells, totals)
         return values.mul_(factors)  # twice as fast as a product of both types
 
