@@ -78,3 +78,12 @@ def test_a_round_without_participants_costs_nothing() -> None:
     before = accountant.quick_epsilon()
     accountant.admit(Record(1, "gradient", 0, "gaussian", 9.0, "sample", "replace_one", ()))
     assert accountant.quick_epsilon() == before > 0
+
+
+def test_beyond_some_hundred_sampled_levels_noise_is_rounded_down_by_a_hundredth_at_most() -> None:
+    accountant = Accountant(1, DELTA)
+    levels = [1.7 + level / 1000 for level in range(400)]
+    rounded = [accountant._rounded(Event("gaussian", level, "poisson", 0.1)).noise for level in levels]
+    assert rounded[:256] == levels[:256]
+    assert all(level / 1.0101 <= noise <= level for level, noise in zip(levels[256:], rounded[256:], strict=True))
+    assert len(set(rounded[256:])) < 12
