@@ -135,7 +135,11 @@ def make_clients(
     check_loss("make_clients.loss", loss)
     check_datasets("make_clients.datasets", datasets)
     template = copy_model(model)  # the user's model does not change
-    return [
-        Client(copy_trainable(template), loss, source, problem=problem, augmentation=augmentation)
-        for source in datasets
-    ]
+    clients = list[Client]()
+    for source in datasets:
+        if isinstance(source, DataLoader):
+            loader = source
+        else:
+            loader = DataLoader(source)
+        clients.append(Client(copy_trainable(template), loss, loader, problem=problem, augmentation=augmentation))
+    return clients

@@ -78,3 +78,10 @@ def test_a_loader_given_to_make_clients_collates_its_own_way():
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_a_strategy_of_configurations_is_a_function_or_says_which_one_it_is(name: str):
     assert hasattr(fedpriv, name) or name in OF_FEDPRIV
+
+
+def test_whatever_has_a_length_and_an_index_is_a_data_set():
+    """A list of pairs, for one: torch's loaders take it too."""
+    pairs = [dataset()[index] for index in range(3)]
+    (client,) = fedpriv.make_clients(CNN, nn.CrossEntropyLoss(), [pairs])
+    assert len(client) == 3
