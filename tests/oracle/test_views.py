@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from backend_cases import CASES, FEATURES, Case, softmax
@@ -98,7 +100,7 @@ def test_single_precision_agrees(name: str) -> None:
             continue
         torch.manual_seed(4)
         batch, params = several(dtype=torch.float32), case.rows(2, torch.float32)
-        loss = case.loss.float() if isinstance(case.loss, nn.Module) else case.loss
+        loss = copy.deepcopy(case.loss).float() if isinstance(case.loss, nn.Module) else case.loss
         wanted, found = (
             BACKENDS[key](case.model, loss).clipped_sum(params, batch, Clip(0.3))[0] for key in ("loop", name)
         )
