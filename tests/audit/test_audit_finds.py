@@ -347,6 +347,6 @@ def test_a_clip_that_forgets_the_norm_is_found(monkeypatch: Planting) -> None:
     """Messages that are clipped in another norm than they are priced in."""
     settings = {"unit": "client", "at": "message", "strategy": fp.fedavg(0.5)}
     assert checked(check_arithmetic, subject(**settings)).verdict == "held"
-    monkeypatch.setattr(Clip, "_norm", lambda self, rows: rows.abs().amax(-1))
+    monkeypatch.setattr(Clip, "_norm", lambda self, rows, dtype=None: rows.abs().amax(-1).to(dtype or rows.dtype))
     found = checked(check_arithmetic, subject(**settings))
     assert found.verdict == "found" and "one unit moves a message" in found.evidence

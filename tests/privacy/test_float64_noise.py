@@ -120,7 +120,7 @@ def test_a_run_without_privacy_has_no_rounding_to_speak_of() -> None:
 def test_the_commands_and_the_statement_say_it(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     exact = trained(tmp_path / "exact", "privacy.trust={pairwise: {colluders: 1, ratio: 2}}", "rounds=2")
     with monkeypatch.context() as patch:  # as on a machine that has a device
-        patch.setattr("fedpriv.runs.stages.float64_noise_of_run", lambda *_: ("noise on a device (cuda)",))
+        patch.setattr("fedpriv.planning.plan.float64_noise_of_run", lambda *_: ("noise on a device (cuda)",))
         on_device = trained(tmp_path / "device", "rounds=2")
     assert json.loads((on_device / "result.json").read_text())["float64_noise"] == ["noise on a device (cuda)"]
     assert json.loads((exact / "result.json").read_text())["float64_noise"] == []

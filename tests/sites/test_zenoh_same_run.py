@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from sites_in_memory import in_one_process
-from test_sites_same_run import CASES, QUICK, STRATEGIES, tolerance_of
+from test_sites_same_run import CASES, QUICK, STRATEGIES
 from zenoh_party import NAMES, party_of, star
 
 from fedpriv.privacy.ledger_file import LedgerFile
@@ -27,8 +27,7 @@ def test_it_is_the_run_of_one_process(case: str, tmp_path: Path) -> None:
     assert all(report.answered == NAMES or case == "cohorts" for report in reports)
     assert not any(report.absent for report in reports)
     model, records, _ = in_one_process(found)
-    tolerance = tolerance_of(case)
-    torch.testing.assert_close(found.federation.model, model, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(found.federation.model, model, rtol=1e-6, atol=1e-6)
     for number, name in enumerate(NAMES):
         ledger = LedgerFile.read(tmp_path / name / "runs" / found.proposal.hash / "ledger.jsonl")
         mine = [record for record in records if record.clients is None or number in record.clients]
