@@ -146,7 +146,7 @@ def complaint(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any ann
         if any(type(value) is type(argument) and value == argument for argument in arguments):
             return None
         return f"choose {either(arguments)}{similar(value, map(str, arguments))}"
-    if getattr(origin, "_is_protocol", False):
+    if isinstance(origin, type) and getattr(origin, "_is_protocol", False):
         return _complaint_of_class(origin, value)
     if inspect.isclass(kind) and origin is None:
         return _complaint_of_class(kind, value)
