@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedpriv.runs.results import RoundReport
 
 _PLAIN_LINES = 20
+_LEAST_SECONDS = 0.5  # of a speed: reports come in groups of up to a tenth of a second, one right after the other
 
 
 def moves(console: Console) -> bool:
@@ -100,7 +101,7 @@ class ProgressDisplay:
         first_round, first_time = self._start
         rounds = report.round - first_round
         seconds = time_now - first_time
-        if rounds and seconds > 0:
+        if rounds and seconds >= _LEAST_SECONDS:
             return f"{rounds / seconds:.3g} rounds/s"
         return ""
 

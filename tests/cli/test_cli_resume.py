@@ -101,6 +101,7 @@ def test_other_data_cannot_replay_the_same_noise(stopped_folder: Path):
 def test_control_c_says_how_to_go_on_even_before_the_first_checkpoint(tmp_path: Path, whole_run: Path):
     folder = tmp_path / "run"
     words = [*COMMAND, "train", DIGITS, "--out", str(folder), *SMALL, *LONG, "log.checkpoint_every=100"]
+    words += ["compute.pace=0.05"]  # or the rounds are over when the first is reported
     words += ["--allow-plugins"]  # without it such a run could not go on
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # shells let background jobs ignore it
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=heard) as run:
