@@ -61,7 +61,7 @@ class UnitNoise:
     dim: int
     pair_noise: PairNoise | None = None
 
-    def of_round(self, round_index: int) -> RealNoise:
+    def noise_in_round(self, round_index: int) -> RealNoise:
         """Returns the noise of all rows in a round, of which no draw is NaN."""
         keys = [key.tobytes() for key in self.randomness.keys("noise", round_index, self.index, self.clients).numpy()]
         own = CompleteRows(keys, self.dim)
@@ -152,7 +152,7 @@ class CorrelatedRows:
     @cached_property
     def new(self) -> RealNoise:
         """The noise of this round before it is filtered."""
-        return self.unit.of_round(self.round)
+        return self.unit.noise_in_round(self.round)
 
     def approximate(self, rows: slice) -> BoundedRows:
         """See `RealNoise`. It filters these rows, and so is called once for each of them."""

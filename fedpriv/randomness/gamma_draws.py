@@ -57,7 +57,7 @@ class _Words(NamedTuple):
     stride: int
 
     @classmethod
-    def of_block(cls, size: int, first: int) -> _Words:
+    def in_block(cls, size: int, first: int) -> _Words:
         """Returns the words of the block that begins with draw `first` of `size`; blocks begin with whole octets."""
         padded = -(-size // 8) * 8
         return cls(6 * first, min(_BLOCK, padded - first), 6 * padded)
@@ -79,7 +79,7 @@ def bounded_laplace_sums(key: bytes, size: int, shape: float, scale: float) -> B
     draws = np.empty(size)
     error, largest = 0.0, 0.0
     for first in range(0, size, _BLOCK):
-        gammas, gamma_error, largest_gamma = _gamma_block(key, _Words.of_block(size, first), shape)
+        gammas, gamma_error, largest_gamma = _gamma_block(key, _Words.in_block(size, first), shape)
         differences = draws[first : first + _BLOCK]
         np.subtract(gammas[0, : len(differences)], gammas[1, : len(differences)], out=differences)
         differences *= scale
@@ -192,7 +192,7 @@ def real_laplace_sum(key: bytes, size: int, index: int, extra: int, shape: float
 def _real_gamma(key: bytes, size: int, index: int, side: int, extra: int, shape: float) -> Interval | None:
     """Returns an interval that contains one Gamma draw; None if these words do not tell which candidate it is."""
     first = index // _BLOCK * _BLOCK
-    block = _Words.of_block(size, first)
+    block = _Words.in_block(size, first)
     for candidate in range(_MOST_CANDIDATES):
         radius, angle, uniform = (
             leading_bits(key, block.position(candidate, side, kind, index - first), extra) for kind in range(3)

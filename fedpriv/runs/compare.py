@@ -90,8 +90,8 @@ class Comparison:
         factor = 100 if shown.percent else 1
         for (name, results), color in zip(self.results.items(), cycle(_COLORS), strict=False):
             rounds, epsilons, values = _columns(results, shown.name)
-            scaled = [[factor * value for value in of_round] for of_round in values]
-            means = [statistics.fmean(of_round) for of_round in scaled]
+            scaled = [[factor * value for value in row] for row in values]
+            means = [statistics.fmean(row) for row in scaled]
             for axes, positions in ((left, rounds), (right, epsilons)):
                 axes.plot(positions, means, color=color, label=name)
                 low, high = [min(v) for v in scaled], [max(v) for v in scaled]

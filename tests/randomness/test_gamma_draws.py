@@ -57,7 +57,7 @@ def draw_by_definition(key: bytes, size: int, index: int, shape: float) -> mpmat
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gamma_draws_follow_their_law(shape: float) -> None:
     blocks = [
-        gamma_draws._gamma_block(key_of(number), gamma_draws._Words.of_block(4096, 0), shape)[0] for number in range(25)
+        gamma_draws._gamma_block(key_of(number), gamma_draws._Words.in_block(4096, 0), shape)[0] for number in range(25)
     ]
     for side in (0, 1):
         draws = np.concatenate([block[side] for block in blocks])

@@ -226,3 +226,21 @@ def test_known_code() -> None:
     linear = nn.Linear(2, 2)
     linear.weight.register_hook(lambda gradient: gradient)
     assert not is_known(linear)
+
+
+def test_a_hook_on_all_modules_makes_no_code_known() -> None:
+    hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        assert not is_known(nn.Linear(2, 2))
+    finally:
+        hook.remove()
+    assert is_known(nn.Linear(2, 2))
+
+
+def test_an_error_within_the_first_round_of_a_group_leaves_after_the_sync() -> None:
+    """Its answer is in the ledger, and the error may show what was made of it, though no report waits."""
+    synced = list[bool]()
+    group = report_groups.ReportGroup(1.0, lambda: synced.append(True))
+    with pytest.raises(ZeroDivisionError), group.synced():
+        raise ZeroDivisionError
+    assert synced
