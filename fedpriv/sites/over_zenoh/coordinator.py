@@ -31,7 +31,7 @@ class OverZenoh:
         proposal: The plan.
         listen: Addresses to listen on, such as `tls/0.0.0.0:7447`.
         keys: Folder with the server's certificate; None for plain TCP on this machine alone.
-        wait: Seconds for a reply.
+        wait: Seconds for a reply, and for sites to return whose connections were lost all at once.
         grace: Seconds to wait for a site whose connection is lost, once each time that it is lost.
 
     Raises:
@@ -79,7 +79,11 @@ class OverZenoh:
     def ask(self, questions: Mapping[int, bytes]) -> Mapping[int, bytes]:
         """See `Transport`."""
         # a site that is started again comes back; one that was waited for is asked again when it is back
-        missing = self._wait_for({*questions} - self._away, self._grace)
+        expected = {*questions} - self._away
+        missing = self._wait_for(expected, self._grace)
+        if missing == expected:
+            # this machine slept, or its network was down: the sites connect again one by one
+            missing = self._wait_for(expected, self._wait)
         for site in questions:
             if self._is_connected(site):
                 self._away.discard(site)
