@@ -114,7 +114,7 @@ def test_a_node_that_never_came_is_waited_for_longer_and_then_left_out(tmp_path:
     found.close()
 
 
-def test_a_node_without_neighbours_releases_nothing(tmp_path: Path) -> None:
+def test_a_node_without_neighbours_releases_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     found = peers(tmp_path, TRACKING, LONG)
     found.run(until=lambda: found.nodes[NORTH].round == 3)
     found.kill(EAST)
@@ -130,6 +130,7 @@ def test_a_node_without_neighbours_releases_nothing(tmp_path: Path) -> None:
     assert {node.ended for node in found.nodes.values()} == {"finished"}
     agree(found)
     check_same_run(found)
+    assert "nor does any neighbour: this node waits" in caplog.text
     found.close()
 
 

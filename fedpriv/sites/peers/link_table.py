@@ -228,7 +228,10 @@ class LinkTable:
     def lose(self, each: Neighbour) -> None:
         """Waits for a neighbour no longer, until it says something."""
         each.give_up()
-        _LOG.warning("%s does not answer: rounds go on without it until it is back", each.name)
+        if any(other.is_present for other in self.neighbours.values()):
+            _LOG.warning("%s does not answer: rounds go on without it until it is back", each.name)
+        else:
+            _LOG.warning("%s does not answer, nor does any neighbour: this node waits until one is back", each.name)
 
     def close(self) -> None:
         """Closes the round: links in doubt are remembered, and corrections are used up."""
