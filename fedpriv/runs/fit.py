@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -22,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from fedpriv.clients.arguments import check_loader
 from fedpriv.clients.client import Client, Loss
+from fedpriv.clients.released import price_of
 from fedpriv.errors import ConfigError, shown
 from fedpriv.planning.compute import Compute
 from fedpriv.privacy.clipping import Clip
@@ -87,8 +87,6 @@ class FitOptions:
     progress: bool = False
 
 
-# the price of what a model holds, for as long as the model lives
-_TRAINED: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 _ELSEWHERE = {
     "batch_size": "is that of the loader: DataLoader(dataset, batch_size={value})",
     "lr": "is that of the optimizer: torch.optim.SGD(model.parameters(), lr={value})",
@@ -138,12 +136,13 @@ def fit(options: FitOptions) -> Result:
         (20, True)
     """
     check_loader("loader", options.loader)
-    if options.model in _TRAINED:
+    price = price_of(options.model)
+    if price is not None:
         fix = (
             "is the price of an earlier fit, whose result the model holds: this fit would not count it. Give all "
             "epochs at once; or go on from copy.deepcopy(model), and add up both results with fedpriv.total"
         )
-        raise ConfigError("model", _TRAINED[options.model], fix)
+        raise ConfigError("model", price, fix)
     _check_parameters(options.model, options.optimizer)
     batches = _batches(options.loader)
     privacy = Privacy(
@@ -159,7 +158,7 @@ def fit(options: FitOptions) -> Result:
     loader = DataLoader(
         options.loader.dataset, collate_fn=options.loader.collate_fn, num_workers=options.loader.num_workers
     )
-    result = train(
+    return train(
         [Client(options.model, options.loss, loader)],
         _strategy(options.optimizer),
         privacy,
@@ -173,8 +172,6 @@ def fit(options: FitOptions) -> Result:
         sinks=options.sinks,
         progress=options.progress,
     )
-    _TRAINED[options.model] = str(result.spent)
-    return result
 
 
 def _check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -211,6 +211,26 @@ def test_a_second_fit_does_not_forget_the_price_of_the_first():
     assert fedpriv.total([first, second]).epsilon > 2.5
 
 
+def test_a_module_around_a_trained_one_does_not_forget_its_price():
+    """A new head on a trained body, and a body that is frozen since."""
+    body = model()
+    fit(body, optim.SGD(body.parameters(), lr=0.1))
+    around = nn.Sequential(body, nn.Linear(2, 2))
+    with pytest.raises(fedpriv.ConfigError, match=r"epsilon=2 .*earlier fit"):
+        fit(around, optim.SGD(around.parameters(), lr=0.1), secret_seed=3)
+    body.requires_grad_(False)
+    with pytest.raises(fedpriv.ConfigError, match=r"epsilon=2 .*earlier fit"):
+        fit(around, optim.SGD(around[1].parameters(), lr=0.1), secret_seed=3)
+
+
+def test_a_module_with_new_values_is_as_good_as_a_new_one():
+    ours = model()
+    before = copy.deepcopy(ours.state_dict())
+    fit(ours, optim.SGD(ours.parameters(), lr=0.1))
+    ours.load_state_dict(before)
+    assert fit(ours, optim.SGD(ours.parameters(), lr=0.1), secret_seed=3).rounds == 21
+
+
 def test_words_of_opacus_are_answered_with_those_of_fit():
     ours = model()
     loader = DataLoader(data(), batch_size=64)
