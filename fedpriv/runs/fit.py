@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler
 
-from fedpriv.clients.arguments import check_loader
+from fedpriv.clients.arguments import check_loader, check_sampler
 from fedpriv.clients.client import Client, Loss
+from fedpriv.clients.reading import length_of
 from fedpriv.clients.released import price_of
 from fedpriv.errors import ConfigError, shown
 from fedpriv.planning.compute import Compute
@@ -145,6 +146,7 @@ def fit(options: FitOptions) -> Result:
         raise ConfigError("model", price, fix)
     _check_parameters(options.model, options.optimizer)
     batches = _batches(options.loader)
+    check_sampler(options.loader, length_of(options.loader.dataset))
     privacy = Privacy(
         epsilon=options.epsilon,
         delta=options.delta,
@@ -154,12 +156,8 @@ def fit(options: FitOptions) -> Result:
         sampling=_sampling(batches),
         budget=options.budget,
     )
-    # the loader's batch size and order have been read: what is left of it is how examples are made
-    loader = DataLoader(
-        options.loader.dataset, collate_fn=options.loader.collate_fn, num_workers=options.loader.num_workers
-    )
     return train(
-        [Client(options.model, options.loss, loader)],
+        [Client(options.model, options.loss, _without_batches(options.loader))],
         _strategy(options.optimizer),
         privacy,
         rounds=options.epochs * batches,
@@ -209,6 +207,19 @@ def _batches(loader: DataLoader[Any]) -> int:
         fix = "makes no batch of the data: take a smaller batch_size, or drop_last=False"
         raise ConfigError("loader.batch_size", loader.batch_size, fix)
     return batches
+
+
+def _without_batches(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """Returns a loader of the same examples, whose batch size and order have been read.
+
+    A sampler of the user's own stays, so that the run warns that it is not used.
+    """
+    own: dict[str, Any] = {}
+    if loader.batch_size is None:
+        own["batch_sampler"] = loader.batch_sampler
+    elif not isinstance(loader.sampler, RandomSampler | SequentialSampler):
+        own["sampler"] = loader.sampler
+    return DataLoader(loader.dataset, collate_fn=loader.collate_fn, num_workers=loader.num_workers, **own)
 
 
 def _sampling(batches: int) -> Sampling:
