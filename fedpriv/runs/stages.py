@@ -100,6 +100,11 @@ class Experiment:
     compute: Compute
     device: torch.device
 
+    @property
+    def hides_sizes(self) -> bool:
+        """Whether a client of a private run declared its size, so that its true number of examples is secret."""
+        return self.privacy.private and next(as_client_set(self.clients).declared(), None) is not None
+
 
 def resolve_experiment(options: TrainingOptions, compute: Compute, mesh: Mesh) -> Experiment:
     """Checks the settings and fills in what follows from them. Reads no data and draws nothing.
