@@ -6,14 +6,22 @@ No examples are read, so a check takes no time and learns nothing about them.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler, default_collate
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    default_collate,
+)
 
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, DataError
 
 _CLIENT = "fedpriv.Client(model, loss, loader)"
 _CLIENTS = "fedpriv.make_clients(model, loss, datasets)"
@@ -79,6 +87,39 @@ def check_loader(field: str, loader: Any) -> None:  # noqa: ANN401 - whatever a 
     if isinstance(loader, list | tuple | Tensor):
         write = f"torch.utils.data.DataLoader({_PAIRS})"
     raise ConfigError(field, _short(loader), f"is no loader: write {write}")
+
+
+def check_sampler(loader: Any, n_examples: int) -> None:  # noqa: ANN401 - a loader, or what looks like one
+    """Refuses a loader whose sampler leaves examples out: fedpriv draws from all `n_examples` of its data set.
+
+    Raises:
+        DataError: the sampler draws from fewer examples; says how to give these alone.
+    """
+    sampler = loader.sampler
+    if getattr(loader, "batch_size", 1) is None:
+        # a batch sampler of the user's own, and the sampler that it takes examples from
+        sampler = getattr(loader.batch_sampler, "sampler", sampler)
+    count = _chosen_examples(sampler, n_examples)
+    if count is not None:
+        raise DataError(
+            f"a loader's sampler draws from {count} chosen examples, and fedpriv would use all: give it "
+            "Subset(dataset, indices) instead"
+        )
+
+
+def _chosen_examples(sampler: Any, n_examples: int) -> int | None:  # noqa: ANN401 - whatever draws indices
+    """Returns from how many examples a sampler draws if it leaves some out, as far as it tells; else None."""
+    if isinstance(sampler, SubsetRandomSampler):
+        return len(sampler)
+    if isinstance(sampler, WeightedRandomSampler):
+        count = int((sampler.weights > 0).sum())
+    elif isinstance(sampler, RandomSampler | SequentialSampler) or not isinstance(sampler, Sized):
+        return None  # of all examples, however many it draws
+    else:
+        count = len(sampler)
+    if count < n_examples:
+        return count
+    return None
 
 
 def check_datasets(field: str, datasets: Any) -> None:  # noqa: ANN401 - whatever a user gives

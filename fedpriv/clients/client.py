@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from fedpriv.clients.arguments import check_datasets, check_loader, check_loss
+from fedpriv.clients.arguments import check_datasets, check_loader, check_loss, check_sampler
 from fedpriv.clients.layout import copy_model, copy_trainable
 from fedpriv.clients.reading import Pair, length_of, read_all
 from fedpriv.data.augmentation import Augmentation
@@ -64,11 +64,7 @@ class Client(nn.Module):
                 "a client's loader must have a map-style data set: a streaming one has no public size, and private "
                 "batches are drawn by index. Collect the examples into a TensorDataset first"
             )
-        if isinstance(loader.sampler, SubsetRandomSampler):
-            raise DataError(
-                f"a loader's sampler draws from {len(loader.sampler)} chosen examples, and fedpriv would use all: give "
-                "it Subset(dataset, indices) instead"
-            )
+        check_sampler(loader, length_of(loader.dataset))
         self.model = model
         self.loss = loss
         self.loader = loader

@@ -173,14 +173,15 @@ class Population:
         return Views(self.examples, augmentation)
 
     def _check_fresh(self) -> None:
-        """Refuses clients that hold the result of an earlier run."""
+        """Refuses clients whose models hold the result of an earlier run, in whatever client they were."""
         for index, price in enumerate(self._roster.released_prices()):
             if price is not None:
                 raise ConfigError(
                     f"clients[{self.shard.numbers[index]}]",
                     price,
-                    "holds the result of an earlier run, whose epsilon this run would not count; make fresh clients. "
-                    "To go on from a released model on purpose, copy its parameters and add up the prices",
+                    "holds the result of an earlier run, whose epsilon this run would not count; make fresh clients, "
+                    "with a fresh model. To go on from a released model on purpose, take copy.deepcopy(model), and add "
+                    "up the prices with fedpriv.total",
                 )
 
     def examples_of(self, client: int) -> Pair:

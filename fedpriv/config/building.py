@@ -28,6 +28,7 @@ from fedpriv.papers.recipe import Recipe
 from fedpriv.planning.forecasting import Forecast
 from fedpriv.planning.forecasting import forecast as of_draft
 from fedpriv.planning.plan import FirstPart, Plan, RunSketch
+from fedpriv.planning.privacy_warnings import GAP, not_covered
 from fedpriv.runs.advice import warnings_at_start
 from fedpriv.runs.settings_in_words import difference, settings_in_words
 from fedpriv.runs.timing import time_round
@@ -150,7 +151,10 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
     )
     if not draft.privacy.private:
         return result
-    return replace(result, warnings=(*result.warnings, *_notes(config)))
+    warnings = [*result.warnings, *_notes(config)]
+    if config.log.optimum is not None:
+        warnings.append(GAP)
+    return replace(result, warnings=tuple(warnings))
 
 
 def planned(config: Config, seed: int, first: FirstPart | None = None) -> Plan:
@@ -165,7 +169,8 @@ def planned(config: Config, seed: int, first: FirstPart | None = None) -> Plan:
         FedprivError: the run's data, or its plugins, are not on this machine.
     """
     draft, _ = _draft(config)
-    return replace(draft, seed=seed).plan(first=first).on(config.compute.planned_device)
+    plan = replace(draft, seed=seed).plan(first=first).on(config.compute.planned_device)
+    return replace(plan, not_covered=not_covered(plan.privacy, config.log.optimum))
 
 
 def _draft(config: Config) -> tuple[RunSketch, Recipe]:

@@ -86,9 +86,12 @@ class DatasetEntry(RegistryEntry[Split]):
         description: One line about it.
         facts: Its public facts, where they never change, or a function of its options that returns them: then a run is
             planned without reading the data.
+        is_published: Whether its rows are the same whenever it is loaded with the same options. Files and tables of
+            the user's own may change between two runs.
     """
 
     facts: DataFacts | Callable[..., DataFacts | None] | None = None
+    is_published: bool = False
 
     def facts_of(self, options: Mapping[str, Any]) -> DataFacts | None:
         """Returns the public facts of the data set with these options; None if they are not known."""

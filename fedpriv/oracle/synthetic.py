@@ -1,7 +1,7 @@
 """Answers that are made without data: zeros, unit impulses and random numbers.
 
 Zeros plan a run (dry_run.py), impulses follow the noise of a round through a strategy, and random numbers test whether
-a strategy's messages are `linear`.
+a strategy's messages are `linear`, and whether its clients keep nothing of answers.
 """
 
 from __future__ import annotations
@@ -95,11 +95,12 @@ class RandomAnswerer(ZeroAnswerer):
         n_clients: Number of clients.
         rounds: Number of rounds with answers.
         spread: By how much single clients' answers are changed, never their sum: a linear strategy must not notice.
+        seed: Of the answers; another one gives others.
     """
 
-    def __init__(self, n_clients: int, rounds: int, spread: float) -> None:
+    def __init__(self, n_clients: int, rounds: int, spread: float, seed: int = 0) -> None:
         super().__init__()
-        draw = torch.Generator().manual_seed(0)
+        draw = torch.Generator().manual_seed(seed)
         self._answers, self._moves = torch.randn(2, rounds, n_clients, 2, generator=draw, dtype=torch.float64)
         self._spread = spread
 
@@ -125,11 +126,11 @@ class RandomAnswerer(ZeroAnswerer):
         return self._answers[context.round][context.cohort] + self._spread * (moves - moves.mean(0))
 
 
-def random_oracle(n_clients: int, rounds: int, spread: float) -> Oracle[RandomAnswerer]:
+def random_oracle(n_clients: int, rounds: int, spread: float = 0.0, seed: int = 0) -> Oracle[RandomAnswerer]:
     """Returns an oracle with random answers, for a strategy without privacy; arguments as of `RandomAnswerer`.
 
     Clients have unequal weights: sums of messages that are multiplied by them are no sums of answers.
     """
     weights: list[float] = torch.linspace(0.5, 1.5, n_clients, dtype=torch.float64).tolist()
-    answerer = RandomAnswerer(n_clients, rounds, spread)
+    answerer = RandomAnswerer(n_clients, rounds, spread, seed)
     return Oracle(QueryBuilder(Privacy(at="none"), weights), answerer, torch.empty(0, dtype=torch.float64))

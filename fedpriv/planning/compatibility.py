@@ -13,7 +13,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.models.problem import Problem
 from fedpriv.network.graph import Graph
 from fedpriv.network.local import Star
-from fedpriv.network.rounds import RoundNetwork, initial_state, run_rounds
+from fedpriv.network.rounds import ClientInput, RoundNetwork, client_update, initial_state, run_rounds
 from fedpriv.oracle.backends import choose
 from fedpriv.oracle.backends.precision import check_bfloat16
 from fedpriv.oracle.synthetic import random_oracle
@@ -27,16 +27,16 @@ from fedpriv.privacy.settings import Central, Privacy
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.proximal import Zero
-from fedpriv.strategies.state import has_rows
+from fedpriv.strategies.state import has_rows, shared_leaves
 
 
 def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients: int) -> None:
     """Refuse a strategy for which the privacy settings would not hold.
 
     Raises:
-        ConfigError: with noise on messages only, clients keep state that is not computed from messages; messages would
-            be clipped to another norm than their own; or only sums may be seen, and sums of messages depend on more
-            than sums of private answers.
+        ConfigError: with noise on messages only, clients keep state that is not computed from messages, by their
+            declaration or by a test with random answers; messages would be clipped to another norm than their own; or
+            only sums may be seen, and sums of messages depend on more than sums of private answers.
     """
     step = strategy.local_step
     trust = str(privacy.trust)
@@ -53,6 +53,8 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
             f"{name} keeps state that is not a function of released messages and would enter later messages un-noised; "
             "use at: gradient",
         )
+    if privacy.private and privacy.at == "message":
+        check_memory(strategy, n_clients)
     if privacy.private and isinstance(privacy.trust, Pairwise):
         check_pairs(privacy, privacy.trust, n_clients)
     if not privacy.trust.sums_only:
@@ -262,6 +264,35 @@ def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, roun
             "secure_aggregation",
             f"{type(strategy.local_step).__name__} calls itself linear, but what it sends depends on more than the sum "
             "of the answers; use trust: local",
+        )
+
+
+def check_memory(strategy: Strategy, n_clients: int) -> None:
+    """Tests whether a local step that declares no private `memory` keeps nothing of its answers.
+
+    In two runs clients get other answers in the first round, and the same ones at the same point in the second; what
+    they send then must agree. This finds mistakes, but proves nothing: only a few random answers are tried.
+
+    Raises:
+        ConfigError: the messages differ.
+    """
+    start = initial_state(strategy, torch.zeros(n_clients, 2, dtype=torch.float64))
+    everyone = torch.arange(n_clients)
+    messages: list[Tensor] = []
+    for seed in (1, 2):
+        local = start.local
+        message = start.received
+        for index, seed_of_round in enumerate((seed, 0)):
+            oracle = random_oracle(n_clients, rounds=2, seed=seed_of_round)
+            call = ClientInput(index, everyone, start.received, shared_leaves(local))
+            message, local = client_update(strategy, oracle, call, local)
+        messages.append(message)
+    if not torch.equal(messages[0], messages[1]):
+        raise ConfigError(
+            "strategy.local_step.memory",
+            strategy.local_step.memory,
+            f"{type(strategy.local_step).__name__} keeps something of its answers, which are not noised with at: "
+            'message, and a later message depends on it: write "private", and use at: gradient',
         )
 
 

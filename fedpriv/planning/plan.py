@@ -81,6 +81,7 @@ class Plan:
         calibrated: Whether the noise was computed from the target epsilon, and so meets it.
         first: The rounds of the earlier run that this one extends; their releases are the first of `records`.
         float64_noise: Noise that will be added in float64, as far as the records do not show it.
+        not_covered: What the run will reveal about the data that epsilon does not count, in words.
     """
 
     privacy: Privacy
@@ -91,11 +92,12 @@ class Plan:
     calibrated: bool = False
     first: FirstPart | None = None
     float64_noise: tuple[str, ...] = ()
+    not_covered: tuple[str, ...] = ()
 
     def spent(self) -> PrivacySpent:
         """Returns a tight upper bound on what the whole run would spend."""
         spent = account(self.records, self.n_clients, self.privacy.delta)
-        return replace(spent, float64_noise=(*spent.float64_noise, *self.float64_noise))
+        return replace(spent, float64_noise=(*spent.float64_noise, *self.float64_noise), not_covered=self.not_covered)
 
     def on(self, device: torch.device, before: tuple[str, ...] = ()) -> Plan:
         """Returns this plan for noise that is drawn on a device.

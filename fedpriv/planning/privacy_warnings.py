@@ -11,8 +11,9 @@ from torch import nn
 from fedpriv import models
 from fedpriv.errors import PromiseWarning, counted
 from fedpriv.planning.plan import Plan
+from fedpriv.privacy.settings import Privacy
 
-_GAP = (
+GAP = (
     "optimum: the result tells the gap to it, computed on the training data without noise, which epsilon does not "
     "cover; leave it out unless the data are public"
 )
@@ -21,6 +22,18 @@ _EXTENDED = (
     "run did not decide how many rounds follow, and with how much noise"
 )
 _SEED = "a secret_seed is given: whoever knows it can subtract the noise; leave it out for data that matter"
+
+
+def not_covered(privacy: Privacy, optimum: float | None) -> tuple[str, ...]:
+    """Returns what a run reveals about the data that epsilon does not count, in words.
+
+    Args:
+        privacy: The privacy settings.
+        optimum: Smallest value of the objective, if it is given.
+    """
+    if optimum is not None and privacy.private:
+        return ("the optimality gap, exact",)
+    return ()
 
 
 def privacy_warnings(
@@ -40,7 +53,7 @@ def privacy_warnings(
         if plan.first is not None:
             texts.append(_EXTENDED.format(rounds=counted(plan.first.rounds, "round")))
         if optimum is not None:
-            texts.append(_GAP)
+            texts.append(GAP)
         if secret_seed is not None:
             texts.append(_SEED)
         texts += models.shipped(model)

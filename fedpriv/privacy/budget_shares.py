@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,8 @@ from fedpriv.privacy.budget_file import BudgetLines, BudgetTerms, Reserved, from
 from fedpriv.privacy.composition import Guarantee, RunCost, charges_of, together
 
 _NOT_NOTED = ("noise whose rounding version 0.2 did not note",)
+_OF_ANY_DATA = re.compile("[0-9a-f]{32}")
+"""How version 0.3 and earlier named the data of a configuration, also of files whose rows may have changed since."""
 _STEPS = 8  # halvings in the search for the remaining epsilon: to less than a hundredth of the limit
 
 
@@ -45,9 +48,10 @@ def shares_of(lines: BudgetLines) -> dict[str, Share]:
         if isinstance(change, Reserved):
             charges = from_plain(change.charges)
             added_in_float64 = _NOT_NOTED if change.float64_noise is None else change.float64_noise
-            shares[change.reserve] = Share(
-                change.run, charges, change.n_clients, change.data, change.trust, added_in_float64
-            )
+            data = change.data
+            if data is not None and _OF_ANY_DATA.fullmatch(data):
+                data = None
+            shares[change.reserve] = Share(change.run, charges, change.n_clients, data, change.trust, added_in_float64)
         elif change.charges is not None:
             shares[change.close] = replace(shares[change.close], charges=from_plain(change.charges))
     return shares

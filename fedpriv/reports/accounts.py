@@ -124,7 +124,10 @@ def _notes(runs: Sequence[RunCost]) -> list[str]:
             "that pays most in each; a unit that is in one of them pays for that one alone"
         )
     elif len(runs) > 1 and runs[0].data is None:
-        notes.append("whose data the runs read is not on record: counted as if one unit were in all of them")
+        notes.append(
+            "it is not on record that each client had the same rows in all runs: counted as if one unit were in all of "
+            "them, at the client that pays most in each"
+        )
     if len({kind[:2] for run in runs for kind in run.kinds}) > 1:
         notes.append(
             "the runs protect different units or relations: counted for what all of them protect. To replace a unit is "

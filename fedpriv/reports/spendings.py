@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from fedpriv.errors import PrivacyError
@@ -10,7 +9,7 @@ from fedpriv.privacy.composition import RunCost
 from fedpriv.privacy.record import Record
 from fedpriv.runs.integrity import findings, refuse
 from fedpriv.runs.run_accountant import CHARGED_WHOLE
-from fedpriv.runs.run_files import RunFiles
+from fedpriv.runs.run_files import RunFiles, fixed_data
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,7 @@ class PlannedSpending:
 
     Attributes:
         remaining: The releases that were planned for the rounds after its last one; None if they are unknown.
-        sizes: Public number of examples of each client; None if it is unknown.
+        sizes: Public number of examples of each client in the run; None if it is unknown.
     """
 
     remaining: tuple[Record, ...] | None = None
@@ -45,8 +44,9 @@ def spending_of(files: RunFiles, plan: PlannedSpending) -> RunCost:
     if ended_early(files):
         if plan.remaining is None:
             raise PrivacyError(
-                f"{name} ended early, so it is charged for its whole plan, which is not in its folder: restore its "
-                "config.yaml, allow its plugins (--allow-plugins), or use fedpriv.total with the results in Python"
+                f"{name} ended early, so it is charged for its whole plan, which is not in its folder, or does not fit "
+                "its data any more: restore its config.yaml or its data files, allow its plugins (--allow-plugins), or "
+                "use fedpriv.total with the results in Python"
             )
         records += plan.remaining
     if header.n_clients is None:
@@ -55,20 +55,12 @@ def spending_of(files: RunFiles, plan: PlannedSpending) -> RunCost:
         name,
         records,
         header.n_clients,
-        _data(files),
+        fixed_data(files.config),
         plan.sizes,
         files.not_covered,
         _noise(files),
         header.float64_noise,
     )
-
-
-def _data(files: RunFiles) -> str | None:
-    """Returns the settings that determine the clients' examples, as text; None if they are unknown."""
-    config = files.config or {}
-    if "data" not in config:
-        return None
-    return json.dumps([config["data"], config.get("problem")], sort_keys=True, default=str)
 
 
 def _noise(files: RunFiles) -> str:

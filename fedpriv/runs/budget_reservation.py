@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from fedpriv.randomness.streams import Randomness
 from fedpriv.runs.extending import EarlierRun
 from fedpriv.runs.results import Ended
 from fedpriv.runs.run_accountant import remaining_records
-from fedpriv.runs.run_files import config_in
+from fedpriv.runs.run_files import config_in, fixed_data
 from fedpriv.storage.identity import digest
 
 
@@ -171,10 +170,11 @@ class BudgetReservation:
 
 
 def data_digest(config: dict[str, Any] | None) -> str | None:
-    """Returns a digest of the sections that determine the clients' examples; None without a configuration of data."""
-    if config is None or "data" not in config:
+    """Returns a name of the clients' examples, by what determines them; None if nothing does (`fixed_data`)."""
+    data = fixed_data(config)
+    if data is None:
         return None
-    return digest(json.dumps([config["data"], config.get("problem")], sort_keys=True, default=str))
+    return f"published/{digest(data)}"
 
 
 def _ledger_in(folder: Path | None) -> LedgerFile | None:

@@ -14,14 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler
 
-from fedpriv.clients.arguments import check_loader
+from fedpriv.clients.arguments import check_loader, check_sampler
 from fedpriv.clients.client import Client, Loss
+from fedpriv.clients.reading import length_of
+from fedpriv.clients.released import price_of
 from fedpriv.errors import ConfigError, shown
 from fedpriv.planning.compute import Compute
 from fedpriv.privacy.clipping import Clip
@@ -87,8 +88,6 @@ class FitOptions:
     progress: bool = False
 
 
-# the price of what a model holds, for as long as the model lives
-_TRAINED: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 _ELSEWHERE = {
     "batch_size": "is that of the loader: DataLoader(dataset, batch_size={value})",
     "lr": "is that of the optimizer: torch.optim.SGD(model.parameters(), lr={value})",
@@ -138,14 +137,16 @@ def fit(options: FitOptions) -> Result:
         (20, True)
     """
     check_loader("loader", options.loader)
-    if options.model in _TRAINED:
+    price = price_of(options.model)
+    if price is not None:
         fix = (
             "is the price of an earlier fit, whose result the model holds: this fit would not count it. Give all "
             "epochs at once; or go on from copy.deepcopy(model), and add up both results with fedpriv.total"
         )
-        raise ConfigError("model", _TRAINED[options.model], fix)
+        raise ConfigError("model", price, fix)
     _check_parameters(options.model, options.optimizer)
     batches = _batches(options.loader)
+    check_sampler(options.loader, length_of(options.loader.dataset))
     privacy = Privacy(
         epsilon=options.epsilon,
         delta=options.delta,
@@ -155,12 +156,8 @@ def fit(options: FitOptions) -> Result:
         sampling=_sampling(batches),
         budget=options.budget,
     )
-    # the loader's batch size and order have been read: what is left of it is how examples are made
-    loader = DataLoader(
-        options.loader.dataset, collate_fn=options.loader.collate_fn, num_workers=options.loader.num_workers
-    )
-    result = train(
-        [Client(options.model, options.loss, loader)],
+    return train(
+        [Client(options.model, options.loss, _without_batches(options.loader))],
         _strategy(options.optimizer),
         privacy,
         rounds=options.epochs * batches,
@@ -173,8 +170,6 @@ def fit(options: FitOptions) -> Result:
         sinks=options.sinks,
         progress=options.progress,
     )
-    _TRAINED[options.model] = str(result.spent)
-    return result
 
 
 def _check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -212,6 +207,19 @@ def _batches(loader: DataLoader[Any]) -> int:
         fix = "makes no batch of the data: take a smaller batch_size, or drop_last=False"
         raise ConfigError("loader.batch_size", loader.batch_size, fix)
     return batches
+
+
+def _without_batches(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """Returns a loader of the same examples, whose batch size and order have been read.
+
+    A sampler of the user's own stays, so that the run warns that it is not used.
+    """
+    own: dict[str, Any] = {}
+    if loader.batch_size is None:
+        own["batch_sampler"] = loader.batch_sampler
+    elif not isinstance(loader.sampler, RandomSampler | SequentialSampler):
+        own["sampler"] = loader.sampler
+    return DataLoader(loader.dataset, collate_fn=loader.collate_fn, num_workers=loader.num_workers, **own)
 
 
 def _sampling(batches: int) -> Sampling:

@@ -118,7 +118,8 @@ class Result:
         spent: Upper bound on what was spent. If the run stopped before its plan ended, the stop may depend on data, so
             the whole plan is charged.
         releases: Number of records in the ledger.
-        seconds: Time of the run; rounded to one digit if batches or cohorts are secret, since it depends on them.
+        seconds: Time of the run; rounded to one digit if batches, cohorts or true sizes are secret, since it depends on
+            them.
         params_l2: l2 norm of `params`.
         noise_multiplier: Noise scale over sensitivity in a round whose `schedule` share is 1.
         measures: Further facts: bytes sent, spectral gap, how far nodes' models are apart, multipliers; `backend`, by

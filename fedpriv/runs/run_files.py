@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from fedpriv.data import PUBLISHED
 from fedpriv.errors import ConfigError, FedprivError, LedgerError
 from fedpriv.evaluation import metrics
 from fedpriv.privacy.accounting.accountant import account
@@ -95,6 +96,18 @@ class RunFiles:
         if self.result is not None:
             by_result = self.result["not_covered"]
         return tuple(dict.fromkeys((*self.ledger.header.not_covered, *by_result)))
+
+
+def fixed_data(config: dict[str, Any] | None) -> str | None:
+    """Returns the settings that determine the clients' examples, as text, if equal settings mean equal examples.
+
+    None if the data are files of the user's own, or made by the user's code: rows may come and go between two runs, and
+    then other clients hold them, although the configuration is the same.
+    """
+    section = (config or {}).get("data")
+    if config is None or not isinstance(section, dict) or str(section.get("name")) not in PUBLISHED:
+        return None
+    return json.dumps([section, config.get("problem")], sort_keys=True, default=str)
 
 
 def config_in(folder: Path) -> dict[str, Any] | None:

@@ -51,11 +51,10 @@ from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import DataAnswerer, data_oracle
 from fedpriv.oracle.oracle import Oracle
 from fedpriv.oracle.validation import validate_per_example
-from fedpriv.planning import compatibility
+from fedpriv.planning import compatibility, privacy_warnings
 from fedpriv.planning.arguments import check_measuring
 from fedpriv.planning.compute import Compute
 from fedpriv.planning.plan import Plan, make_plan, with_neighbours
-from fedpriv.planning.privacy_warnings import privacy_warnings
 from fedpriv.privacy.ledger import FollowerLedger, Ledger
 from fedpriv.privacy.settings import Privacy
 from fedpriv.runs.budget_reservation import BudgetReservation
@@ -99,6 +98,11 @@ class Experiment:
     problems: list[Problem]
     compute: Compute
     device: torch.device
+
+    @property
+    def hides_sizes(self) -> bool:
+        """Whether a client of a private run declared its size, so that its true number of examples is secret."""
+        return self.privacy.private and next(as_client_set(self.clients).declared(), None) is not None
 
 
 def resolve_experiment(options: TrainingOptions, compute: Compute, mesh: Mesh) -> Experiment:
@@ -384,10 +388,7 @@ def plan_run(experiment: Experiment, run: OpenRun, options: TrainingOptions, mes
 
 def not_covered(privacy: Privacy, optimum: float | None, run: OpenRun) -> tuple[str, ...]:
     """Returns what the run reveals about the data that epsilon does not count, in its earlier rounds or from now on."""
-    facts = [*run.not_covered]
-    if optimum is not None and privacy.private:
-        facts.append("the optimality gap, exact")
-    return tuple(dict.fromkeys(facts))
+    return tuple(dict.fromkeys((*run.not_covered, *privacy_warnings.not_covered(privacy, optimum))))
 
 
 def check_budget(plan: Plan, run: OpenRun, reveals: tuple[str, ...], mesh: Mesh) -> BudgetReservation | None:
@@ -735,5 +736,7 @@ def make_monitor(
 def collect_warnings(experiment: Experiment, plan: Plan, data: LocalData, options: TrainingOptions) -> list[str]:
     """Returns warnings about what weakens privacy or costs time: by the plan, and by data and model."""
     model = experiment.clients[0].model
-    by_plan = privacy_warnings(plan, experiment.sizes, model, optimum=options.optimum, secret_seed=options.secret_seed)
+    by_plan = privacy_warnings.privacy_warnings(
+        plan, experiment.sizes, model, optimum=options.optimum, secret_seed=options.secret_seed
+    )
     return [*by_plan, *data.warnings]

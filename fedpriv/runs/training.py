@@ -78,6 +78,7 @@ class Training:
             self.oracle: Oracle[DataAnswerer] = self._release_path.oracle
 
             # the state that the first round starts from, and who watches the rounds
+            self._hides_sizes = experiment.hides_sizes
             self.strategy = experiment.strategy
             self.rounds = experiment.rounds
             self.network = experiment.network
@@ -355,8 +356,8 @@ class Training:
             measures["backend"]["refused"] = self._data.why_not_faster
 
         seconds = self._seconds
-        if privacy.hides_round_size:
-            seconds = float(f"{seconds:.0e}")  # the exact time would reveal how many were drawn
+        if privacy.hides_round_size or self._hides_sizes:
+            seconds = float(f"{seconds:.0e}")  # the exact time would reveal how many were drawn, or how many there are
         node_params = params.expand(self._data.shard.n_clients, -1)
         if model_metrics.models_differ(state):
             node_params = state.models.clone()

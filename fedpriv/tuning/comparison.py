@@ -67,6 +67,7 @@ class ConfigComparison:
                         plan.records,
                         plan.n_clients,
                         "the same in all runs",
+                        not_covered=plan.not_covered,
                         float64_noise=plan.float64_noise,
                     )
                 )

@@ -66,6 +66,7 @@ def price_search(settings: SearchSettings, plans: Sequence[Plan]) -> SearchPrice
                 plan.records,
                 plan.n_clients,
                 "the same in all trials",
+                not_covered=plan.not_covered,
                 float64_noise=plan.float64_noise,
             )
             for number, plan in enumerate(_plans_of_all_trials(settings, plans))
@@ -98,7 +99,8 @@ def _price_hidden(settings: SearchSettings, plan: Plan, one_trial: PrivacySpent)
     costs = count_costs(plan.records, plan.n_clients)
     client_histories = [history for _, history in histories(costs, plan.n_clients)]
     epsilon = search.hidden(settings.number, client_histories, plan.privacy.delta)
-    return replace(one_trial, epsilon=epsilon, accountant="rdp", per_client=(epsilon,) * plan.n_clients)
+    # what a trial reveals beside its model is never published
+    return replace(one_trial, epsilon=epsilon, accountant="rdp", per_client=(epsilon,) * plan.n_clients, not_covered=())
 
 
 def _plans_of_all_trials(settings: SearchSettings, plans: Sequence[Plan]) -> list[Plan]:
@@ -115,8 +117,15 @@ def reservation(settings: SearchSettings, plans: Sequence[Plan], data: str | Non
         for trial, plan in enumerate(_plans_of_all_trials(settings, plans))
         for record in plan.records
     ]
-    added_in_float64 = tuple(dict.fromkeys(kind for plan in plans for kind in plan.float64_noise))
-    return RunCost(name, records, plans[0].n_clients, data, noise=noise, float64_noise=added_in_float64)
+    return RunCost(
+        name,
+        records,
+        plans[0].n_clients,
+        data,
+        not_covered=tuple(dict.fromkeys(fact for plan in plans for fact in plan.not_covered)),
+        noise=noise,
+        float64_noise=tuple(dict.fromkeys(kind for plan in plans for kind in plan.float64_noise)),
+    )
 
 
 def count_costs(records: Sequence[Record], n_clients: int) -> Counter[PrivacyCost]:

@@ -244,6 +244,7 @@ def _planned_costs(search: Search, n_finished: int) -> list[RunCost]:
                 plan.n_clients,
                 _SAME_DATA,
                 sizes,
+                plan.not_covered,
                 float64_noise=plan.float64_noise,
             )
         )

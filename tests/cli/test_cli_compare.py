@@ -50,6 +50,11 @@ def test_the_plan_alone_trains_nothing_and_knows_the_price(compared):
     assert done.exit_code == 0 and f"{together:.3f}"[:4] in done.output
 
 
+def test_the_plan_says_what_runs_reveal_besides_epsilon():
+    done = fedpriv("compare", DIGITS, *SHORT, "log.optimum=0.1", "--seeds", "2", "--plan")
+    assert "not covered: the optimality gap, exact" in " ".join(done.output.split())
+
+
 def test_what_does_not_compare_is_refused_before_a_run(tmp_path: Path):
     out = ("--out", str(tmp_path / "all"))
     other = tmp_path / "other.yaml"

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
+    DistributedSampler,
     SequentialSampler,
     Subset,
     SubsetRandomSampler,
@@ -45,6 +46,10 @@ def test_a_sampler_that_leaves_examples_out_is_refused() -> None:
     """They would have been trained on, perhaps as the owner's own test data."""
     with pytest.raises(fp.DataError, match=r"5 chosen examples.*Subset\(dataset, indices\)"):
         training(DataLoader(table(), sampler=SubsetRandomSampler(range(5))))
+    with pytest.raises(fp.DataError, match="15 chosen examples"):
+        training(DataLoader(table(), sampler=WeightedRandomSampler([0.0] * 5 + [1.0] * 15, num_samples=20)))
+    with pytest.raises(fp.DataError, match="10 chosen examples"):
+        training(DataLoader(table(), sampler=DistributedSampler(table(), num_replicas=2, rank=1)))
 
 
 class OwnGenerator(Flipped):

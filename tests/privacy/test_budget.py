@@ -123,6 +123,14 @@ def test_runs_whose_clients_may_be_others_pay_for_the_worst(tmp_path: Path):
     assert same.balance().spent.epsilon == pytest.approx(epsilon_of(1 / 3), rel=1e-6)
 
 
+def test_runs_of_earlier_versions_may_have_read_files_that_changed(tmp_path: Path):
+    """They named data by a digest of their configuration alone."""
+    found = budget(tmp_path, 9.0)
+    found.reserve(replace(run(3.0, "a", clients=(0,)), data="0" * 32))
+    found.reserve(replace(run(4.0, "b", clients=(2,)), data="0" * 32))
+    assert found.balance().spent.epsilon == pytest.approx(epsilon_of(math.hypot(1 / 3, 1 / 4)), rel=1e-6)
+
+
 def test_what_a_public_limit_left_over_is_given_back(tmp_path: Path):
     found, whole = budget(tmp_path, 3.0), run(5.0, "r", 10)
     found.reserve(whole)

@@ -49,3 +49,13 @@ def test_the_time_of_a_run_with_secret_draws_has_one_digit(privacy: fp.Privacy, 
     list(training)
     training._seconds = 137.25
     assert training.result().seconds == (100.0 if coarse else 137.25)
+
+
+@pytest.mark.parametrize("at", ["gradient", "none"])
+def test_the_time_of_a_run_with_secret_sizes_has_one_digit(at: str) -> None:
+    """All examples are in each batch, so the time tells how many there are."""
+    declared = [fp.Client(client.model, client.loss, client.loader, public_size=50) for client in clients()]
+    training = fp.Training(declared, fp.fedavg(0.5), fp.Privacy(epsilon=1, delta=1e-2, at=at), rounds=2)
+    list(training)
+    training._seconds = 137.25
+    assert training.result().seconds == (137.25 if at == "none" else 100.0)

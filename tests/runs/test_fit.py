@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from answers import answer
 from torch import nn, optim
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    Sampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 import fedpriv
 
@@ -209,6 +217,66 @@ def test_a_second_fit_does_not_forget_the_price_of_the_first():
     later = copy.deepcopy(ours)
     second = fit(later, optim.SGD(later.parameters(), lr=0.1), secret_seed=3)
     assert fedpriv.total([first, second]).epsilon > 2.5
+
+
+def test_a_module_around_a_trained_one_does_not_forget_its_price():
+    """A new head on a trained body, and a body that is frozen since."""
+    body = model()
+    fit(body, optim.SGD(body.parameters(), lr=0.1))
+    around = nn.Sequential(body, nn.Linear(2, 2))
+    with pytest.raises(fedpriv.ConfigError, match=r"epsilon=2 .*earlier fit"):
+        fit(around, optim.SGD(around.parameters(), lr=0.1), secret_seed=3)
+    body.requires_grad_(False)
+    with pytest.raises(fedpriv.ConfigError, match=r"epsilon=2 .*earlier fit"):
+        fit(around, optim.SGD(around[1].parameters(), lr=0.1), secret_seed=3)
+
+
+def test_a_module_with_new_values_is_as_good_as_a_new_one():
+    ours = model()
+    before = copy.deepcopy(ours.state_dict())
+    fit(ours, optim.SGD(ours.parameters(), lr=0.1))
+    ours.load_state_dict(before)
+    assert fit(ours, optim.SGD(ours.parameters(), lr=0.1), secret_seed=3).rounds == 21
+
+
+class EverySecond(Sampler[int]):
+    """Leaves every second example out."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(0, 400, 2))
+
+    def __len__(self) -> int:
+        return 200
+
+
+CHOOSING: dict[str, Callable[[], DataLoader[Any]]] = {
+    "a subset": lambda: DataLoader(data(), batch_size=64, sampler=SubsetRandomSampler(range(0, 400, 2))),
+    "a sampler of one's own": lambda: DataLoader(data(), batch_size=64, sampler=EverySecond()),
+    "a batch sampler": lambda: DataLoader(data(), batch_sampler=BatchSampler(EverySecond(), 64, drop_last=False)),
+    "weights of zero": lambda: DataLoader(
+        data(), batch_size=64, sampler=WeightedRandomSampler([0.0, 1.0] * 200, num_samples=400)
+    ),
+    "one process of two": lambda: DataLoader(
+        data(), batch_size=64, sampler=DistributedSampler(data(), num_replicas=2, rank=0)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHOOSING)
+def test_a_sampler_that_leaves_examples_out_is_refused(name: str):
+    """They would have been trained on: perhaps those who did not agree, or the user's own test data."""
+    ours = model()
+    with pytest.raises(fedpriv.DataError, match=r"draws from 200 chosen examples.*Subset"):
+        fedpriv.fit(
+            ours, CHOOSING[name](), nn.CrossEntropyLoss(), optim.SGD(ours.parameters(), 0.1), epochs=1, epsilon=1.0
+        )
+
+
+def test_a_sampler_with_weights_is_said_not_to_be_used():
+    ours = model()
+    loader = DataLoader(data(), batch_size=64, sampler=WeightedRandomSampler([1.0, 3.0] * 200, num_samples=400))
+    with pytest.warns(fedpriv.errors.PromiseWarning, match="not used.*sampler=WeightedRandomSampler"):
+        fedpriv.fit(ours, loader, nn.CrossEntropyLoss(), optim.SGD(ours.parameters(), 0.1), epochs=1, epsilon=1.0)
 
 
 def test_words_of_opacus_are_answered_with_those_of_fit():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Subset
+from torch.utils.data import DataLoader, Subset
 
 import fedpriv as fp
 from fedpriv.data import labels_of, load, partition
@@ -26,6 +27,27 @@ def test_a_second_run_on_the_same_clients_is_refused() -> None:
     fp.train(clients, fp.fedavg(1.0), fp.Privacy(epsilon=1), rounds=2)
     with pytest.raises(fp.ConfigError, match=r"clients\[0\].*epsilon=1 .*fresh clients"):
         fp.train(clients, fp.fedavg(1.0), fp.Privacy(epsilon=1), rounds=2)
+
+
+def test_a_second_run_of_a_trained_model_is_refused_in_another_client() -> None:
+    """The clients are new, and the model is not."""
+    model = SoftmaxRegression(64, 10)
+    loader = DataLoader(load("digits").train)
+
+    def run(module: nn.Module) -> fp.Result:
+        client = fp.Client(module, nn.CrossEntropyLoss(), loader)
+        return fp.train([client], fp.fedavg(1.0), fp.Privacy(epsilon=1), rounds=2)
+
+    run(model)
+    with pytest.raises(fp.ConfigError, match=r"clients\[0\].*epsilon=1 .*fresh model.*deepcopy"):
+        run(model)
+    with pytest.raises(fp.ConfigError, match=r"clients\[0\].*epsilon=1 "):
+        run(nn.Sequential(model, nn.Linear(10, 10)))
+    run(copy.deepcopy(model))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    run(model)
 
 
 def test_training_writes_the_reported_model_into_every_client() -> None:

@@ -185,3 +185,34 @@ def test_an_own_algorithm_for_a_fixed_number_of_clients_is_left_to_the_plan():
         clients(), paired(None, changed(Descend, __call__=weighted)), fedpriv.Privacy(epsilon=3.0), rounds=1
     )
     assert result.rounds == 1
+
+
+def sum_of_all(self: object, received: Tensor, state: Tensor, oracle: Any) -> object:
+    """Sends the sum of all answers so far, and keeps it."""
+    state = state + oracle.client_gradient(received)
+    return state, state
+
+
+def sum_of_all_in_secret(self: Any, received: Tensor, state: object, oracle: Any) -> object:
+    """The same, in an attribute that no state shows."""
+    self.total = getattr(self, "total", 0.0) + oracle.client_gradient(received)
+    return self.total, state
+
+
+@pytest.mark.parametrize("n_clients", [1, 3])
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"__call__": sum_of_all, "init": lambda self, params: torch.zeros_like(params)},
+        {"__call__": sum_of_all_in_secret},
+    ],
+    ids=["state", "attribute"],
+)
+def test_a_step_that_keeps_answers_and_says_that_it_does_not_is_refused(members: dict[str, Any], n_clients: int):
+    """Only messages are noised: each answer would be in all later ones, and be paid for once."""
+    privacy = fedpriv.Privacy(epsilon=1.0, delta=1e-2, unit="client", at="message")
+    strategy = paired(changed(Step, memory="none", **members))
+    with pytest.raises(fedpriv.ConfigError, match=r"keeps something of its answers.*at: gradient"):
+        fedpriv.plan([50] * n_clients, strategy, privacy, rounds=3)
+    honest = paired(changed(Step, memory="none"))
+    assert fedpriv.plan([50] * n_clients, honest, privacy, rounds=3).releases == 3

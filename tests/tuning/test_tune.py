@@ -46,6 +46,22 @@ def test_the_price_is_that_of_all_answers(sampler: str):
     assert price.spent.epsilon == pytest.approx(gaussian.epsilon_of(3**0.5 * mu, 1e-5), rel=1e-3)
 
 
+def test_what_trials_reveal_besides_epsilon_stands_beside_the_price_and_is_refused_by_a_budget(tmp_path: Path):
+    """Each trial's result has the exact gap to the optimum that was given."""
+    price = search("log.optimum=0.1").price
+    for spent in (price.spent, price.one_trial):
+        assert str(spent).endswith("; not covered: the optimality gap, exact)")
+    budget = fp.Budget.create(tmp_path / "budget", epsilon=7.0, delta=1e-5)
+    made = search("log.optimum=0.1", f"privacy.budget={tmp_path / 'budget'}")
+    with pytest.raises(PrivacyError, match="reveals what no epsilon covers"):
+        made.run(tmp_path / "a", quiet)
+    assert not budget.balance().entries
+    assert not search().price.spent.not_covered
+    hidden = central(hidden="geometric")
+    with_gap = hidden.base.model_copy(update={"log": hidden.base.log.model_copy(update={"optimum": 0.1})})
+    assert not Search(with_gap, hidden.space, hidden.settings).price.spent.not_covered  # only a model is published
+
+
 def test_settings_that_are_chosen_beforehand_may_cost_differently():
     space = {"rounds": [2, 4], "privacy.noise_multiplier": [20.0, 40.0]}
     found = search("privacy.epsilon=null", "privacy.noise_multiplier=20", space=space, sampler="random", trials=6)

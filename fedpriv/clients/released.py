@@ -1,0 +1,41 @@
+"""Notes which parameters hold the result of a run: a run that starts from them would not count what they cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+
+@dataclass(frozen=True)
+class _Note:
+    """What is known of a parameter that holds a result.
+
+    Attributes:
+        price: The privacy spent on it, in words.
+        version: torch's count of changes in place; another one means that the user has given it other values.
+    """
+
+    price: str
+    version: int
+
+
+# by the parameter itself, so that a module around a trained one is recognised; a copy has parameters of its own
+_NOTES = WeakTensorKeyDictionary()
+
+
+def note_result(model: nn.Module, price: str) -> None:
+    """Notes that a run has written its result into the trainable parameters of a model, and what it cost."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            _NOTES[parameter] = _Note(price, parameter._version)  # noqa: SLF001 - torch counts changes there
+
+
+def price_of(model: nn.Module) -> str | None:
+    """Returns the privacy spent on a parameter of a model, frozen ones included; None if none holds a result."""
+    for parameter in model.parameters():
+        note: _Note | None = _NOTES.get(parameter)
+        if note is not None and note.version == parameter._version:  # noqa: SLF001 - see above
+            return note.price
+    return None
