@@ -1,4 +1,4 @@
-"""The epsilon of the first rounds of a plan, for reports: a tight bound at a few rounds, not at each."""
+"""The epsilon of the first rounds of a plan, for reports: nearly tight at a few rounds, not at each, tight at the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ class Milestones:
     """Epsilon of a plan's first rounds, computed for a few numbers of rounds only, and only when asked.
 
     For the rounds between, the next larger one gives an upper bound. They are denser at the start, since epsilon grows
-    about as the square root of the rounds; plans with many noise levels, whose bound is slow, have fewer.
+    about as the square root of the rounds; plans with many noise levels, whose bound is slow, have fewer. The bound of
+    the whole plan, which its result has too, is tight. The others are rough: what a few per cent add is little beside
+    what a round loses that is reported with the epsilon of the next mark.
 
     Args:
         plan: The planned releases.
@@ -53,5 +55,6 @@ class Milestones:
                 self._counted_costs += self._costs_by_round.get(index, Counter())
             self._n_counted = max(self._n_counted, mark)
             groups = histories(self._counted_costs, self._n_clients)
-            self._epsilons[mark] = bounds.largest([history for _, history in groups], self._delta)
+            is_rough = mark < self._rounds
+            self._epsilons[mark] = bounds.largest([history for _, history in groups], self._delta, rough=is_rough)
         return self._epsilons[mark]
