@@ -1,4 +1,4 @@
-"""The epsilon of the first rounds of a plan, for reports: nearly tight at a few rounds, not at each, tight at the end."""
+"""The epsilon of the first rounds of a plan, for reports: bounds at a few rounds, of which the last is tight."""
 
 from __future__ import annotations
 
