@@ -85,14 +85,26 @@ def constant_totals(model: nn.Module) -> Tensor:
 
 def changed_constants(model: nn.Module, before: Tensor) -> list[str]:
     """Returns the names of constants whose `constant_totals` differ from `before`; all if their number changed."""
-    values = constants(model)
-    if not values and not len(before):
+    if before.shape[0] == 0 and not _has_constants(model):
         return []
+    values = constants(model)
     after = _totals(values)
     names = [*values]
     if after.shape != before.shape:
         return names
     return [name for name, same in zip(names, (after == before).tolist(), strict=True) if not same]
+
+
+def _has_constants(model: nn.Module) -> bool:
+    """Returns whether a model has a frozen parameter or a buffer, in a tenth of the time of `constants`."""
+    for module in model.modules():
+        # torch's iterators over both walk through all modules again
+        if any(buffer is not None for buffer in module._buffers.values()):  # noqa: SLF001
+            return True
+        for parameter in module._parameters.values():  # noqa: SLF001
+            if parameter is not None and not parameter.requires_grad:
+                return True
+    return False
 
 
 def _totals(values: Mapping[str, Tensor]) -> Tensor:
