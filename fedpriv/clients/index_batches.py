@@ -89,11 +89,12 @@ class IndexBatches:
         `chunk` examples of one client are divided among several blocks.
         """
         starts = self.counts.cumsum() - self.counts
+        # an example more, so that there is one where none was chosen
+        all_positions = np.concatenate([self.positions, np.zeros(1, np.int64)])
         for rows, low, high in self._cuts(chunk, min_fill):
             offsets = np.arange(low, high)
             mask = offsets < self.counts[rows, None]
-            # an example more, so that there is one where none was chosen
-            positions = np.append(self.positions, 0)[np.where(mask, starts[rows, None] + offsets, -1)]
+            positions = all_positions[np.where(mask, starts[rows, None] + offsets, -1)]
             if self.padding is not None:
                 positions = np.where(mask, positions, offsets % self.padding.sizes[rows, None])
             yield Block(rows, positions, mask)
