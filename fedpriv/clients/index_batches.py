@@ -60,10 +60,12 @@ class IndexBatches:
     @classmethod
     def marked(cls, sizes: Integers, marks: NDArray[np.bool_]) -> Self:
         """Returns the marked examples of clients with `sizes [k]` examples; `marks` are of all, `[sum of sizes]`."""
-        before = np.concatenate([np.zeros(1, np.int64), marks.cumsum(dtype=np.int64)])
+        marked = marks.nonzero()[0]
         ends = sizes.cumsum()
-        counts = before[ends] - before[ends - sizes]
-        return cls(counts, marks.nonzero()[0] - (ends - sizes).repeat(counts))
+        starts = ends - sizes
+        # how many are marked before each end and start, without a look at those that are not
+        counts = marked.searchsorted(ends) - marked.searchsorted(starts)
+        return cls(counts, marked - starts.repeat(counts))
 
     @classmethod
     def listed(cls, positions: Sequence[Integers]) -> Self:

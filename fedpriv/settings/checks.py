@@ -130,7 +130,7 @@ def _complaint_of_plain(kind: type, value: object) -> str | None:
 
 def complaint(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any annotation
     """Returns what is wrong with a value by its annotation; None if the value fits or cannot be checked."""
-    if kind is Any or type(value) is kind:
+    if kind is Any or type(value) is kind or (type(kind) is UnionType and type(value) in kind.__args__):
         return None
     if type(kind) is type and kind in PLAIN:
         return _complaint_of_plain(kind, value)
