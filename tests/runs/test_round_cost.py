@@ -1,4 +1,4 @@
-"""What a short round costs beside its arithmetic, counted and not timed: calls, operations, bounds, looks at a folder."""
+"""What a short round costs beside its arithmetic, counted, not timed: calls, operations, bounds, looks at a folder."""
 
 from __future__ import annotations
 
