@@ -9,6 +9,7 @@ arXiv:1510.01799, for l2.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -160,19 +161,18 @@ class LinearBackend:
         """Returns the norm of each `(x, 1)`, or of `x` without a bias, `[k, b]`; computed once for each batch."""
         norms_by_name = self._norms.setdefault(batch, {})
         if norm.norm not in norms_by_name:
-            norms = norm.unchecked_norms(x)
-            if self._has_bias:
-                norms = norm.unchecked_norms(torch.stack([norms, torch.ones_like(norms)], -1))
-            if not (is_on_cpu(norms) and is_finite(norms)):
-                norms = self._checked_input_norms(x, norm)
+            norms = None
+            if is_on_cpu(x):
+                norms = self._with_bias(norm.unchecked_norms(x), norm.unchecked_norms)
+            if norms is None or not is_finite(norms):
+                norms = self._with_bias(norm.norms(x), norm.norms)
             norms_by_name[norm.norm] = norms
         return norms_by_name[norm.norm]
 
-    def _checked_input_norms(self, x: Tensor, norm: Clip) -> Tensor:
-        """Returns the norms of `_input_norms`, also where squares overflow."""
-        norms = norm.norms(x)
+    def _with_bias(self, norms: Tensor, norms_of: Callable[[Tensor], Tensor]) -> Tensor:
+        """Returns the norm of `(x, 1)` from that of each `x`, by a function that returns the norms of rows."""
         if self._has_bias:
-            norms = norm.norms(torch.stack([norms, torch.ones_like(norms)], -1))
+            return norms_of(torch.stack([norms, torch.ones_like(norms)], -1))
         return norms
 
     def _broken(self, deltas: Tensor, batch: Batch, sums: Tensor) -> Tensor:
