@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
+from fedpriv.clients.layout import changed_constants, constant_totals, constants
 from fedpriv.privacy.accounting.running_totals import Totals
 from fedpriv.privacy.record import Record
 from fedpriv.settings.checks import _Signature
@@ -115,3 +116,28 @@ def test_arguments_are_bound_as_by_inspect(
             return TypeError
 
     assert bound(_Signature(function).bind) == bound(inspect.signature(function).bind)
+
+
+class Holder(nn.Module):
+    """A linear layer beside modules and tensors that are not there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(2, 2, bias=False))
+        self.again = self.inner
+        self.nothing = None
+        self.register_buffer("empty", None)
+        self.register_module("missing", None)
+
+
+@pytest.mark.parametrize("kind", ["none", "buffer", "frozen"])
+def test_constants_are_found_wherever_they_are(kind: str) -> None:
+    model = Holder()
+    before = constant_totals(model)
+    assert changed_constants(model, before) == []
+    if kind == "buffer":
+        model.inner[0].register_buffer("count", torch.ones(2))
+    if kind == "frozen":
+        model.inner[0].weight.requires_grad_(False)
+    # a constant more than before is a change, whatever its value
+    assert bool(changed_constants(model, before)) == (kind != "none") == bool(constants(model))
