@@ -30,6 +30,9 @@ class Milestones:
         plan: The planned releases.
         n_clients: Number of clients.
         delta: Failure probability in [0, 1).
+
+    Attributes:
+        marks: The numbers of rounds that have a bound of their own, ascending.
     """
 
     def __init__(self, plan: Iterable[Record], n_clients: int, delta: float) -> None:
@@ -41,7 +44,7 @@ class Milestones:
         self._rounds = max(self._costs_by_round, default=-1) + 1
         levels = {event for costs in self._costs_by_round.values() for cost in costs for event in cost.events}
         count = max(_FEWEST_MARKS, min(_MARKS, _LEVELS_AT_ALL_MARKS // max(1, len(levels))))
-        self._marks = sorted({math.ceil(self._rounds * (mark / count) ** 2) for mark in range(1, count + 1)})
+        self.marks = sorted({math.ceil(self._rounds * (mark / count) ** 2) for mark in range(1, count + 1)})
         self._epsilons = dict[int, float]()
         # costs of the rounds before `_n_counted`
         self._n_counted = 0
@@ -49,7 +52,7 @@ class Milestones:
 
     def epsilon(self, rounds: int) -> float:
         """Returns an upper bound on the epsilon of the first `rounds` rounds."""
-        mark = self._marks[bisect_left(self._marks, rounds)]
+        mark = self.marks[bisect_left(self.marks, rounds)]
         if mark not in self._epsilons:
             for index in range(self._n_counted, mark):
                 self._counted_costs += self._costs_by_round.get(index, Counter())
