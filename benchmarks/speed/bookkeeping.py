@@ -17,11 +17,13 @@ from torch.utils.data import TensorDataset
 import fedpriv as fp
 from fedpriv.clients.population import Population
 from fedpriv.models import Loss, SoftmaxRegression, cross_entropy
+from fedpriv.privacy.accounting import pld
 from fedpriv.privacy.accounting.accountant import Accountant, account
+from fedpriv.privacy.accounting.milestones import Milestones
 from fedpriv.privacy.record import Record
 
 DELTA, RATE = 1e-5, 0.01
-COHORT, MANY, FEW, LEVELS = 100, 100_000, 1_000, 20_000
+COHORT, MANY, FEW, LEVELS, REPORTS = 100, 100_000, 1_000, 20_000, 400
 
 
 def admits(effort: Effort) -> Found:
@@ -59,6 +61,27 @@ def final_accounting(effort: Effort) -> Found:
         found[OURS] = account(records, 1, DELTA).epsilon
 
     return Found(once({OURS: ours, PLAIN: theirs}), ", ".join(f"{who} {eps:.4g}" for who, eps in found.items()))
+
+
+def reported_epsilons(effort: Effort) -> Found:
+    """The epsilons of all reports of a run with Poisson batches, over tight bounds for the same rounds."""
+    records = [_record(index, 1.0) for index in range(effort.of(REPORTS, 20))]
+    found: dict[str, list[float]] = {}
+
+    def ours() -> None:
+        pld._epsilon.cache_clear()  # noqa: SLF001 - each turn computes
+        milestones = Milestones(records, 1, DELTA)
+        found[OURS] = sorted({milestones.epsilon(rounds) for rounds in range(1, len(records) + 1)})
+
+    marks = Milestones(records, 1, DELTA).marks
+
+    def tight() -> None:
+        pld._epsilon.cache_clear()  # noqa: SLF001 - each turn computes
+        found[PLAIN] = [account(records[:mark], 1, DELTA).epsilon for mark in marks]
+
+    costs = interleaved({OURS: ours, PLAIN: tight}, effort)
+    worst = max(rough / exact for rough, exact in zip(found[OURS], found[PLAIN], strict=True))
+    return Found(costs, f"{len(marks)} bounds, at most {worst:.4f} of the tight ones")
 
 
 def _record(index: int, noise: float, clients: tuple[int, ...] | None = None) -> Record:
@@ -104,5 +127,6 @@ ROWS = (
         partial(population, "ms"),
     ),
     Row("the same, memory", "the same", "100 MB", partial(population, "MB"), "MB"),
+    Row(f"epsilons of the reports of {REPORTS} rounds", "all of them tight", ".3", reported_epsilons),
     Row(f"epsilon of {LEVELS} levels of noise, sampled", "dp-accounting", ".1", final_accounting),
 )

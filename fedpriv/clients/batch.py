@@ -11,9 +11,9 @@ from torch import Tensor
 from fedpriv.data.nested import Nested, each
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Batch:
-    """Examples of k clients, padded to b examples each.
+    """Examples of k clients, padded to b examples each. Two batches are equal only if they are the same object.
 
     Attributes:
         rows: Position of each client in the round's cohort, `[k]`.

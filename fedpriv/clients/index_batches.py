@@ -60,10 +60,12 @@ class IndexBatches:
     @classmethod
     def marked(cls, sizes: Integers, marks: NDArray[np.bool_]) -> Self:
         """Returns the marked examples of clients with `sizes [k]` examples; `marks` are of all, `[sum of sizes]`."""
-        before = np.concatenate([np.zeros(1, np.int64), marks.cumsum(dtype=np.int64)])
+        marked = marks.nonzero()[0]
         ends = sizes.cumsum()
-        counts = before[ends] - before[ends - sizes]
-        return cls(counts, marks.nonzero()[0] - (ends - sizes).repeat(counts))
+        starts = ends - sizes
+        # how many are marked before each end and start, without a look at those that are not
+        counts = marked.searchsorted(ends) - marked.searchsorted(starts)
+        return cls(counts, marked - starts.repeat(counts))
 
     @classmethod
     def listed(cls, positions: Sequence[Integers]) -> Self:
@@ -89,11 +91,12 @@ class IndexBatches:
         `chunk` examples of one client are divided among several blocks.
         """
         starts = self.counts.cumsum() - self.counts
+        # an example more, so that there is one where none was chosen
+        all_positions = np.concatenate([self.positions, np.zeros(1, np.int64)])
         for rows, low, high in self._cuts(chunk, min_fill):
             offsets = np.arange(low, high)
             mask = offsets < self.counts[rows, None]
-            # an example more, so that there is one where none was chosen
-            positions = np.append(self.positions, 0)[np.where(mask, starts[rows, None] + offsets, -1)]
+            positions = all_positions[np.where(mask, starts[rows, None] + offsets, -1)]
             if self.padding is not None:
                 positions = np.where(mask, positions, offsets % self.padding.sizes[rows, None])
             yield Block(rows, positions, mask)

@@ -71,6 +71,11 @@ class ClientShard:
         """Public sizes of this process's clients, `[n_local]`."""
         return torch.tensor(np.asarray(self.all_sizes, dtype=np.int64))[self.ids]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all clients of the run are in this process."""
+        return self.ids.shape[0] == self.n_clients
+
     def select(self, clients: Sequence[Client]) -> Sequence[Client]:
         """Returns this process's clients out of all; if it has none, the first client, as a template of the model."""
         if len(self.numbers) == len(clients):
@@ -79,13 +84,13 @@ class ClientShard:
 
     def rows(self, cohort: Tensor) -> Tensor:
         """Returns this process's rows, ascending, that belong to clients of an ascending cohort `[k]`."""
-        if self.ids.shape[0] == self.n_clients:
+        if self.is_whole:
             return cohort
         return self._rows_and_positions(cohort)[0]
 
     def positions(self, cohort: Tensor) -> Tensor:
         """Returns the positions in an ascending cohort `[k]` of the clients that are in this process, ascending."""
-        if self.ids.shape[0] == self.n_clients:
+        if self.is_whole:
             return torch.arange(cohort.shape[0])
         return self._rows_and_positions(cohort)[1]
 

@@ -73,15 +73,10 @@ def single_thread() -> Generator[None]:
         torch.set_num_threads(allowed)
 
 
-@contextmanager
-def for_work(multiplications: int) -> Generator[None]:
-    """Makes torch use one thread for work of few multiplications, which waking other threads takes longer than.
+def are_too_many(multiplications: int) -> bool:
+    """Returns whether torch uses several threads, and to wake them would take longer than the work itself.
 
     Args:
         multiplications: How many the work has; the limit is about a hundredth of a second of one core.
     """
-    if multiplications < _WORTH_SHARING and torch.get_num_threads() > 1:
-        with single_thread():
-            yield
-    else:
-        yield
+    return multiplications < _WORTH_SHARING and torch.get_num_threads() > 1

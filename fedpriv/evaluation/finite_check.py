@@ -57,7 +57,7 @@ class FiniteCheck:
     @property
     def stops(self) -> bool:
         """Whether the run ends after this round."""
-        return any(name in self.first for name in _STOPS[self.stop_on])
+        return not self.first.keys().isdisjoint(_STOPS[self.stop_on])
 
     def warning(self, before: FiniteCheck, models: Tensor, spent: str) -> str | None:
         """Returns a warning if something is not finite for the first time; else None.

@@ -157,7 +157,7 @@ class ModelMetrics:
 
 def models_differ(progress: TrainState) -> bool:
     """Whether clients may have models of their own."""
-    return progress.models.stride(0) != 0 and len(progress.models) > 1
+    return progress.models.stride(0) != 0 and progress.models.shape[0] > 1
 
 
 def reported(progress: TrainState) -> Tensor:

@@ -199,6 +199,8 @@ def sum_of(rows: Tensor) -> Tensor:
 def _sum_over(rows: Tensor, count: float) -> Tensor:
     """Returns the sum of the rows over `count`, `[k, dim] -> [1, dim]`; the mean of equal rows is exactly that row."""
     n_rows = rows.shape[0]
+    if n_rows == count == 1:
+        return rows
     if n_rows and rows.stride(0) == 0:
         return rows[:1] * (n_rows / count)
     if n_rows == 1:

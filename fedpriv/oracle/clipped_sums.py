@@ -74,7 +74,7 @@ class ClippedSums:
             weights: Public factors of each example's loss, `[examples]`.
         """
         total: Tensor | None = None
-        broken = torch.zeros(params.shape[0], dtype=torch.long, device=params.device)
+        broken: Tensor | None = None
         for batch in batches:
             # this process's share of the batch; the shares' sums are added up at the end
             batch = batch.every(self._processes.rank, self._processes.world_size)
@@ -88,21 +88,23 @@ class ClippedSums:
                 weighted = batch.weighted(weights)
             sums, batch_broken = self._backend.clipped_sum(select_rows(params, batch), weighted, clip, anchor_rows)
             if total is None and batch.rows.shape[0] == params.shape[0]:
-                total = sums  # of all clients, in their order
-            else:
-                if total is None:
-                    total = self._zeros(params, clip)
-                total.index_add_(0, batch.rows, sums)
+                total, broken = sums, batch_broken  # of all clients, in their order
+                continue
+            if total is None or broken is None:
+                total, broken = self._zeros(params, clip)
+            total.index_add_(0, batch.rows, sums)
             broken.index_add_(0, batch.rows, batch_broken)
-        if total is None:
-            total = self._zeros(params, clip)
+        if total is None or broken is None:
+            total, broken = self._zeros(params, clip)
         self._count(cohort, self._processes.all_reduce(broken))
         return self._processes.all_reduce(total)
 
-    def _zeros(self, params: Tensor, clip: Clip | None) -> Tensor:
+    def _zeros(self, params: Tensor, clip: Clip | None) -> tuple[Tensor, Tensor]:
+        """Returns the sums of no examples, `[k, dim]`, and their numbers of broken ones, `[k]`."""
+        broken = torch.zeros(params.shape[0], dtype=torch.long, device=params.device)
         if clip is None:
-            return torch.zeros_like(params, memory_format=torch.contiguous_format)
-        return torch.zeros(params.shape, device=params.device, dtype=torch.float64)
+            return torch.zeros_like(params, memory_format=torch.contiguous_format), broken
+        return torch.zeros(params.shape, device=params.device, dtype=torch.float64), broken
 
     def _count(self, cohort: Tensor, broken: Tensor) -> None:
         """Adds up broken examples; those of smaller cohorts are collected, since copies of indices take time."""

@@ -110,6 +110,7 @@ class DataAnswerer:
         self._constraints: ConstraintSums | None = None
         self._newest_price: Price | None = None
         self._newest_rows = 0  # number of rows of the newest answer
+        self._is_aggregate = privacy.private and self._scheme.sums_only and privacy.at == "gradient"
         self._answered_round = -1
         check_depth(self._rows_per_client(), population.chunk)
 
@@ -126,7 +127,8 @@ class DataAnswerer:
 
     def begin_round(self, context: RoundContext) -> tuple[RoundContext, Tensor | None]:
         """See `Answerer`: draws the clients that compute in this round, if they are drawn in secret."""
-        context = replace(context, positions=self._shard.positions(context.cohort))
+        if not self._shard.is_whole:
+            context = replace(context, positions=self._shard.positions(context.cohort))
         self._drawn_positions = self._sampler.begin_round(context.round, context.cohort)
         self._newest_rows = context.positions.shape[0]
         if self._drawn_positions is None or not self._privacy.samples_clients_before_compute:
@@ -136,7 +138,7 @@ class DataAnswerer:
     @property
     def is_aggregate(self) -> bool:
         """See `Answerer`."""
-        return self._privacy.private and self._scheme.sums_only and self._privacy.at == "gradient"
+        return self._is_aggregate
 
     def equality(self, context: RoundContext) -> Tensor:
         """See `Answerer`."""
@@ -153,7 +155,7 @@ class DataAnswerer:
     def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
         """See `Answerer`."""
         self._check_points(context, params, anchor)
-        if self.is_aggregate:
+        if self._is_aggregate:
             return self._gradient_for_all(query, context, params, anchor)
         if self._privacy.private and self._privacy.unit == "sample":
             clipped = self._sum(query, context, params, anchor, query.clip)
@@ -394,7 +396,7 @@ class DataAnswerer:
     def _check_points(self, context: RoundContext, params: Tensor, anchor: Tensor | None) -> None:
         published = self._privacy.published
         expected = context.positions.shape[0], self._population.dim
-        if params.shape[0] == 1 and self.is_aggregate:  # one point for all
+        if params.shape[0] == 1 and self._is_aggregate:  # one point for all
             expected = 1, self._population.dim
         if params.shape != expected or (anchor is not None and anchor.shape != expected):
             raise ConfigError("oracle query", tuple(params.shape), f"one row for each participant: {expected}")

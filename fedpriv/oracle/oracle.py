@@ -7,7 +7,7 @@ random numbers and unit impulses (synthetic.py) replace data; `RecordingAnswerer
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import torch
@@ -53,12 +53,17 @@ class RoundContext:
         clients: Sequence[int] = range(n_clients)
         if len(numbers) < n_clients or numbers[0] != 0 or numbers[-1] != n_clients - 1:
             clients = cohort.tolist()
-        return RoundContext(round_index, cohort, clients, torch.arange(len(cohort)), received)
+        return RoundContext(round_index, cohort, clients, torch.arange(len(numbers)), received)
 
     @property
     def queried(self) -> Tensor:
         """Numbers of the clients whose rows queries have, `[k]`."""
         return self.cohort[self.positions]
+
+    def after_answer(self) -> RoundContext:
+        """Returns the context in which one answer more has been given."""
+        # a new object, without the detour of `dataclasses.replace`
+        return RoundContext(self.round, self.cohort, self.clients, self.positions, self.received, self.index + 1)
 
     def answer(self, query: Query, excluded: frozenset[int] = frozenset()) -> Answer:
         """Returns the identity of the next answer: its round, its index and its clients fix its price and noise."""
@@ -290,7 +295,7 @@ class Oracle(Generic[A_co]):
         return released
 
     def _count_answer(self) -> None:
-        self._context = replace(self._context, index=self._context.index + 1)
+        self._context = self._context.after_answer()
 
     def _check_everyone(self) -> None:
         if len(self._context.cohort) < self.n_clients:

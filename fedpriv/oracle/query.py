@@ -60,6 +60,7 @@ class QueryBuilder:
         self.scheme: ReleaseScheme = release_scheme(privacy, sizes)
         self.sizes = torch.as_tensor(sizes, dtype=torch.double)
         self._mean_size = self.sizes.mean()
+        self._factors_of_all: dict[tuple[Sampling, bool], list[float]] = {}
 
     def gradient(self) -> Query:
         """Returns the query for the gradient of each client's objective."""
@@ -125,7 +126,21 @@ class QueryBuilder:
         return self.sizes[clients] / self._mean_size
 
     def factors(self, query: Query, clients: Tensor) -> list[float]:
-        """Returns the public factor of each of these clients' rows, from a sum over the batch to the answer."""
+        """Returns the public factor of each of these clients' rows, from a sum over the batch to the answer.
+
+        Args:
+            query: The query.
+            clients: The clients, each once, ascending.
+        """
+        if clients.shape[0] < self.n_clients:
+            return self._factors(query, clients)
+        # those of all clients are the same in every round
+        key = (query.sampling, query.is_weighted)
+        if key not in self._factors_of_all:
+            self._factors_of_all[key] = self._factors(query, clients)
+        return self._factors_of_all[key]
+
+    def _factors(self, query: Query, clients: Tensor) -> list[float]:
         sizes = self.sizes[clients]
         if query.is_weighted:
             weights = self.weights(clients)

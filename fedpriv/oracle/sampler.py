@@ -138,8 +138,10 @@ class BatchSampler:
 
     def _drawn(self, sampling: Poisson | FixedSize | Cyclic | Allocation, index: int, rows: Tensor) -> IndexBatches:
         """Draws the batches of some rows, each client's with a random stream of its own."""
-        sizes = self._population.counts[rows].numpy()
-        clients = self._population.shard.ids[rows]
+        sizes, clients = self._population.counts, self._population.shard.ids
+        if rows.shape[0] < clients.shape[0]:  # rows are ascending: others are all of them
+            sizes, clients = sizes[rows], clients[rows]
+        sizes = sizes.numpy()
         if isinstance(sampling, Cyclic) and sampling.rate == 1:
             return IndexBatches.listed(
                 [np.arange(self.slot(sampling), size, sampling.blocks) for size in sizes.tolist()]

@@ -98,9 +98,10 @@ class Clip:
         return self._norm(rows / divisor) * largest.squeeze(-1)
 
     def _norm(self, rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        if dtype is None:
-            # numbers of 16 bits are added up in float32
-            dtype = torch.promote_types(rows.dtype, torch.float32)
+        if dtype is None and rows.dtype == torch.float64:
+            dtype = torch.float64
+        elif dtype is None:
+            dtype = torch.float32  # also for numbers of 16 bits
         # torch's own l1 norm takes several times as long
         if self.norm == "l1":
             return rows.abs().sum(-1, dtype=dtype)
@@ -108,7 +109,8 @@ class Clip:
 
     def factors(self, norms: Tensor) -> Tensor:
         """Returns the factor in [0, 1] for a row of each norm, `[...] -> [...]`; 0 for a norm that is not finite."""
-        factors = self.bound / norms.clamp_min(self.bound)  # exactly 1 for a norm of at most the bound
+        # torch's `bound / norms` without its detour through Python; for a norm of at most the bound 1, but for rounding
+        factors = norms.clamp_min(self.bound).reciprocal() * self.bound
         return factors.where(factors >= _LEAST, 0.0)  # infinity gave 0, and no NaN is at least anything
 
     def rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:

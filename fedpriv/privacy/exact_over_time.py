@@ -63,7 +63,7 @@ class UnitNoise:
 
     def noise_in_round(self, round_index: int) -> RealNoise:
         """Returns the noise of all rows in a round, of which no draw is NaN."""
-        keys = [key.tobytes() for key in self.randomness.keys("noise", round_index, self.index, self.clients).numpy()]
+        keys = self.randomness.key_bytes("noise", round_index, self.index, self.clients)
         own = CompleteRows(keys, self.dim)
         if self.pair_noise is None:
             return own

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -178,7 +178,7 @@ class Ledger:
         """
         record, value = release.record, release._value
         if self._path is not None:
-            record = replace(record, digest=_digest(value, record, self._digest_key))
+            record = record.with_digest(_digest(value, record, self._digest_key))
         self.together.enter(record, self._write_record)
         return value
 
@@ -196,24 +196,18 @@ class Ledger:
 
     def _write_record(self, record: Record, allow: Callable[[Record], None] | None = None) -> None:
         """Writes a record, after `allow` has counted it: by default the guard's `admit`, which may refuse it."""
+        noises = _noise_labels(record)
         if self._replay:
             self._check_replay(record)
             _, self._head = self._replay.pop(0)
         else:
-            self._refuse_old_noise(record)
+            if noises & self._noises:
+                raise _noise_was_used(record)
             (allow or self._guard.admit)(record)
             if self._path is not None:
                 self._append(record)
         self._records.append(record)
-        self._noises |= _noise_labels(record)
-
-    def _refuse_old_noise(self, record: Record) -> None:
-        if _noise_labels(record) & self._noises:
-            raise PrivacyError(
-                f"round {record.round} was answered already, and its noise may not serve another answer: their "
-                "difference would have none. Go on with the next round, resume with fresh noise (--fresh-noise), or "
-                "start a new run"
-            )
+        self._noises |= noises
 
     def sync(self) -> None:
         """Waits until the records so far are on the physical disk (fsync), where they survive a power cut.
@@ -334,7 +328,7 @@ class FollowerLedger:
         """Returns the value once its record is written; errors are those of `Ledger.open`."""
         record, value = release.record, release._value
         if self._digest_key is not None:
-            record = replace(record, digest=_digest(value, record, self._digest_key))
+            record = record.with_digest(_digest(value, record, self._digest_key))
         self._together.enter(record, _refuse_to_write)
         return value
 
@@ -358,6 +352,14 @@ def _digest(value: Tensor, record: Record, key: bytes) -> str:
     octets = value.detach().contiguous().cpu().numpy().reshape(-1).view("uint8")
     tag = Poly1305.generate_tag(one_time_key, octets.data)
     return hashlib.blake2b(name + tag, digest_size=8, key=key).hexdigest()
+
+
+def _noise_was_used(record: Record) -> PrivacyError:
+    return PrivacyError(
+        f"round {record.round} was answered already, and its noise may not serve another answer: their "
+        "difference would have none. Go on with the next round, resume with fresh noise (--fresh-noise), or "
+        "start a new run"
+    )
 
 
 def _write_error(path: Path | None, error: OSError) -> LedgerError:

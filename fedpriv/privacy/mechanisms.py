@@ -136,15 +136,16 @@ def is_rounded_exactly(mechanism: Mechanism, device: torch.device, past: NoiseHi
     return is_known and device.type == "cpu"
 
 
-def real_noise(mechanism: Mechanism, keys: Tensor, scales: Sequence[float], dim: int, amount: float) -> RealNoise:
+def real_noise(
+    mechanism: Mechanism, keys: Sequence[bytes], scales: Sequence[float], dim: int, amount: float
+) -> RealNoise:
     """Returns the individual noise of rows as real numbers, for mechanisms that are rounded exactly."""
-    row_keys = [key.tobytes() for key in keys.numpy()]
     if type(mechanism) is Laplace and amount == 1:
-        return LaplaceRows(row_keys, list(scales), dim)
+        return LaplaceRows(keys, list(scales), dim)
     if type(mechanism) is Laplace:
         # a quotient is rounded: the shares of min_honest participants are one whole draw, or a little more
-        return LaplaceSumRows(row_keys, list(scales), dim, math.nextafter(amount, math.inf))
-    return GaussianRows(row_keys, [scale * math.sqrt(amount) for scale in scales], dim)
+        return LaplaceSumRows(keys, list(scales), dim, math.nextafter(amount, math.inf))
+    return GaussianRows(keys, [scale * math.sqrt(amount) for scale in scales], dim)
 
 
 def _check_rows(count: int, scales: Sequence[float], clients: Sequence[int]) -> None:
@@ -154,7 +155,7 @@ def _check_rows(count: int, scales: Sequence[float], clients: Sequence[int]) -> 
         ConfigError: a scale is not positive and finite.
         PrivacyError: rows would share noise.
     """
-    if any(not (math.isfinite(scale) and scale > 0) for scale in scales):
+    if not all(0 < scale < math.inf for scale in scales):
         raise ConfigError("noise scale", min(scales), "noise must be positive and finite; use at: none for no noise")
     if not len(set(clients)) == len(clients) == len(scales) == count:
         raise PrivacyError(
@@ -210,7 +211,7 @@ def add_noise(
         unit = UnitNoise(randomness, record.index, clients, dim, pair_noise)
         noised = _rounded_exactly_over_time(bounded, scales, grids, record, unit, amount, past)
     elif is_exact:
-        keys = randomness.keys("noise", record.round, record.index, clients)
+        keys = randomness.key_bytes("noise", record.round, record.index, clients)
         noise = real_noise(mechanism, keys, scales, dim, amount)
         shared = None if pair_noise is None else pair_noise(record.round, clients)
         if shared is not None:
@@ -343,9 +344,11 @@ def _rounded_exactly(
     noised = torch.empty(count, dim, dtype=torch.float64)
     column_of_grids = np.array(grids)[:, None]
 
+    sums = bounded.detach()
+    result = noised.numpy()
+
     def add(_: int, rows: slice) -> None:
-        sums = bounded[rows].detach().double().numpy()
-        add_and_round(sums, noise, rows, column_of_grids[rows], noised[rows].numpy())
+        add_and_round(sums[rows].double().numpy(), noise, rows, column_of_grids[rows], result[rows])
 
     threads.each(add, _blocks(count, dim, numbers_at_once))
     return noised

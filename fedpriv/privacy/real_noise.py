@@ -70,11 +70,12 @@ class GaussianRows:
         keys, scales = self.keys[rows], self.scales[rows]
         if self.dim <= LONGEST and len(keys) > 1:
             return bounded_normal_rows(keys, self.dim, scales, self.limits)
-        streams = [Keystream(key) for key in keys]
-        draws = [
-            stream.bounded_normal(self.dim, scale, self.limits) for stream, scale in zip(streams, scales, strict=True)
-        ]
-        return _stacked(draws)
+        return _stacked(
+            [
+                Keystream(key).bounded_normal(self.dim, scale, self.limits)
+                for key, scale in zip(keys, scales, strict=True)
+            ]
+        )
 
     def interval(self, row: int, column: int, extra: int) -> Interval | None:
         """See `RealNoise`."""
@@ -188,10 +189,10 @@ def sum_of_intervals(first: Interval, second: Interval) -> Interval:
 
 def _stacked(rows: Sequence[BoundedDraws]) -> BoundedRows:
     """Returns rows as one approximation."""
+    if len(rows) == 1:
+        return BoundedRows(rows[0].draws[None], np.array([[rows[0].error]]), rows[0].largest)
     errors = np.array([[row.error] for row in rows])
     largest = max(row.largest for row in rows)
-    if len(rows) == 1:
-        return BoundedRows(rows[0].draws[None], errors, largest)
     return BoundedRows(np.stack([row.draws for row in rows]), errors, largest)
 
 

@@ -153,7 +153,10 @@ class Keystream:
 
 def below(words: NDArray[np.int64], rate: float) -> NDArray[np.bool_]:
     """Returns, for each word, whether its uniform number on [0, 1) is smaller than `rate`."""
-    return _upper(words) < np.uint64(math.ceil(rate * 2**53))
+    limit = math.ceil(rate * 2**53) << 11  # of the whole word: its lowest 11 bits decide nothing
+    if limit >= 2**64:
+        return np.ones(words.shape, dtype=np.bool_)
+    return words.view("<u8") < np.uint64(limit)
 
 
 def uniform_below(words: NDArray[np.int64], n: int) -> NDArray[np.int64]:

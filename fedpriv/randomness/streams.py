@@ -110,6 +110,10 @@ class Randomness:
         joined = bytearray().join(self._keys(purpose, round_index, index, clients))
         return torch.from_numpy(np.frombuffer(joined, "<i4")).view(-1, 8)
 
+    def key_bytes(self, purpose: SecretPurpose, round_index: int, index: int, clients: Sequence[int]) -> list[bytes]:
+        """Returns the key of each client's stream, 32 bytes each; see `keys`."""
+        return list(self._keys(purpose, round_index, index, clients))
+
     def key(self, purpose: SecretPurpose, round_index: int, index: int, client: int) -> bytes:
         """Returns the key of one client's stream; see `keys`."""
         return next(self._keys(purpose, round_index, index, [client]))

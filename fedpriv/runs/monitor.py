@@ -63,7 +63,7 @@ class RunMonitor:
 
     def is_evaluated(self, state: TrainState) -> bool:
         """Whether the models of this state are evaluated for its report."""
-        return self.log.is_due(state.round, last=self.why_ended(state) != "left")
+        return self.log.is_due(state.round, last=False) or self.why_ended(state) != "left"
 
     def after_round(
         self,

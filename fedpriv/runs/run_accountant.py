@@ -109,13 +109,15 @@ class RunAccountant:
         if ended in STOPPED_EARLY:
             return self.charged_at_end(ended, finished).epsilon
         privacy = self._plan.privacy
-        epsilon = self._reported.quick_epsilon()
-        if privacy.private and self._limit is not None:
-            epsilon = min(epsilon, self._limit)
+        if not privacy.private:
+            return self._reported.quick_epsilon()
+        smallest = math.inf
+        if self._limit is not None:
+            smallest = self._limit
         is_tight = privacy.delta == 0 or self._reported.is_exact
-        if is_tight or self._exceeds_plan or not privacy.private or math.isinf(epsilon) or not finished:
-            return epsilon
-        return min(epsilon, self._milestones.epsilon(finished))
+        if finished and not is_tight and not self._exceeds_plan:
+            smallest = min(smallest, self._milestones.epsilon(finished))
+        return min(smallest, self._reported.quick_epsilon(smallest))
 
     def spent(self) -> PrivacySpent:
         """Returns a tight upper bound on what has been spent so far."""

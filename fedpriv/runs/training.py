@@ -187,12 +187,12 @@ class Training:
                 self._seconds = time.monotonic() - start
                 if report.checkpoint or monitor.stops or group.is_due:
                     yield group.take()
-                # after the yield: a sink has then written every round that a checkpoint counts as done
-                if report.checkpoint:
-                    self.save()
-                if monitor.stops:
-                    break
-                self._directory.check()  # while a report was read another one may have taken the folder
+                    # after the yield: a sink has then written every round that a checkpoint counts as done
+                    if report.checkpoint:
+                        self.save()
+                    if monitor.stops:
+                        break
+                    self._directory.check()  # while a report was read another one may have taken the folder
                 began = time.monotonic()
         remaining = group.take()
         if remaining:

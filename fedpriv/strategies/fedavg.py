@@ -108,20 +108,22 @@ class LocalSteps:
             else:
                 variance = None
             x, optimizer_state = self.optimizer.step(x, gradient, rate, optimizer_state, variance)
-        message = weights * (x - received)
+        message = x - received
+        if weights is not None:
+            message = weights * message
         if state is None:
             return message, None
         if self.optimizer_state == "reset":
             optimizer_state = None
         return message, ClientOptimizerState(t, optimizer_state)
 
-    def _query_and_weights(self, oracle: Oracle) -> tuple[Callable[[Tensor], Tensor], Tensor | float]:
-        """Returns the oracle's query, and the weights of the changes."""
+    def _query_and_weights(self, oracle: Oracle) -> tuple[Callable[[Tensor], Tensor], Tensor | None]:
+        """Returns the oracle's query, and the weights of the changes, `[k, 1]`; None if all are 1."""
         if self.weighting == "clients":
-            return oracle.client_gradient, 1.0
+            return oracle.client_gradient, None
         if self.linear:
             # the same change, but weighted by the oracle: then sums of messages are multiples of sums of answers
-            return oracle.gradient, 1.0
+            return oracle.gradient, None
         return oracle.client_gradient, oracle.weights.unsqueeze(1)
 
 

@@ -39,6 +39,8 @@ class ServerSgd:
 
     def __call__(self, model: Tensor, update: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Makes one step."""
+        if state is None and self.learning_rate == 1:
+            return model + update, None
         if state is None:
             return model + self.learning_rate * update, None
         velocity = self.momentum * state + update

@@ -90,6 +90,8 @@ def has_rows(state: object) -> bool:
 
 def shared_leaves(state: object) -> dict[str, Leaf]:
     """Returns the public leaves of a local step's state by name: they change even if a client does not take part."""
+    if state is None:
+        return {}
     return {
         name: leaf for name, leaf in flatten_with_names(state).items() if not (isinstance(leaf, Tensor) and leaf.ndim)
     }
@@ -133,6 +135,8 @@ def scatter_rows(state: S, cohort: Tensor | None, rows: S) -> S:
         cohort: The clients whose rows are replaced, `[k]`; None replaces all.
         rows: The state of these clients, `[k, ...]`.
     """
+    if state is None and rows is None:
+        return rows
     old_leaves = _leaves(state)
 
     def merge(name: str, new_leaf: Leaf) -> Leaf | RowStore:

@@ -100,7 +100,7 @@ def test_a_linear_model_shares_only_much_work(
 @pytest.mark.usefixtures("restored_threads")
 def test_threads_are_back_after_an_error() -> None:
     torch.set_num_threads(2)
-    with pytest.raises(ValueError, match="broken"), threads.for_work(1):
+    with pytest.raises(ValueError, match="broken"), threads.single_thread():
         assert torch.get_num_threads() == 1
         raise ValueError("broken")
     assert torch.get_num_threads() == 2

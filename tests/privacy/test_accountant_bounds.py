@@ -171,9 +171,9 @@ def test_dominated_histories_are_not_priced(monkeypatch: pytest.MonkeyPatch) -> 
     calls: list[object] = []
     real = bounds.tight
 
-    def counted(history: dict[Event, int], delta: float) -> dict[str, float]:
+    def counted(history: dict[Event, int], delta: float, *, rough: bool = False) -> dict[str, float]:
         calls.append(history)
-        return real(history, delta)
+        return real(history, delta, rough=rough)
 
     monkeypatch.setattr(bounds, "tight", counted)
     many = [{Event("laplace", 5.0 + k, "poisson", 0.1 / (k + 1)): 50} for k in range(20)]

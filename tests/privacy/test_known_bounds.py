@@ -57,6 +57,25 @@ def test_bounds_of_laplace_noise_have_known_values(epsilon: float, count: int, t
     assert min(bounds.tight(history, DELTA).values()) <= epsilon * count
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        Event("gaussian", 1.0, "poisson_replace", 0.0064),
+        Event("gaussian", 1.0, "poisson", 0.01),
+        Event("gaussian", 4.0, "poisson", 0.5),
+        Event("laplace", 100.0),
+        Event("laplace", 2.0, "amplified", 0.01),
+    ],
+)
+@pytest.mark.parametrize("count", [3, 25, 400])
+def test_a_rough_bound_is_an_upper_bound_and_little_above_the_tight_one(event: Event, count: int) -> None:
+    tight = bounds.largest([{event: count}], DELTA)
+    rough = bounds.largest([{event: count}], DELTA, rough=True)
+    slack = 1.03 if event.law == "laplace" else 1.01
+    assert tight * (1 - 1e-6) <= rough <= slack * tight
+    assert (tight < rough) == (bounds.tight({event: count}, DELTA)["pld"] == tight)
+
+
 def test_a_hundred_laplace_scales_cost_what_composing_each_costs() -> None:
     # round by round, on the finest grid, is the reference: only the cost differs
     scales = np.geomspace(5, 30, 100)

@@ -93,7 +93,7 @@ class Functional:
 
     def losses(self, outputs: Tensor, targets: Nested) -> Tensor:
         """Returns the loss of each example, without the loss's reduction: `[b, ...], [b, ...] -> [b]`."""
-        if len(outputs) == 0:
+        if outputs.shape[0] == 0:
             return outputs.flatten()  # vmap needs at least one example
         if self.form is not None:
             return self.form.losses(outputs, targets)

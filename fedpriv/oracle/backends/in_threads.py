@@ -52,12 +52,16 @@ class OneForLittle:
         self, params: Tensor, batch: Batch, clip: Clip | None, anchor: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """See `Backend.clipped_sum`."""
-        with threads.for_work(batch.mask.numel() * params.shape[1]):
+        if not threads.are_too_many(batch.mask.numel() * params.shape[1]):
+            return self._backend.clipped_sum(params, batch, clip, anchor)
+        with threads.single_thread():
             return self._backend.clipped_sum(params, batch, clip, anchor)
 
     def largest_norm(self, params: Tensor, batch: Batch, norm: Clip) -> Tensor:
         """See `Backend.largest_norm`."""
-        with threads.for_work(batch.mask.numel() * params.shape[1]):
+        if not threads.are_too_many(batch.mask.numel() * params.shape[1]):
+            return self._backend.largest_norm(params, batch, norm)
+        with threads.single_thread():
             return self._backend.largest_norm(params, batch, norm)
 
 

@@ -9,7 +9,9 @@ arXiv:1510.01799, for l2.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from itertools import pairwise
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,6 +24,18 @@ from fedpriv.errors import ConfigError
 from fedpriv.oracle.backends.functional import Functional, count, is_finite, is_on_cpu, is_one_row, without_nan
 from fedpriv.oracle.backends.summation import sum_of_products
 from fedpriv.privacy.clipping import Clip, NormName
+
+
+class GradientNorms(NamedTuple):
+    """Norms of the gradients of single examples.
+
+    Attributes:
+        norms: The norms, `[k, b]`; infinity or NaN where a gradient is not finite.
+        are_finite: Whether all of them are known to be finite, those of padding too.
+    """
+
+    norms: Tensor
+    are_finite: bool
 
 
 class LinearBackend:
@@ -72,15 +86,21 @@ class LinearBackend:
         if clip is None:
             sums = self._outer_sum(deltas, batch.mask, x)
             return sums, count(self._broken(deltas, batch, sums) & batch.mask)
-        norms = self._gradient_norms(deltas, batch, clip)
-        sums = self._outer_sum(deltas.double(), clip.factors(norms) * batch.mask, x)
+        norms, are_finite = self._gradient_norms(deltas, x, batch, clip)
+        weights = clip.factors(norms) * batch.mask
+        if are_finite:
+            # then no term of the sum is NaN: there is nothing to look for
+            sums = self._products(deltas.double() * weights.unsqueeze(2), x)
+            return sums, torch.zeros(batch.mask.shape[0], dtype=torch.long, device=sums.device)
+        sums = self._outer_sum(deltas.double(), weights, x)
         is_broken = ~(norms < torch.inf)  # a comparison with NaN is false; `isfinite` is four operations
         return sums, count(batch.mask & is_broken)
 
     def largest_norm(self, params: Tensor, batch: Batch, norm: Clip) -> Tensor:
         """See `Backend.largest_norm`: infinite where a gradient is not finite, 0 for a client without examples."""
         _check_one_view(batch)
-        norms = self._gradient_norms(self._deltas(params, _inputs(batch), batch), batch, norm)
+        x = _inputs(batch)
+        norms, _ = self._gradient_norms(self._deltas(params, x, batch), x, batch, norm)
         norms = norms.nan_to_num(torch.inf, torch.inf).where(batch.mask, 0)
         if norms.numel():
             return norms.amax(1)
@@ -123,30 +143,37 @@ class LinearBackend:
         sums = product(weighted.mT, x).flatten(1)
         return torch.cat([sums, weighted.sum(1)] if self._has_bias else [sums], 1)
 
-    def _gradient_norms(self, deltas: Tensor, batch: Batch, norm: Clip) -> Tensor:
-        input_norms = self._input_norms(batch, norm)
+    def _gradient_norms(self, deltas: Tensor, x: Tensor, batch: Batch, norm: Clip) -> GradientNorms:
+        input_norms = self._input_norms(x, batch, norm)
         if is_on_cpu(deltas):
             # one look at the products: to look at the norms of deltas as well takes as long as these norms themselves
             norms = norm.unchecked_norms(deltas) * input_norms
             if norms.numel() and bool(norms.max() <= torch.finfo(deltas.dtype).max):
-                return norms
+                return GradientNorms(norms, are_finite=True)
         norms = norm.norms(deltas) * input_norms
         long = norms > torch.finfo(deltas.dtype).max
         # a gradient that overflows its type is broken, though the product of its factors' norms may be finite
         if is_on_cpu(long) and not long.any():
-            return norms
-        return norms.where(~(long & self._overflows(deltas, batch)), torch.inf)
+            return GradientNorms(norms, are_finite=False)
+        return GradientNorms(norms.where(~(long & self._overflows(deltas, batch)), torch.inf), are_finite=False)
 
-    def _input_norms(self, batch: Batch, norm: Clip) -> Tensor:
+    def _input_norms(self, x: Tensor, batch: Batch, norm: Clip) -> Tensor:
         """Returns the norm of each `(x, 1)`, or of `x` without a bias, `[k, b]`; computed once for each batch."""
         norms_by_name = self._norms.setdefault(batch, {})
         if norm.norm not in norms_by_name:
-            norms = norm.norms(_inputs(batch))
-            if self._has_bias:
-                norms_by_name[norm.norm] = norm.norms(torch.stack([norms, torch.ones_like(norms)], -1))
-            else:
-                norms_by_name[norm.norm] = norms
+            norms = None
+            if is_on_cpu(x):
+                norms = self._with_bias(norm.unchecked_norms(x), norm.unchecked_norms)
+            if norms is None or not is_finite(norms):
+                norms = self._with_bias(norm.norms(x), norm.norms)
+            norms_by_name[norm.norm] = norms
         return norms_by_name[norm.norm]
+
+    def _with_bias(self, norms: Tensor, norms_of: Callable[[Tensor], Tensor]) -> Tensor:
+        """Returns the norm of `(x, 1)` from that of each `x`, by a function that returns the norms of rows."""
+        if self._has_bias:
+            return norms_of(torch.stack([norms, torch.ones_like(norms)], -1))
+        return norms
 
     def _broken(self, deltas: Tensor, batch: Batch, sums: Tensor) -> Tensor:
         """Returns flags of the examples whose gradients are not finite, `[k, b]`."""

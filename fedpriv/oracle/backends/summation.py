@@ -16,7 +16,7 @@ _CELLS = 2**16
 
 def sum_of_products(left: Tensor, right: Tensor) -> Tensor:
     """Returns `out[k] = left[k] @ right[k]` in float64: `[k, o, b], [k, b, i] -> [k, o, i]`; see `add_products`."""
-    sums = left.new_zeros(len(left), left.shape[1], right.shape[2])
+    sums = left.new_zeros(left.shape[0], left.shape[1], right.shape[2])
     add_products(sums, left, right)
     return sums
 
@@ -29,17 +29,17 @@ def add_products(sums: Tensor, left: Tensor, right: Tensor) -> None:
         left: Coefficients in float64.
         right: Numbers of any floating type; they are converted to float64 a piece at a time.
     """
-    _, examples, width = right.shape
+    clients, examples, width = right.shape
     if right.device.type == "cpu":
         cells = _CELLS
     else:
         cells = 1024 * _CELLS
-    if len(right) == 1 and (right.dtype == torch.float64 or examples * width <= cells):
+    if clients == 1 and (right.dtype == torch.float64 or examples * width <= cells):
         sums[0].addmm_(left[0], right[0].double())  # into a view of a long row without a copy
         return
     if right.dtype == torch.float64 or examples * width <= cells:
         if right.dtype == torch.float64:
-            height = len(right)
+            height = clients
         else:
             height = cells // max(examples * width, 1)
         for total, weights, numbers in zip(

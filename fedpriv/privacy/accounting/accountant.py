@@ -98,9 +98,13 @@ class Accountant:
         """Returns a quick upper bound on each client's epsilon, ``[n_clients]``."""
         return self._totals.epsilon()
 
-    def quick_epsilon(self) -> float:
-        """Returns a quick upper bound on the largest epsilon of a client, cheap enough for every round."""
-        return self._totals.largest()
+    def quick_epsilon(self, enough: float = math.inf) -> float:
+        """Returns a quick upper bound on the largest epsilon of a client, cheap enough for every round.
+
+        Args:
+            enough: If the bound is known to be at least this, any number from `enough` on may be returned.
+        """
+        return self._totals.largest(enough)
 
     def spent(self) -> PrivacySpent:
         """Returns a tight upper bound on what has been spent, with the conditions under which it holds."""
@@ -108,7 +112,7 @@ class Accountant:
 
     def _price(self, events: Sequence[Event]) -> Totals:
         """Returns the quick prices of events, a row for each."""
-        return price_of([event if event.selection == "full" else self._rounded(event) for event in events])
+        return price_of(tuple([event if event.selection == "full" else self._rounded(event) for event in events]))
 
     def _rounded(self, event: Event) -> Event:
         """Returns a sampled event as it is; past a few hundred noise levels, the event with up to 1 % less noise.

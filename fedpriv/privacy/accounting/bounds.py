@@ -58,11 +58,16 @@ def _epsilon_of_epochs(event: Event, count: int, delta: float, *, is_tight: bool
     return allocation.replace_epsilon(event.batches, 2 * noise, count, delta)
 
 
-def tight(history: History, delta: float) -> dict[str, float]:
+def tight(history: History, delta: float, *, rough: bool = False) -> dict[str, float]:
     """Returns the epsilon of each bound that may be the smallest, by name.
 
     A privacy loss distribution is computed only where it may help: not where the exact Gaussian bound applies, nor
     where the quick bounds are already so large that it would be slow or of no use.
+
+    Args:
+        history: The history.
+        delta: Delta of the guarantee.
+        rough: Whether a privacy loss distribution may be a little less tight; see `pld.epsilon`.
     """
     bounds = quick(history, delta)
     epochs = _equal_epochs(history)
@@ -77,26 +82,27 @@ def tight(history: History, delta: float) -> dict[str, float]:
     if min(bounds.values()) <= largest_useful and "gaussian" not in bounds:
         from fedpriv.privacy.accounting import pld
 
-        bounds["pld"] = pld.epsilon(history, delta)
+        bounds["pld"] = pld.epsilon(history, delta, rough=rough)
     return bounds
 
 
-def largest(histories: Sequence[History], delta: float, enough: float = 0.0) -> float:
+def largest(histories: Sequence[History], delta: float, enough: float = 0.0, *, rough: bool = False) -> float:
     """Returns the largest epsilon of several histories, with as little work as possible.
 
     Args:
         histories: The distinct histories.
         delta: Delta of the guarantee.
         enough: No tight bound is computed for histories whose quick bound is at most this.
+        rough: Whether bounds may be a little less tight; see `tight`.
 
     Returns:
         The largest epsilon; if all are at most ``enough``, any number between it and ``enough``.
     """
-    return worst(histories, delta, enough)[0]
+    return worst(histories, delta, enough, rough=rough)[0]
 
 
 def worst(
-    histories: Sequence[History], delta: float, enough: float = 0.0, only: str | None = None
+    histories: Sequence[History], delta: float, enough: float = 0.0, only: str | None = None, *, rough: bool = False
 ) -> tuple[float, str]:
     """Returns the largest epsilon of several histories, and the name of the bound that gave it.
 
@@ -105,6 +111,7 @@ def worst(
         delta: Delta of the guarantee.
         enough: See `largest`.
         only: Name of a single bound to use, e.g. `"rdp"`; infinite where it does not apply. None takes the smallest.
+        rough: See `largest`.
 
     Returns:
         Epsilon, and the bound's name; `"none"` where no bound is finite.
@@ -126,7 +133,7 @@ def worst(
         # a history that another one dominates cannot be the worst
         if not any(dominated(history, other) for other in tightened):
             if only is not None or len(tightened) < MOST_TIGHT:
-                bound = _least(tight(history, delta), only)
+                bound = _least(tight(history, delta, rough=rough), only)
             result = max(result, bound)
             tightened.append(history)
     if math.isfinite(result[0]):

@@ -1,4 +1,4 @@
-"""The epsilon of the first rounds of a plan, for reports: a tight bound at a few rounds, not at each."""
+"""The epsilon of the first rounds of a plan, for reports: bounds at a few rounds, of which the last is tight."""
 
 from __future__ import annotations
 
@@ -22,12 +22,17 @@ class Milestones:
     """Epsilon of a plan's first rounds, computed for a few numbers of rounds only, and only when asked.
 
     For the rounds between, the next larger one gives an upper bound. They are denser at the start, since epsilon grows
-    about as the square root of the rounds; plans with many noise levels, whose bound is slow, have fewer.
+    about as the square root of the rounds; plans with many noise levels, whose bound is slow, have fewer. The bound of
+    the whole plan, which its result has too, is tight. The others are rough: what a few per cent add is little beside
+    what a round loses that is reported with the epsilon of the next mark.
 
     Args:
         plan: The planned releases.
         n_clients: Number of clients.
         delta: Failure probability in [0, 1).
+
+    Attributes:
+        marks: The numbers of rounds that have a bound of their own, ascending.
     """
 
     def __init__(self, plan: Iterable[Record], n_clients: int, delta: float) -> None:
@@ -39,7 +44,7 @@ class Milestones:
         self._rounds = max(self._costs_by_round, default=-1) + 1
         levels = {event for costs in self._costs_by_round.values() for cost in costs for event in cost.events}
         count = max(_FEWEST_MARKS, min(_MARKS, _LEVELS_AT_ALL_MARKS // max(1, len(levels))))
-        self._marks = sorted({math.ceil(self._rounds * (mark / count) ** 2) for mark in range(1, count + 1)})
+        self.marks = sorted({math.ceil(self._rounds * (mark / count) ** 2) for mark in range(1, count + 1)})
         self._epsilons = dict[int, float]()
         # costs of the rounds before `_n_counted`
         self._n_counted = 0
@@ -47,11 +52,12 @@ class Milestones:
 
     def epsilon(self, rounds: int) -> float:
         """Returns an upper bound on the epsilon of the first `rounds` rounds."""
-        mark = self._marks[bisect_left(self._marks, rounds)]
+        mark = self.marks[bisect_left(self.marks, rounds)]
         if mark not in self._epsilons:
             for index in range(self._n_counted, mark):
                 self._counted_costs += self._costs_by_round.get(index, Counter())
             self._n_counted = max(self._n_counted, mark)
             groups = histories(self._counted_costs, self._n_clients)
-            self._epsilons[mark] = bounds.largest([history for _, history in groups], self._delta)
+            is_rough = mark < self._rounds
+            self._epsilons[mark] = bounds.largest([history for _, history in groups], self._delta, rough=is_rough)
         return self._epsilons[mark]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fedpriv.privacy.record import Record
 
 _COMPARED_OTHERWISE = frozenset({"bound", "noise_multiplier", "rate", "digest", "attempt", "clients", "pairs"})
+"""Fields of a record that `covers` and `_is_planned` compare by themselves, or that vary."""
 SLACK = 1e-12  # a planned noise level and the one used may differ in their last bits, as sums of prices do
 
 
@@ -242,12 +243,11 @@ def _largest(accountant: Accountant, extra: Counter[PrivacyCost], enough: float 
 
 def _is_planned(record: Record, planned: Record) -> bool:
     """Whether a release is of the planned kind, with at most the planned clip bound. `covers` compares its cost."""
-    return _kind_of(record) == _kind_of(planned) and record.bound <= planned.bound * (1 + SLACK)
-
-
-def _kind_of(record: Record) -> tuple[object, ...]:
-    """Returns all fields of a record but those that `covers` and `_is_planned` compare by themselves, or that vary."""
-    return tuple([value for name, value in vars(record).items() if name not in _COMPARED_OTHERWISE])
+    fields, planned_fields = vars(record), vars(planned)
+    for name in planned_fields.keys() - _COMPARED_OTHERWISE:
+        if fields[name] != planned_fields[name]:
+            return False
+    return record.bound <= planned.bound * (1 + SLACK)
 
 
 def _key(record: Record) -> tuple[int, str, int]:

@@ -25,14 +25,21 @@ SMALLEST_DELTA = 1e-9  # below, rounding in the distributions of single answers 
 _WIDEST = 2.0**-10
 _MAX_POINTS = 2**19
 _INFLATION = 4e-4
+_ROUGH = 8  # times as wide are the steps of a rough bound
 _PLAIN = {"gaussian": dpa.from_gaussian_mechanism, "laplace": dpa.from_laplace_mechanism}
 _COARSEST = 500.0  # e to the power of a larger spacing of losses is no number: there is hardly any noise
 
 
-def epsilon(history: History, delta: float) -> float:
+def epsilon(history: History, delta: float, *, rough: bool = False) -> float:
     """Returns a tight epsilon of a history of events.
 
     Guarantee: an upper bound. Noise levels are rounded down, and privacy losses up to a grid.
+
+    Args:
+        history: The events, each with how often it happened.
+        delta: Failure probability.
+        rough: Whether the steps of the grid are eight times as wide, which takes a tenth of the time. Beside the other
+            bounds (`bounds.tight`) that makes epsilon up to 1 % larger, or 3 % with Laplace noise.
 
     Returns:
         Epsilon; infinite when this bound does not apply (delta below 1e-9, Laplace noise under an l2 clip, hardly any
@@ -44,7 +51,7 @@ def epsilon(history: History, delta: float) -> float:
     if delta < SMALLEST_DELTA or any(event.law not in _PLAIN for event, _ in paid):
         return math.inf
     if paid:
-        return _epsilon(paid, delta)
+        return _epsilon(paid, delta, rough)
     return 0.0
 
 
@@ -69,10 +76,12 @@ def rare_large(noise: float, rate: float, count: int, delta: float) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _epsilon(paid: frozenset[tuple[Event, int]], delta: float) -> float:
+def _epsilon(paid: frozenset[tuple[Event, int]], delta: float, rough: bool) -> float:
     # sorted: the order of composition must not depend on the hash of the set
     events = bucketed(_merged(dict(sorted(paid))))
     interval = _interval(events)
+    if rough:
+        interval *= _ROUGH
     if interval > _COARSEST:
         return math.inf
     distributions = [(_distribution(event, interval), count) for event, count in events.items()]
@@ -128,8 +137,12 @@ def _reach(event: Event) -> float:
     return rdp.amplify(shift if event.law == "laplace" else shift**2 / 2 + 9 * shift, event.inclusion_rate)
 
 
+@lru_cache(maxsize=16)
 def _distribution(event: Event, interval: float) -> dpa.PrivacyLossDistribution:
-    """Returns the privacy loss distribution of one event on a grid."""
+    """Returns the privacy loss distribution of one event on a grid, read-only and cached.
+
+    The reports of a run ask for the same event several times, with other counts.
+    """
     if event.selection == "full":
         return _PLAIN[event.law](event.noise, value_discretization_interval=interval)
     if event.is_epoch:

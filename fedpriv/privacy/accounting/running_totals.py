@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from fedpriv.privacy.accounting.events import Event
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
 _ROOM = 16  # rows, at first
+_MOST_CHANGES = 100  # releases whose rows are remembered until somebody asks for the largest epsilon
 
 
 @dataclass(frozen=True)
@@ -128,14 +130,25 @@ class RunningTotals:
             rows = self._individual_rows(indices)
             self._individual.add(rows, price)
             self._changed.append(rows)
+            if len(self._changed) > _MOST_CHANGES:
+                self._changed = [self._all_rows]
 
     def epsilon(self) -> Array:
         """Returns the smallest of the quick bounds for every client ``[n_clients]``."""
         epsilons = self._individual.at(self._all_rows).plus(self._common).epsilon(self._delta)
         return epsilons[self._row_by_client]
 
-    def largest(self) -> float:
-        """Returns the largest `epsilon`. Computes only rows that changed since the last call: epsilons never fall."""
+    def largest(self, enough: float = math.inf) -> float:
+        """Returns the largest `epsilon`. Computes only rows that changed since the last call: epsilons never fall.
+
+        Args:
+            enough: A number that the caller has no use for more than.
+
+        Returns:
+            The largest epsilon; if it is known to be at least `enough`, any number from `enough` on.
+        """
+        if self._largest >= enough:
+            return self._largest
         for rows in self._changed:
             changed = self._individual.at(rows).plus(self._common)
             self._largest = max(self._largest, float(changed.epsilon(self._delta).max()))
@@ -166,8 +179,9 @@ class RunningTotals:
         return self._row_by_client[clients]
 
 
-def price_of(events: Sequence[Event]) -> Totals:
-    """Returns the quick prices of events, a row for each."""
+@lru_cache(maxsize=4)
+def price_of(events: tuple[Event, ...]) -> Totals:
+    """Returns the quick prices of events, a row for each; read-only and cached, since most rounds cost the same."""
     pure = [rdp.pure(event) for event in events]
     mu2 = [event.noise**-2 if _closed(event) else math.inf for event in events]
     return Totals(rdp.curves(events), np.array(pure), np.array(mu2))

@@ -1,0 +1,143 @@
+"""What a short round costs beside its arithmetic, counted, not timed: calls, operations, bounds, looks at a folder."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from counting_calls import calls
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import TensorDataset
+
+import fedpriv as fp
+from fedpriv.clients.layout import changed_constants, constant_totals, constants
+from fedpriv.privacy.accounting.running_totals import Totals
+from fedpriv.privacy.record import Record
+from fedpriv.settings.checks import _Signature
+from fedpriv.storage.folder import RunFolder
+
+ROUNDS = 60
+
+
+def training(folder: Path | None = None) -> fp.Training:
+    """A run of one client with eight examples of four numbers."""
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(8, 4), torch.arange(8) % 2)
+    clients = fp.make_clients(nn.Linear(4, 2), nn.CrossEntropyLoss(), [data])
+    privacy = fp.Privacy(noise_multiplier=1.0, sampling=fp.Poisson(0.5))
+    return fp.Training(clients, fp.fedavg(0.01), privacy, rounds=ROUNDS, folder=folder, checkpoint_every=ROUNDS)
+
+
+class Operations(TorchDispatchMode):
+    """Counts tensor operations."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_round_makes_few_calls_and_operations() -> None:
+    rounds = iter(training())
+    for _ in range(20):
+        next(rounds)
+    assert calls(lambda: next(rounds)) <= 880
+    with Operations() as operations:
+        next(rounds)
+    assert operations.count <= 103
+
+
+def test_a_round_in_a_folder_adds_few_calls(tmp_path: Path) -> None:
+    rounds = iter(training(tmp_path / "run"))
+    for _ in range(20):
+        next(rounds)
+    assert calls(lambda: next(rounds)) <= 970
+
+
+def test_the_quick_bound_is_left_out_where_it_is_known_to_be_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[float] = []
+    real = Totals.epsilon
+    monkeypatch.setattr(Totals, "epsilon", lambda totals, delta: computed.append(delta) or real(totals, delta))
+    reports = list(training())
+    assert len(computed) <= 3 * ROUNDS // 4
+    epsilons = [report.epsilon for report in reports]
+    assert epsilons == sorted(epsilons)
+    assert epsilons[0] < epsilons[-1]
+
+
+def test_rounds_that_share_a_sync_look_at_their_folder_once_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = Counter[str]()
+    real = RunFolder.check
+    monkeypatch.setattr("fedpriv.runs.report_groups.GROUP_SECONDS", float("inf"))
+    monkeypatch.setattr(RunFolder, "check", lambda folder: looks.update(["check"]) or real(folder))
+    run = training(tmp_path / "run")
+    looks.clear()
+    assert sum(len(reports) for reports in run.in_groups()) == ROUNDS
+    assert looks["check"] <= ROUNDS + 8
+
+
+def test_a_record_with_its_digest_is_the_one_that_replace_makes() -> None:
+    record = Record(3, "gradient", 0, "gaussian", 1.5, "sample", "replace_one", sampling="poisson", rate=0.1)
+    copied = record.with_digest("0123456789abcdef")
+    assert copied == replace(record, digest="0123456789abcdef")
+    assert copied.to_json() == replace(record, digest="0123456789abcdef").to_json()
+    assert record.digest is None
+
+
+def of_two(first: int, second: int = 2) -> None: ...
+
+
+def of_names(first: int, *, second: int = 2) -> None: ...
+
+
+def of_many(*numbers: int, **named: int) -> None: ...
+
+
+@pytest.mark.parametrize("function", [of_two, of_names, of_many])
+@pytest.mark.parametrize("arguments", [(), (1,), (1, 3), (1, 3, 5)])
+@pytest.mark.parametrize("options", [{}, {"second": 3}, {"first": 1}, {"second": 3, "first": 1}, {"third": 3}])
+def test_arguments_are_bound_as_by_inspect(
+    function: Callable[..., None], arguments: tuple[int, ...], options: dict[str, int]
+) -> None:
+    def bound(bind: Callable[..., Any]) -> list[tuple[str, object]] | type[TypeError]:
+        try:
+            return list(bind(*arguments, **options).arguments.items())
+        except TypeError:
+            return TypeError
+
+    assert bound(_Signature(function).bind) == bound(inspect.signature(function).bind)
+
+
+class Holder(nn.Module):
+    """A linear layer beside modules and tensors that are not there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(2, 2, bias=False))
+        self.again = self.inner
+        self.nothing = None
+        self.register_buffer("empty", None)
+        self.register_module("missing", None)
+
+
+@pytest.mark.parametrize("kind", ["none", "buffer", "frozen"])
+def test_constants_are_found_wherever_they_are(kind: str) -> None:
+    model = Holder()
+    before = constant_totals(model)
+    assert changed_constants(model, before) == []
+    if kind == "buffer":
+        model.inner[0].register_buffer("count", torch.ones(2))
+    if kind == "frozen":
+        model.inner[0].weight.requires_grad_(False)
+    # a constant more than before is a change, whatever its value
+    assert bool(changed_constants(model, before)) == (kind != "none") == bool(constants(model))
