@@ -32,7 +32,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 SUMS = "privacy.trust={secure_aggregation: {min_honest: 10}}"
 PAIRS = "privacy.trust={pairwise: {colluders: 3, ratio: 10}}"
 # steps at epsilon 1, and without privacy (with its rounds)
-STEPS = {"cifar10_patches_sums": (400, 400, 60), "cifar10_scattering_sums": (500, 60, 200)}
+STEPS = {"cifar10_patches_sums": (400, 200, 60), "cifar10_scattering_sums": (500, 60, 200)}
 
 
 def runs(config: str) -> dict[str, list[str]]:

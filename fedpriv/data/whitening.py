@@ -21,7 +21,7 @@ from fedpriv.errors import ConfigError
 DRAWN = 10_000
 """Drawn images whose features give the statistics."""
 
-_RIDGE = 0.5  # of the mean variance, added to each: directions without much variance are not blown up
+_RIDGE = 2.0  # mean variances, added to each: directions of little variance would fill the bound with what noise hides
 _LARGEST = 8192  # numbers an image: the eigenvectors of so many take some minutes
 
 
@@ -31,7 +31,7 @@ class Whitening:
 
     Attributes:
         mean: Of the features of drawn images, `[d]`.
-        matrix: Symmetric, `(C + r I)^(-1/2)` of their covariance C, `[d, d]`; r is half of the mean variance.
+        matrix: Symmetric, `(C + r I)^(-1/2)` of their covariance C, `[d, d]`; r is twice the mean variance.
     """
 
     mean: Tensor

@@ -78,13 +78,13 @@ def test_patches_do_not_see_brightness_and_contrast() -> None:
 
 
 def test_whitening_gives_what_it_is_made_from_equal_variances_but_for_the_ridge() -> None:
-    """Known answer: variances v become v / (v + r), with r half of their mean."""
+    """Known answer: variances v become v / (v + r), with r twice their mean."""
     generator = torch.Generator().manual_seed(0)
     axes = torch.linalg.qr(torch.randn(4, 4, generator=generator)).Q
     rows = torch.randn(100_000, 4, generator=generator) * torch.tensor([4.0, 2.0, 1.0, 0.1]) @ axes.T + 3
     white = Whitening.of(rows)(rows)
     variances = torch.tensor([16.0, 4.0, 1.0, 0.01])
-    expected = variances / (variances + variances.mean() / 2)
+    expected = variances / (variances + 2 * variances.mean())
     torch.testing.assert_close(white.mean(0), torch.zeros(4), atol=1e-4, rtol=0)
     torch.testing.assert_close(torch.linalg.eigvalsh(white.T.cov()).flip(0), expected, atol=0.02, rtol=0)
 
@@ -104,7 +104,7 @@ def test_whiten_gives_other_drawn_images_the_variances_that_theory_says() -> Non
     """Against numpy on fresh images: variances v become about v / (v + r), so a few directions no longer have most."""
     edges = apply(drawn(10_000, 7, (1, 8, 8)), ["edges"]).flatten(1)
     variances = np.linalg.eigvalsh(np.cov(edges.double().numpy().T))
-    expected = variances / (variances + variances.mean() / 2)
+    expected = variances / (variances + 2 * variances.mean())
     white = apply(drawn(10_000, 8, (1, 8, 8)), ["edges", "whiten"]).flatten(1)
     actual = np.linalg.eigvalsh(np.cov(white.double().numpy().T))
     np.testing.assert_allclose(actual, expected, rtol=0.1)
