@@ -17,6 +17,7 @@ from fedpriv.oracle.backend_trial import Rehearsal, trial_in_bfloat16
 from fedpriv.oracle.backends import BackendName, candidates, choose
 from fedpriv.oracle.backends.base import Backend
 from fedpriv.oracle.backends.precision import SERVING, Bfloat16
+from fedpriv.oracle.larger_batches import LargerBatches
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ def select_backend(
         return BackendSelection("loop", backends["loop"])
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         rehearsal = Rehearsal(population, population.model)
+        larger = LargerBatches(population, rehearsal)
         trial = rehearsal.first
         if trial is None:
             return BackendSelection(names[0], backends[names[0]])
@@ -87,6 +89,8 @@ def select_backend(
             failure = rehearsal.failure(trial, key)
             if failure is None and precision == "bfloat16":
                 failure = trial_in_bfloat16(population, trial).failure(key)
+            if failure is None:
+                failure = larger.failure(trial, key, backends[key])
             if failure is None:
                 if key == "loop":
                     warnings = (trial.slowness_warning(reasons[0]),)

@@ -34,7 +34,7 @@ from fedpriv.privacy.clipping import Clip
 # largest relative differences of two backends' sums
 _SAME_DOUBLE = 1e-6
 _SAME_SINGLE = 1e-3
-_CLIP = Clip(1.0)
+CLIP = Clip(1.0)
 _BATCH_SIZE = 16  # examples in the batch that one example at a time is compared with
 _OTHER_SEEDS = (1, 2)
 DIFFERENT = "it gives other gradients than one example at a time"
@@ -52,6 +52,8 @@ class Trial:
         tolerance: Largest relative difference of sums that count as equal.
         views: Number of views of an example.
         expected: Sums of one example at a time; empty if there is nothing to compare with.
+        gradients: Gradients of the examples one at a time, `[2, m, dim]` each: at the first row, and each client's at
+            its own row; empty if there is nothing to compare with.
     """
 
     model: nn.Module
@@ -61,6 +63,12 @@ class Trial:
     tolerance: float
     views: int
     expected: tuple[Tensor, ...] = ()
+    gradients: tuple[Tensor, ...] = ()
+
+    @property
+    def is_double(self) -> bool:
+        """Whether the model is computed in double precision, where rounding takes no input over a kink."""
+        return self.tolerance == _SAME_DOUBLE
 
     @cached_property
     def batch(self) -> Batch:
@@ -75,7 +83,7 @@ class Trial:
         try:
             sums = self._sums(name)
         except Exception as error:  # whatever a user's model raises, or torch where it cannot batch it
-            return _why_not_batched(error)
+            return why_not_batched(error)
         for actual, expected in zip(sums, self.expected, strict=False):
             if not bool((actual - expected).norm() <= self.tolerance * expected.norm()):
                 return DIFFERENT
@@ -84,7 +92,7 @@ class Trial:
     def _sums(self, name: str) -> list[Tensor]:
         """Returns the sums of one backend: clipped at one row, clipped at two rows, and exact at two rows."""
         backend = BACKENDS[name](copy.deepcopy(self.model), self.loss)  # a forward pass may change the model
-        calls = [(self.rows[0], _CLIP), (self.rows[1], _CLIP), (self.rows[1], None)]
+        calls = [(self.rows[0], CLIP), (self.rows[1], CLIP), (self.rows[1], None)]
         return [backend.clipped_sum(rows, self.batch, clip)[0] for rows, clip in calls]
 
     def with_expected(self) -> Trial:
@@ -100,9 +108,10 @@ class Trial:
 
         one_row = [gradients(self.rows[0][client], client) for client in range(2)]
         two_rows = [one_row[0], gradients(self.rows[1][1], 1)]
-        clipped = [torch.stack([_CLIP.rows(rows)[0].sum(0) for rows in pair]) for pair in (one_row, two_rows)]
+        clipped = [torch.stack([CLIP.rows(rows)[0].sum(0) for rows in pair]) for pair in (one_row, two_rows)]
         exact = torch.stack([rows.sum(0) for rows in two_rows])
-        return replace(self, expected=(*clipped, exact))
+        of_examples = torch.stack(one_row), torch.stack(two_rows)
+        return replace(self, expected=(*clipped, exact), gradients=of_examples)
 
     def slowness_warning(self, reason: str) -> str:
         """Returns a warning that one example at a time is slow, with the measured factor and the reason."""
@@ -157,7 +166,7 @@ class Rehearsal:
         """Returns why a backend does not serve the model, or None if it does."""
         failure = trial.failure(name)
         # in double precision rounding takes no input over a kink, so that a difference is the backend's
-        if failure != DIFFERENT or trial.tolerance == _SAME_DOUBLE:
+        if failure != DIFFERENT or trial.is_double:
             return failure
         # in single precision it may: a wrong backend is wrong elsewhere, too
         for other in self.others:
@@ -235,7 +244,7 @@ def _single_example(batch: Batch, client: int, example: int) -> Batch:
     return Batch(torch.zeros(1, dtype=torch.long), x, y, batch.mask[cell], views=batch.views)
 
 
-def _why_not_batched(error: Exception) -> str:
+def why_not_batched(error: Exception) -> str:
     """Returns an error's reason in short; torch.func's own text about a missing rule addresses its developers."""
     missing = re.search(r"Batching rule not implemented for ([\w:.]+?)\.?(?:\s|$)", str(error))
     if missing is None:

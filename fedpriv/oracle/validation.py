@@ -2,7 +2,8 @@
 
 Clipping bounds an example's influence only if no other example's output, loss or gradient depends on it. A few
 synthetic examples are computed alone, in one batch, in another batch, and in the first batch again; a layer whose
-results differ is refused by name. This finds mistakes, but proves nothing for other examples.
+results differ is refused by name. Code of a user's own is tried in larger batches, too. This finds mistakes, but proves
+nothing for other examples, or for batches of other sizes.
 """
 
 from __future__ import annotations
@@ -18,8 +19,18 @@ from fedpriv.clients.client import Loss
 from fedpriv.clients.population import Population
 from fedpriv.data.nested import Nested, arguments, each, first, leaves
 from fedpriv.errors import ConfigError, DataError, FedprivError, cut, in_short
+from fedpriv.models.known_code import is_known
 from fedpriv.oracle.backends.functional import is_finite
-from fedpriv.oracle.traced_model import Event, TracedModel, example_loss, name_of, select_examples, start_draws_anew
+from fedpriv.oracle.batch_sizes import LARGEST, batch_sizes, repeated
+from fedpriv.oracle.traced_model import (
+    Event,
+    TracedModel,
+    example_loss,
+    graph_nodes,
+    name_of,
+    select_examples,
+    start_draws_anew,
+)
 from fedpriv.randomness.streams import torch_generators
 
 Point = tuple[Tensor, Nested, Nested]
@@ -32,6 +43,7 @@ _OTHER_REDUCTION = 1e-3  # of a batch's loss and the mean of single losses
 _FIRST_BATCH = [0, 1, 2]
 _SECOND_BATCH = [0, 3, 4]
 _EXAMPLES = 5
+_LARGEST_OF_OUTPUTS = 16384  # largest batch whose outputs a loss gets at once, see `Compute.chunk`
 _IGNORE_INDEX = -100  # label that torch's losses ignore by default
 
 
@@ -58,11 +70,12 @@ def validate_per_example(population: Population) -> list[str]:
         _check_memory(trial, TracedModel(population, row), x)
         _check_neighbours(trial, x)
         check_loss_parameters(trial.functional.loss)
-        _check_loss(trial, select_examples(x, _FIRST_BATCH), select_examples(y, _FIRST_BATCH))
+        _check_loss(trial, population, select_examples(x, _FIRST_BATCH), select_examples(y, _FIRST_BATCH))
         _check_reads_outputs_only(trial, population, select_examples(x, _FIRST_BATCH), select_examples(y, _FIRST_BATCH))
         notes += _check_loss_of_batch(trial, x, y)
         _check_gradients(trial, x, y)
         _check_alone(trial, x, y)
+        _check_larger_batches(trial, population, x)
         _check_labels(trial, population)
     return notes
 
@@ -242,6 +255,32 @@ def _check_alone(trial: TracedModel, x: Nested, y: Nested) -> None:
         raise ConfigError("model", type(trial.model).__name__, fix)
 
 
+def _check_larger_batches(trial: TracedModel, population: Population, x: Nested) -> None:
+    """Refuses a model that gives an example other outputs in a larger batch than in one of three.
+
+    Torch's and fedpriv's own layers know no size from which on they compute otherwise, so they are not tried. A model
+    that draws random numbers even in eval mode, as `_check_alone` leaves it, gives nothing to compare.
+    """
+    if is_known(population.model) or trial.draws(x):
+        return
+    small = trial.events(select_examples(x, _FIRST_BATCH))
+    memory = sum(tensor.numel() * tensor.element_size() for _, tensors in small for tensor in tensors)
+    for size in batch_sizes(population, LARGEST, memory // len(_FIRST_BATCH)):
+        indices = repeated(len(_FIRST_BATCH), size)
+        try:
+            larger = trial.events(select_examples(x, indices))
+        except FedprivError:
+            raise
+        except Exception:  # what a model's code raises in a batch of this size, with which it mixes nothing
+            continue
+        why = (
+            f"what it gives for an example in a batch of {size} examples is not what it gives in one of "
+            f"{len(_FIRST_BATCH)}; make it independent of the batch's size"
+        )
+        rows = _differing_rows(larger[-1], small[-1], indices, _OTHER_KERNEL)
+        _compare(trial, larger, small, rows[:1], _OTHER_KERNEL, why)
+
+
 def _check_labels(trial: TracedModel, population: Population) -> None:
     """Tries the real examples with the least and the greatest label.
 
@@ -272,7 +311,7 @@ def _check_labels(trial: TracedModel, population: Population) -> None:
             raise DataError(f"{problem}: number the classes from 0, drop what has none")
 
 
-def _check_loss(trial: TracedModel, x: Nested, y: Nested) -> None:
+def _check_loss(trial: TracedModel, population: Population, x: Nested, y: Nested) -> None:
     """Refuses a loss that remembers examples, or whose per-example form mixes them."""
     loss = trial.functional.loss
     outputs = trial.outputs(x)
@@ -306,6 +345,39 @@ def _check_loss(trial: TracedModel, x: Nested, y: Nested) -> None:
     _with_gradient(form, outputs.flip(0), select_examples(y, [2, 1, 0]))
     if _differ(together, _with_gradient(form, outputs, y), _SAME_KERNEL):
         raise ConfigError("loss", name_of(loss), f"its per-example form {name_of(form)} {memory}")
+    if not is_known(loss):
+        _check_form_in_larger_batches(loss, form, population, outputs, y, together)
+
+
+def _check_form_in_larger_batches(
+    loss: Loss, form: Loss, population: Population, outputs: Tensor, y: Nested, expected: Tensor
+) -> None:
+    """Refuses a per-example form that gives an example another loss or gradient in a larger batch.
+
+    A form gets the outputs of many clients' examples at once.
+
+    Args:
+        loss: The loss, for the error.
+        form: Its per-example form.
+        population: The clients.
+        outputs: Outputs of a few examples, `[b, ...]`.
+        y: Their targets.
+        expected: Their losses and derivatives, as of `_with_gradient`.
+    """
+    tensors = (outputs, expected, *leaves(y))
+    memory = sum(tensor.numel() * tensor.element_size() for tensor in tensors) // len(outputs)
+    for size in batch_sizes(population, _LARGEST_OF_OUTPUTS, memory):
+        indices = repeated(len(outputs), size)
+        try:
+            larger = _with_gradient(form, outputs[indices], select_examples(y, indices))
+        except Exception:  # what a loss raises in a batch of this size, with which it mixes nothing
+            continue
+        if len(larger) != size or _rows_differ(larger, expected[indices], _SAME_KERNEL).any():
+            fix = (
+                f"gives an example another loss or gradient in a batch of {size} examples than in one of "
+                f"{len(outputs)}; use its own output and target only, whatever the batch's size"
+            )
+            raise ConfigError("loss", name_of(loss), f"its per-example form {name_of(form)} {fix}")
 
 
 def check_loss_parameters(loss: Loss) -> None:
@@ -352,19 +424,8 @@ def _check_reads_outputs_only(trial: TracedModel, population: Population, x: Nes
 
 def _gradient_leaves(value: Tensor) -> list[Tensor]:
     """Returns the tensors that a value's gradient flows to."""
-    variables: list[Tensor] = []
-    pending = [value.grad_fn]
-    visited: set[Any] = set()
-    while pending:
-        node = pending.pop()
-        if node is None or node in visited:
-            continue
-        visited.add(node)
-        variable = getattr(node, "variable", None)
-        if variable is not None:
-            variables.append(variable)
-        pending += [following for following, _ in node.next_functions]
-    return variables
+    variables = [getattr(node, "variable", None) for node in graph_nodes(value)]
+    return [variable for variable in variables if variable is not None]
 
 
 def _check_loss_of_batch(trial: TracedModel, x: Nested, y: Nested) -> list[str]:
@@ -547,6 +608,30 @@ def _differ_in(first_event: Event, second_event: Event, i: int, j: int, toleranc
     """Returns whether row i of a tensor of the first event differs from row j of the same tensor of the second."""
     pairs = [(a, b) for a, b in zip(first_event[1], second_event[1], strict=False) if a.dim() and b.dim()]
     return any(_differ(a[i], b[j], tolerance) for a, b in pairs if len(a) > i and len(b) > j)
+
+
+def _differing_rows(larger: Event, small: Event, indices: Sequence[int], tolerance: float) -> list[tuple[int, int]]:
+    """Returns the rows of a larger batch in which a tensor differs from that of a small one, with the latter's rows.
+
+    Args:
+        larger: Outputs for the larger batch.
+        small: Outputs for the small one.
+        indices: Row of the small batch that each row of the larger one repeats.
+        tolerance: As of `_differ`.
+    """
+    differ = torch.zeros(len(indices), dtype=torch.bool)
+    for many, few in zip(larger[1], small[1], strict=False):
+        if many.dim() and few.dim() and len(many) == len(indices) and len(few) > max(indices):
+            differ |= _rows_differ(many, few[list(indices)], tolerance).cpu()
+    return [(row, indices[row]) for row in differ.nonzero().flatten().tolist()]
+
+
+def _rows_differ(a: Tensor, b: Tensor, tolerance: float) -> Tensor:
+    """Returns in which rows two tensors of as many rows differ as in `_differ`, `[n]`."""
+    if a.shape != b.shape:
+        return torch.ones(len(a), dtype=torch.bool)
+    a, b = (rows.detach().reshape(len(rows), -1).double().nan_to_num() for rows in (a, b))
+    return (a - b).norm(dim=1) > tolerance * torch.maximum(a.norm(dim=1), b.norm(dim=1))
 
 
 def _differ(a: Tensor, b: Tensor, tolerance: float) -> bool:

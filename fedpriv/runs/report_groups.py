@@ -7,8 +7,8 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 
 from fedpriv.distributed.mesh import Mesh
+from fedpriv.models.known_code import is_known
 from fedpriv.network.engines import StateName
-from fedpriv.runs.known_code import is_known
 from fedpriv.runs.results import RoundReport
 from fedpriv.storage.folder import RunFolder
 

@@ -15,9 +15,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
+from fedpriv.models.known_code import is_known
 from fedpriv.reports.sinks import Jsonl
 from fedpriv.runs import report_groups
-from fedpriv.runs.known_code import is_known
 from fedpriv.storage import files
 
 ROUNDS, EVERY = 7, 3

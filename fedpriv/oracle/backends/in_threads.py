@@ -113,7 +113,7 @@ class InThreads:
         count = min(torch.get_num_threads(), len(blocks))
         if count < 2 or self._single_thread or not is_on_cpu(params):
             return compute(self._backend, slice(0, clients))
-        copies = [_copy_backend(self._backend) for _ in range(count)]
+        copies = [copy_backend(self._backend) for _ in range(count)]
         before = torch.default_generator.get_state()
         results = threads.each(lambda number, rows: compute(copies[number], rows), blocks)
         if not torch.equal(before, torch.default_generator.get_state()):
@@ -124,7 +124,7 @@ class InThreads:
         return tuple(torch.cat(pieces) for pieces in zip(*results, strict=True))
 
 
-def _copy_backend(backend: PerExample) -> PerExample:
-    """Copies the backend with its model; the copy shares the model's tensors, which no call changes."""
+def copy_backend(backend: PerExample) -> PerExample:
+    """Copies a backend with its model; the copy shares the model's tensors, which no call changes."""
     model = backend.model
     return copy.deepcopy(backend, {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())})
