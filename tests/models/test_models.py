@@ -82,6 +82,16 @@ def test_models_of_text_treat_examples_alone_and_see_no_later_token(name):
     torch.testing.assert_close(model(tokens[:, :3]), scores[..., :3])  # a shorter window
 
 
+def test_the_heads_of_a_transformer_of_text_look_back_from_one_token_to_many():
+    """Without queries and keys, attention is a softmax of minus slope times distance, over what came before."""
+    attention = resolve("char_transformer", input_shape=(6,), n_classes=5, width=8).blocks[0].attention
+    bias = attention._bias(drawn(1, 3, 8))
+    assert bias.shape == (4, 3, 3) and bool(bias[:, 0, 1:].isinf().all())
+    assert bias[:, 2, 1].tolist() == [-2.0, -0.5, -0.125, -0.03125]
+    assert bias[:, 2, 0].tolist() == [-4.0, -1.0, -0.25, -0.0625]
+    assert not bias[:, [0, 1, 2], [0, 1, 2]].any()
+
+
 def test_heads_of_a_transformer_divide_its_width():
     for name in ("vit", "char_transformer"):
         with pytest.raises(ConfigError, match=r"model\.heads = 3.*divides the width, 8"):
