@@ -50,7 +50,7 @@ class VisionTransformer(nn.Module):
         self.embed = nn.Linear(input_shape[0] * patch**2, width)
         self.position = nn.Parameter(torch.empty(tokens, width))
         nn.init.normal_(self.position, std=0.02)
-        self.blocks = nn.ModuleList(_Block(width, _Attention(width, heads)) for _ in range(depth))
+        self.blocks = nn.ModuleList(_AttentionBlock(width, _Attention(width, heads)) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, n_classes)
 
@@ -89,7 +89,7 @@ class CharTransformer(nn.Module):
         super().__init__()
         _require_heads_divide_width(heads, width)
         self.embed = nn.Embedding(n_classes, width)
-        self.blocks = nn.ModuleList(_Block(width, _CausalAttention(width, heads)) for _ in range(depth))
+        self.blocks = nn.ModuleList(_AttentionBlock(width, _CausalAttention(width, heads)) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, n_classes)
 
@@ -145,7 +145,7 @@ class _CausalAttention(nn.Module):
         return torch.where(distance < 0, -torch.inf, -lines)
 
 
-class _Block(nn.Module):
+class _AttentionBlock(nn.Module):
     """Attention and two linear layers, each behind a layer normalisation and added to what it got."""
 
     def __init__(self, width: int, attention: nn.Module) -> None:
