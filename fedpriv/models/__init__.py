@@ -6,7 +6,7 @@ from fedpriv.models.losses import IGNORED, Loss, cross_entropy, hinge, logistic,
 from fedpriv.models.networks import FemnistCNN, LinearSVM, LogisticRegression, MnistCNN, SoftmaxRegression
 from fedpriv.models.registry import LOSSES, MODELS, make, resolve, resolve_loss
 from fedpriv.models.resnet import ResNet18
-from fedpriv.models.transformer import VisionTransformer
+from fedpriv.models.transformer import CharTransformer, VisionTransformer
 from fedpriv.models.tuning import train_only
 from fedpriv.models.validation import fix_model, shipped, validate_model
 from fedpriv.models.weights import Weights, load_weights
@@ -15,6 +15,7 @@ __all__ = [
     "IGNORED",
     "LOSSES",
     "MODELS",
+    "CharTransformer",
     "Extractor",
     "FemnistCNN",
     "LinearSVM",

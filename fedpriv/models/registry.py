@@ -24,7 +24,7 @@ from fedpriv.models.networks import (
     SoftmaxRegression,
 )
 from fedpriv.models.resnet import ResNet18
-from fedpriv.models.transformer import VisionTransformer
+from fedpriv.models.transformer import CharTransformer, VisionTransformer
 from fedpriv.models.tuning import train_only
 from fedpriv.models.validation import fix_model, validate_model
 from fedpriv.models.weights import Weights, load_weights
@@ -192,6 +192,7 @@ _MODELS = {
     "femnist_cnn": ModelEntry(FemnistCNN, "three 3x3 convolution blocks with GroupNorm and a linear layer"),
     "vit": ModelEntry(VisionTransformer, "a small vision transformer: patches, two blocks of attention, linear head"),
     "char_lstm": ModelEntry(CharLSTM, "an LSTM that predicts the next token at each position of a text"),
+    "char_transformer": ModelEntry(CharTransformer, "a small causal transformer, for the same as char_lstm"),
     "resnet18_gn": ModelEntry(ResNet18, "ResNet-18 with GroupNorm, to fine-tune from weights of torchvision's names"),
 }
 

@@ -1,12 +1,14 @@
-"""A transformer for images, small enough to train and to read.
+"""Transformers for images and for text, small enough to train privately and to read.
 
-Source: Dosovitskiy et al. (2021), An image is worth 16x16 words.
+Sources: Dosovitskiy et al. (2021), An image is worth 16x16 words; Press, Smith and Lewis (2022), Train short, test
+long: attention with linear biases.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fedpriv.errors import ConfigError
 from fedpriv.settings.checks import Count, checked
@@ -41,15 +43,14 @@ class VisionTransformer(nn.Module):
         if len(input_shape) != 3 or input_shape[1] % patch or input_shape[2] % patch:
             fix = f"give images (channels, height, width) whose sides {patch} divides (data.flat off)"
             raise ConfigError("model.input_shape", input_shape, fix)
-        if width % heads:
-            raise ConfigError("model.heads", heads, f"give a number that divides the width, {width}")
+        _require_heads_divide_width(heads, width)
         self.input_shape = tuple(input_shape)
         self.patch = patch
         tokens = (input_shape[1] // patch) * (input_shape[2] // patch)
         self.embed = nn.Linear(input_shape[0] * patch**2, width)
         self.position = nn.Parameter(torch.empty(tokens, width))
         nn.init.normal_(self.position, std=0.02)
-        self.blocks = nn.ModuleList(_EncoderBlock(width, heads) for _ in range(depth))
+        self.blocks = nn.ModuleList(_AttentionBlock(width, _Attention(width, heads)) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, n_classes)
 
@@ -62,6 +63,42 @@ class VisionTransformer(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x).mean(1))
+
+
+@checked("model")
+class CharTransformer(nn.Module):
+    """Predicts each next token from those before it: `[n, length]` token numbers to scores `[n, n_classes, length]`.
+
+    An embedding, blocks of causal attention, and a linear layer, whose scores are classes first, as torch's cross
+    entropy takes them. Positions have no parameters, which would be noised: a token attends less to what is further
+    back, by a slope of each head's own (ALiBi). So a window may have any length.
+
+    Args:
+        n_classes: Number of tokens.
+        width: Size of a token.
+        depth: Number of blocks.
+        heads: Number of attention heads; it divides the width.
+
+    Raises:
+        ConfigError: the heads do not divide the width.
+
+    Source: Press, Smith and Lewis (2022).
+    """
+
+    def __init__(self, n_classes: int, width: Count = 32, depth: Count = 2, heads: Count = 4) -> None:
+        super().__init__()
+        _require_heads_divide_width(heads, width)
+        self.embed = nn.Embedding(n_classes, width)
+        self.blocks = nn.ModuleList(_AttentionBlock(width, _CausalAttention(width, heads)) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, n_classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Returns scores of the next token at each position."""
+        x = self.embed(tokens)  # -> [n, length, width]
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x)).mT  # [n, length, n_classes] -> [n, n_classes, length]
 
 
 class _Attention(nn.Module):
@@ -81,14 +118,48 @@ class _Attention(nn.Module):
         return self.out((weights @ value).transpose(-3, -2).flatten(-2))
 
 
-class _EncoderBlock(nn.Module):
+class _CausalAttention(nn.Module):
+    """Multi-head self-attention to a token and those before it, less to what is further back."""
+
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        # [n, length, width] -> [n, heads, length, width / heads]
+        query, key, value = (
+            layer(x).unflatten(-1, (self.heads, -1)).transpose(-3, -2) for layer in (self.query, self.key, self.value)
+        )
+        attended = functional.scaled_dot_product_attention(query, key, value, attn_mask=self._bias(x))
+        return self.out(attended.transpose(-3, -2).flatten(-2))
+
+    def _bias(self, x: Tensor) -> Tensor:
+        """Returns what is added to the scores of attention, `[heads, length, length]`: -inf for later tokens."""
+        places = torch.arange(x.shape[-2], dtype=x.dtype, device=x.device)
+        distance = places[:, None] - places[None, :]
+        # From 2, a head that hardly sees more than the token before, to 1/32, in equal ratios. The paper's slopes are
+        # 1/2 to 1/256, for words; with them, characters were learnt more slowly.
+        slopes = [2.0 ** (1 - 6 * head / max(self.heads - 1, 1)) for head in range(self.heads)]
+        lines = torch.tensor(slopes, dtype=x.dtype, device=x.device)[:, None, None] * distance
+        return torch.where(distance < 0, -torch.inf, -lines)
+
+
+class _AttentionBlock(nn.Module):
+    """Attention and two linear layers, each behind a layer normalisation and added to what it got."""
+
+    def __init__(self, width: int, attention: nn.Module) -> None:
+        super().__init__()
         self.norm1 = nn.LayerNorm(width)
-        self.attention = _Attention(width, heads)
+        self.attention = attention
         self.norm2 = nn.LayerNorm(width)
         self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x))
         return x + self.mlp(self.norm2(x))
+
+
+def _require_heads_divide_width(heads: int, width: int) -> None:
+    if width % heads:
+        raise ConfigError("model.heads", heads, f"give a number that divides the width, {width}")

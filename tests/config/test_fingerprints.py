@@ -47,7 +47,8 @@ SHIPPED = {
     "mnist_softmax_pairwise": "6c64e5fb4b486905",
     "np_breast_cancer": "1f91565fd11e8d37",
     "sensor_fusion": "d8eb26021df71544",
-    "shakespeare_lstm": "c0cf28721798447e",
+    "shakespeare_client_level": "bb09e547473d2d9b",
+    "shakespeare_lstm": "d3f2631509c9b1f6",
 }
 
 

@@ -9,15 +9,20 @@ from typing import Any
 
 import pytest
 import torch
+from commands import fedpriv
 from torch import nn
 
 from fedpriv import models
+from fedpriv.clients.batch import Batch
+from fedpriv.clients.layout import Layout
 from fedpriv.config import build, load_config
 from fedpriv.data import load, partition
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.evaluation import metrics
 from fedpriv.evaluation.evaluator import Evaluator
 from fedpriv.models.example_losses import example_losses
+from fedpriv.oracle.backends import BACKENDS
+from fedpriv.privacy.clipping import Clip
 
 A = ord("A") - 30  # the token of A: 1 is newline, 2 a space
 
@@ -169,15 +174,76 @@ def test_a_wrong_model_for_windows_is_refused(tmp_path: Path):
         run(tmp_path, "loss=hinge")
 
 
+MODELS = ["model={name: char_lstm, width: 3, hidden: 4}", "model={name: char_transformer, width: 8}"]
+
+
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch, where vmap is tried first
-def test_ghost_clipping_of_windows_is_that_of_a_loop_over_them(tmp_path: Path):
-    """Clipped sums of the LSTM, against torch's own gradient of each window."""
+@pytest.mark.parametrize("model", MODELS)
+def test_ghost_clipping_of_windows_is_that_of_a_loop_over_them(model: str, tmp_path: Path):
+    """A round's step of each model of text, against torch's own gradient of each window."""
     write(tmp_path, "\n\n".join(f"{name}:\n{'to be or not to be, ' * 3}" for name in ("HAM", "OPH")))
-    other = run(tmp_path, "compute.backend=loop", "privacy={at: none}", "rounds=1", "seed=3")
-    one = run(tmp_path, "compute.backend=ghost", "privacy={at: none}", "rounds=1", "seed=3")
+    other = run(tmp_path, model, "compute.backend=loop", "privacy={at: none}", "rounds=1", "seed=3")
+    one = run(tmp_path, model, "compute.backend=ghost", "privacy={at: none}", "rounds=1", "seed=3")
     list(other)
     list(one)
     torch.testing.assert_close(one.result().params, other.result().params, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("name", ["char_lstm", "char_transformer"])
+def test_each_window_is_clipped_however_much_of_it_is_padding(name: str, tmp_path: Path):
+    """The norms are those of a loop over windows, and a full window moves the sum as far as a short one."""
+    split = read(write(tmp_path, "HAM:\n" + "to be or not " * 3 + "\n\nOPH:\nt"), length=7)
+    x, y = split.train.tensors
+    assert (y[-1] == -100).sum() == 5 and not (y[0] == -100).any()
+    torch.manual_seed(0)
+    model = models.resolve(name, input_shape=(7,), n_classes=97).double()
+    params = Layout.of(model).row_of(model).unsqueeze(0)
+    loss = models.Loss(models.cross_entropy)
+    ghost, loop = (BACKENDS[backend](model, loss) for backend in ("ghost", "loop"))
+
+    def batch(rows: slice) -> Batch:
+        mask = torch.ones(1, len(x[rows]), dtype=torch.bool)
+        return Batch(torch.zeros(1, dtype=torch.long), x[None, rows], y[None, rows], mask)
+
+    clip = Clip(0.05)
+    every = ghost.clipped_sum(params, batch(slice(None)), clip)[0]
+    torch.testing.assert_close(every, loop.clipped_sum(params, batch(slice(None)), clip)[0], rtol=1e-9, atol=1e-12)
+    for one in (slice(0, 1), slice(-1, None)):
+        assert ghost.clipped_sum(params, batch(one), None)[0].norm() > 0.05
+        assert float(ghost.clipped_sum(params, batch(one), clip)[0].norm()) == pytest.approx(0.05)
+
+
+def test_text_after_the_last_target_moves_nothing(tmp_path: Path):
+    """What stands in the inputs where a window is padded is seen by no target: models look back alone."""
+    write(tmp_path, "HAM:\n" + "to be or not " * 3)
+    _, y = read(tmp_path, length=7).test.tensors
+    padded = y == -100
+    assert padded.any()
+    for name in ("char_lstm", "char_transformer"):
+        model = models.resolve(name, input_shape=(7,), n_classes=97)
+        x = read(tmp_path, length=7).test.tensors[0].clone()
+        scores = model(x)
+        x[padded] = 5
+        kept = ~padded.unsqueeze(1).expand_as(scores)
+        # the first padded input is the last character, which has no target behind it
+        assert torch.equal(model(x)[kept], scores[kept])
+
+
+@pytest.mark.parametrize("unit", ["sample", "client"])
+def test_the_number_of_windows_of_a_role_is_said_to_be_public(unit: str, tmp_path: Path):
+    """Where windows begin follows from how much a role says: plan and statement say that sizes are public."""
+    write(tmp_path, "\n\n".join(f"{name}:\n{'to be or not to be, ' * 6}" for name in ("HAM", "OPH")))
+    run(tmp_path)
+    settings = [f"privacy.unit={unit}", "privacy.trust=central"]
+    plan = fedpriv("plan", str(tmp_path / "run.yaml"), *settings)
+    assert "2, with 17 examples each" in plan.stdout
+    assert ("relation=replace_one(sizes public)" in plan.stdout) == (unit == "client")
+    done = fedpriv("train", str(tmp_path / "run.yaml"), *settings, "--out", str(tmp_path / "out"))
+    assert done.exit_code == 0, done.stderr
+    page = fedpriv("statement", str(tmp_path / "out")).stdout
+    assert "not protected: the number of data holders, how many records each has" in page
+    assert ("| both have in common | sizes public |" in page) == (unit == "client")
 
 
 @pytest.mark.data

@@ -63,9 +63,13 @@ def test_the_sizes_that_the_docstrings_state():
     assert n_parameters(FemnistCNN()) == 59294
 
 
-def test_the_model_of_text_treats_examples_alone_and_sees_no_later_token():
-    """Its gradients by example are in tests/data/test_shakespeare.py: vmap does not batch an LSTM."""
-    model = resolve("char_lstm", input_shape=(6,), n_classes=5, hidden=7)
+OF_TEXT = {"char_lstm": {"hidden": 7}, "char_transformer": {"width": 8}}
+
+
+@pytest.mark.parametrize("name", OF_TEXT)
+def test_models_of_text_treat_examples_alone_and_see_no_later_token(name):
+    """Their gradients by example are in tests/data/test_shakespeare.py: vmap does not batch an LSTM."""
+    model = resolve(name, input_shape=(6,), n_classes=5, **OF_TEXT[name])
     validate_model(model)
     tokens = torch.tensor([[0, 1, 2, 3, 4, 1], [0, 4, 4, 2, 1, 3]])
     scores = model(tokens)
@@ -74,9 +78,27 @@ def test_the_model_of_text_treats_examples_alone_and_sees_no_later_token():
     changed = tokens.clone()
     changed[:, 4] = 0
     torch.testing.assert_close(model(changed)[..., :4], scores[..., :4])
+    assert not torch.allclose(model(changed)[..., 4:], scores[..., 4:])
+    torch.testing.assert_close(model(tokens[:, :3]), scores[..., :3])  # a shorter window
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "char_lstm"])
+def test_the_heads_of_a_transformer_of_text_look_back_from_one_token_to_many():
+    """Without queries and keys, attention is a softmax of minus slope times distance, over what came before."""
+    attention = resolve("char_transformer", input_shape=(6,), n_classes=5, width=8).blocks[0].attention
+    bias = attention._bias(drawn(1, 3, 8))
+    assert bias.shape == (4, 3, 3) and bool(bias[:, 0, 1:].isinf().all())
+    assert bias[:, 2, 1].tolist() == [-2.0, -0.5, -0.125, -0.03125]
+    assert bias[:, 2, 0].tolist() == [-4.0, -1.0, -0.25, -0.0625]
+    assert not bias[:, [0, 1, 2], [0, 1, 2]].any()
+
+
+def test_heads_of_a_transformer_divide_its_width():
+    for name in ("vit", "char_transformer"):
+        with pytest.raises(ConfigError, match=r"model\.heads = 3.*divides the width, 8"):
+            resolve(name, input_shape=(1, 8, 8), n_classes=5, width=8, heads=3)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in OF_TEXT])
 def test_every_model_treats_examples_alone_and_is_differentiable_by_example(name):
     n_classes = 2 if name == "logistic_regression" else 10
     model = resolve(name, input_shape=(1, 28, 28), n_classes=n_classes)

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.layout import Layout
-from fedpriv.models import FemnistCNN, MnistCNN, ResNet18, VisionTransformer, add_lora
+from fedpriv.models import CharTransformer, FemnistCNN, MnistCNN, ResNet18, VisionTransformer, add_lora
 from fedpriv.oracle.backends.batched_forward import BatchSize, MixingRowsError
 from fedpriv.oracle.backends.ghost import GhostBackend
 from fedpriv.oracle.backends.loop import LoopBackend
@@ -70,6 +70,17 @@ class Sentences(nn.Module):
         return self.last(attended.transpose(1, 2).flatten(2).mean(1) + self.bag(x))[:, :CLASSES]
 
 
+class OneScore(nn.Module):
+    """The mean of a text's scores over its positions."""
+
+    def __init__(self, text: nn.Module) -> None:
+        super().__init__()
+        self.text = text
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.text(x).mean(2)[:, :CLASSES]
+
+
 class Transposed(nn.Module):
     """Layers whose weights are `[inputs, outputs]`, as Hugging Face's GPT-2 has them."""
 
@@ -107,6 +118,7 @@ def plain(name: str) -> nn.Module:
         "residual": lambda: ResNet18((1, 8, 8), CLASSES, width=16, stem="cifar"),
         "transformer": lambda: VisionTransformer((1, 8, 8), CLASSES, width=8, heads=2),
         "adapters": lambda: add_lora(VisionTransformer((1, 8, 8), CLASSES, width=8, heads=2), ["blocks.*.query"]),
+        "transformer of text": lambda: OneScore(CharTransformer(7, width=8)),
         "lstm": lambda: Sequences(nn.LSTM(3, 4, 2, batch_first=True)),
         "gru": lambda: Sequences(nn.GRU(3, 4, bidirectional=True, batch_first=True)),
         "sentences": Sentences,
@@ -124,6 +136,7 @@ def plain(name: str) -> nn.Module:
         *((name, IMAGES) for name in ("a branch", "convolutions", "femnist", "residual", "transformer", "adapters")),
         *((name, STEPS) for name in ("lstm", "gru")),
         ("sentences", WORDS),
+        ("transformer of text", WORDS),
     ],
 )
 def test_models_of_known_operations_need_no_vmap_and_have_the_gradients_of_each_example(name, x, clients) -> None:
