@@ -16,7 +16,7 @@ import torch
 
 T = TypeVar("T")
 R = TypeVar("R")
-_WORTH_SHARING = 10**7
+_WORTH_SHARING = 10**7  # multiplications: about a hundredth of a second of one core
 
 
 def each(work: Callable[[int, T], R], items: Sequence[T]) -> list[R]:
@@ -74,13 +74,14 @@ def single_thread() -> Generator[None]:
 
 
 @contextmanager
-def for_work(multiplications: int) -> Generator[None]:
+def for_work(multiplications: int, worth_sharing: int = _WORTH_SHARING) -> Generator[None]:
     """Makes torch use one thread for work of few multiplications, which waking other threads takes longer than.
 
     Args:
-        multiplications: How many the work has; the limit is about a hundredth of a second of one core.
+        multiplications: How many the work has.
+        worth_sharing: From how many on torch's threads share it.
     """
-    if multiplications < _WORTH_SHARING and torch.get_num_threads() > 1:
+    if multiplications < worth_sharing and torch.get_num_threads() > 1:
         with single_thread():
             yield
     else:
