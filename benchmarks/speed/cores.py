@@ -1,6 +1,6 @@
-"""What several cores are worth: rounds of 100 clients with 60 images of MNIST's shape each and a CNN.
+"""What several cores are worth: rounds of clients with 60 images of MNIST's shape each and a CNN.
 
-    python benchmarks/speed/cores.py [--threads 2] [--rounds 5] [--markdown FILE]
+    python benchmarks/speed/cores.py [--threads 2] [--rounds 5] [--clients 100] [--insist] [--markdown FILE]
 
 Runs with one thread and with several take turns in one process, by the clock on the wall, so nothing else may run.
 The ratio is `cores / work`: how many cores were busy, and how much more processor time the same round took on them
@@ -71,6 +71,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="so many against one")
     parser.add_argument("--rounds", type=int, default=5, help="of each run, after one that warms up")
     parser.add_argument("--only", default="", help="kinds of rounds with this in their names")
+    parser.add_argument("--clients", type=int, default=CLIENTS)
+    parser.add_argument("--insist", action="store_true", help="torch's threads share little work, too")
     parser.add_argument("--markdown", type=Path, help="write the table to a file, too")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes")
     told = parser.parse_args()
@@ -80,15 +82,28 @@ def main() -> None:
     print("\n".join(lines))
     for kind in KINDS:
         if told.only in kind:
-            lines.append(line(kind, compared(KINDS[kind], (1, told.threads), told.rounds, effort)))
+            lines.append(
+                line(
+                    kind,
+                    compared(KINDS[kind], (1, told.threads), told.rounds, told.clients, effort, insist=told.insist),
+                )
+            )
             print(lines[-1], flush=True)
     if told.markdown:
         told.markdown.write_text("\n".join(lines) + "\n")
 
 
-def compared(settings: dict[str, Any], counts: tuple[int, int], rounds: int, effort: Effort) -> list[Cost]:
+def compared(
+    settings: dict[str, Any],
+    counts: tuple[int, int],
+    rounds: int,
+    clients: int,
+    effort: Effort,
+    *,
+    insist: bool = False,
+) -> list[Cost]:
     """The cost of a round by each number of threads: medians."""
-    runs = [training(settings, 1 + rounds, effort) for _ in counts]
+    runs = [training(settings, 1 + rounds, effort.of(clients), effort, count if insist else None) for count in counts]
     costs: list[list[Cost]] = [[] for _ in counts]
     for _ in range(1 + rounds):
         for count, run, found in zip(counts, runs, costs, strict=True):
@@ -99,15 +114,18 @@ def compared(settings: dict[str, Any], counts: tuple[int, int], rounds: int, eff
     return [Cost(*(median(part) for part in zip(*map(astuple, found[1:]), strict=True))) for found in costs]
 
 
-def training(settings: dict[str, Any], rounds: int, effort: Effort) -> Iterator[object]:
+def training(
+    settings: dict[str, Any], rounds: int, clients: int, effort: Effort, threads: int | None
+) -> Iterator[object]:
     """A run, round by round."""
-    clients, images = effort.of(CLIENTS), effort.of(IMAGES)
+    images = effort.of(IMAGES)
     draw = torch.Generator().manual_seed(0)
     x, y = torch.randn(clients * images, 1, 28, 28, generator=draw), torch.arange(clients * images) % 10
     data = [TensorDataset(*pair) for pair in zip(x.split(images), y.split(images), strict=True)]
     everyone = fp.make_clients(MnistCNN(), nn.CrossEntropyLoss(), data)
     privacy = fp.Privacy(noise_multiplier=1.0, **settings)
-    return iter(fp.Training(everyone, fp.fedavg(0.1), privacy, rounds=rounds, compute=fp.Compute(device="cpu")))
+    compute = fp.Compute(device="cpu", threads=threads)
+    return iter(fp.Training(everyone, fp.fedavg(0.1), privacy, rounds=rounds, compute=compute))
 
 
 def line(kind: str, costs: list[Cost]) -> str:

@@ -13,7 +13,6 @@ from functools import lru_cache, reduce
 from typing import Literal
 
 import torch
-from scipy.fft import dct
 from torch import Tensor
 from torch.nn import functional
 
@@ -295,5 +294,7 @@ def _resampled(images: Tensor, source_x: Tensor, source_y: Tensor) -> Tensor:
 
 def _cosines(length: int) -> Tensor:
     """Returns the lower half of the DCT-II basis, `[length // 2, length]`."""
+    from scipy.fft import dct  # slow to import, and for this alone
+
     basis = dct(torch.eye(length, dtype=torch.float64).numpy(), axis=0, norm="ortho")
     return torch.as_tensor(basis)[: length // 2]

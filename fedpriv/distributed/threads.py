@@ -16,7 +16,7 @@ import torch
 
 T = TypeVar("T")
 R = TypeVar("R")
-_WORTH_SHARING = 10**7
+_WORTH_SHARING = 10**7  # multiplications: about a hundredth of a second of one core
 
 
 def each(work: Callable[[int, T], R], items: Sequence[T]) -> list[R]:
@@ -73,10 +73,11 @@ def single_thread() -> Generator[None]:
         torch.set_num_threads(allowed)
 
 
-def are_too_many(multiplications: int) -> bool:
+def are_too_many(multiplications: int, worth_sharing: int = _WORTH_SHARING) -> bool:
     """Returns whether torch uses several threads, and to wake them would take longer than the work itself.
 
     Args:
-        multiplications: How many the work has; the limit is about a hundredth of a second of one core.
+        multiplications: How many the work has.
+        worth_sharing: From how many on torch's threads share it.
     """
-    return multiplications < _WORTH_SHARING and torch.get_num_threads() > 1
+    return multiplications < worth_sharing and torch.get_num_threads() > 1

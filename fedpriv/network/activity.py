@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from math import comb
 from typing import Protocol, runtime_checkable
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.errors import ConfigError
-from fedpriv.network.links import Directed, Undirected
+from fedpriv.network.links import Directed, Undirected, nx
 from fedpriv.randomness.keystream import Keystream
 from fedpriv.randomness.streams import Randomness
 from fedpriv.settings.checks import Count, Probability, Whole, checked

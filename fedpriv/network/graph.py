@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
 
-import networkx as nx
 import numpy as np
 import torch
 from scipy import sparse
@@ -17,7 +16,7 @@ from fedpriv.distributed.devices import moved
 from fedpriv.errors import ConfigError
 from fedpriv.network import mixing
 from fedpriv.network.activity import Activity, Always, Names, Outage, without
-from fedpriv.network.links import Undirected
+from fedpriv.network.links import Undirected, nx
 from fedpriv.network.local import Star
 from fedpriv.network.mixing import Weights
 from fedpriv.network.topology import checked

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
 from fedpriv.errors import ConfigError
-from fedpriv.network.links import Directed, Undirected
+from fedpriv.network.links import Directed, Undirected, nx
 from fedpriv.settings.plugins import Registry, RegistryEntry
 
 Weights = sparse.csr_array

@@ -6,10 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import networkx as nx
-
 from fedpriv.errors import ConfigError
-from fedpriv.network.links import Undirected
+from fedpriv.network.links import Undirected, nx
 from fedpriv.settings import checks
 from fedpriv.settings.checks import Count, Probability
 from fedpriv.settings.plugins import Registry, RegistryEntry
@@ -237,4 +235,4 @@ _GRAPHS = {
 }
 # the last node of the star graph is the server
 _STAR = GraphEntry(lambda n_clients: nx.star_graph(n_clients), "a server that everyone hears (no graph)")
-TOPOLOGIES = Registry({"star": _STAR, **_GRAPHS}, (nx.Graph,))
+TOPOLOGIES = Registry({"star": _STAR, **_GRAPHS}, lambda: (nx.Graph,))

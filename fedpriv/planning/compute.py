@@ -38,9 +38,10 @@ class Compute:
             computed in smaller pieces that fit its cache, and on a GPU what a quarter of its free memory holds. A
             resumed run keeps what it began with, for with another number sums are rounded otherwise.
         threads: Number of CPU threads of torch. By default as many as torch has, but no more than the cores that this
-            process may use, a container's limit included; and one for a linear model's rounds of less than ten million
-            multiplications. Very large numbers end the process. Several threads compute several clients at once, which
-            changes no bit where there are clients enough for all.
+            process may use, a container's limit included; and one for little work: a linear model's rounds of less than
+            ten million multiplications, and other models' where there are too few clients for all threads and examples
+            times parameters are less than twenty million. Very large numbers end the process. Several threads compute
+            several clients at once, which changes no bit where there are clients enough for all.
         engine: Where clients are: `"local"`, all in this process, or `"processes"`, some of them in each of those
             that torchrun starts (`fedpriv train CONFIG --processes 2`), which must trust each other. With `"examples"`
             all clients are in each of these, which share the examples of a batch: for few clients with large batches.

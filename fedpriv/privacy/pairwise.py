@@ -14,8 +14,6 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-import networkx as nx
-
 from fedpriv.errors import ConfigError
 from fedpriv.settings.checks import Bound, Count, Whole, checked
 
@@ -59,6 +57,8 @@ class RandomRegular:
         if self.degree >= n_clients or n_clients * self.degree % 2:
             fix = f"needs a degree below the number of clients, {n_clients}, and an even product of both"
             raise ConfigError(f"{_FIELD}.random_regular.degree", self.degree, fix)
+        import networkx as nx  # 12 MB that only this needs
+
         return in_order(nx.random_regular_graph(self.degree, n_clients, self.seed).edges)
 
     def __str__(self) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 
-import networkx as nx
 from torch import Tensor, nn
 
 from fedpriv.errors import cut
+from fedpriv.storage.identity import is_graph
 
 _LONGEST = 60  # characters of a value
 _MOST = 5  # settings that an error names
@@ -39,7 +39,7 @@ def _flat(name: str, value: object) -> Iterator[tuple[str, str]]:
 def _text(value: object) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
-    if isinstance(value, nx.Graph):
+    if is_graph(value):
         return f"{value.number_of_nodes()} nodes, {value.number_of_edges()} links"
     if isinstance(value, nn.Module):
         return type(value).__name__

@@ -85,8 +85,9 @@ class Registry(Mapping[str, R]):
 
     Args:
         rows: fedpriv's names.
-        makes: Types of the objects. A builder must be one of these classes (or a subclass), or a function annotated to
-            return one; this is checked before it is called.
+        makes: Types of the objects, or a function that returns them where they are slow to import. A builder must be
+            one of these classes (or a subclass), or a function annotated to return one; this is checked before it is
+            called.
         group: Group of entry points in which installed packages register builders; None allows no other packages.
         row: Makes an entry from a builder and its description.
     """
@@ -94,14 +95,21 @@ class Registry(Mapping[str, R]):
     def __init__(
         self,
         rows: Mapping[str, R],
-        makes: tuple[type, ...],
+        makes: tuple[type, ...] | Callable[[], tuple[type, ...]],
         group: str | None = None,
         row: Callable[[Callable[..., Any], str], R] = RegistryEntry,
     ) -> None:
-        self.makes = makes
+        self._makes = makes
         self._rows = dict(rows)
         self._group = group
         self._row = row
+
+    @property
+    def makes(self) -> tuple[type, ...]:
+        """Types of the objects."""
+        if isinstance(self._makes, tuple):
+            return self._makes
+        return self._makes()
 
     def __getitem__(self, name: str) -> R:
         if name in self._rows:

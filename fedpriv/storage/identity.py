@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -11,14 +12,16 @@ from dataclasses import fields, is_dataclass
 from functools import singledispatch
 from pickle import PicklingError
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, uint8
 
 from fedpriv.storage import strict_json
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 def digest(*settings: object) -> str:
@@ -103,12 +106,20 @@ def _name(thing: Any) -> str:  # noqa: ANN401 - classes, functions and modules
     return f"{module}.{name}"
 
 
+def is_graph(value: object) -> TypeGuard[nx.Graph[Any]]:
+    """Returns whether a value is a graph of networkx, which is imported already if there is one."""
+    module = sys.modules.get("networkx.classes.graph")
+    return module is not None and isinstance(value, module.Graph)
+
+
 @singledispatch
 def parts(value: object) -> tuple[object, ...]:
     """Returns the contents of a value, as text or further values, from which its digest is computed.
 
     Register a function here for a type that holds more state than its settings.
     """
+    if is_graph(value):
+        return list(value.nodes(data=True)), list(value.edges(data=True))
     if is_dataclass(value):
         return tuple(getattr(value, field.name) for field in fields(value) if "aside" not in field.metadata)
     try:
@@ -170,11 +181,6 @@ def _array(value: NDArray[Any]) -> tuple[object, ...]:
     else:
         content = _digest_bytes(value.tobytes())
     return str(value.dtype), *value.shape, content
-
-
-@parts.register(nx.Graph)
-def _graph(value: nx.Graph[Any]) -> tuple[object, ...]:
-    return list(value.nodes(data=True)), list(value.edges(data=True))
 
 
 @parts.register(type)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -241,3 +242,36 @@ def test_a_run_is_the_same_by_any_number_of_threads() -> None:
         )
     assert torch.equal(models[0], models[1])
     assert torch.equal(models[0], models[2])
+
+
+@pytest.mark.parametrize(
+    ("copies", "insist", "expected"), [(1, False, 1), (1, True, 3), (40, False, 3)], ids=["little", "insisted", "much"]
+)
+def test_too_few_blocks_for_threads_are_shared_only_where_they_are_much_work(
+    monkeypatch: pytest.MonkeyPatch, copies: int, insist: bool, expected: int
+) -> None:
+    seen = list[int]()
+    model = network()
+    params, batch = world(model, alike=True)
+    batch = replace(batch, inputs=batch.inputs.repeat(1, 1, 1, copies, copies))
+    monkeypatch.setattr(PerExample, "clients_per_block", lambda *_: CLIENTS)
+    monkeypatch.setattr(PerExample, "clipped_sum", lambda *_: (seen.append(torch.get_num_threads()), params.sum(1)))
+    backend = choose("ghost", model, nn.CrossEntropyLoss())
+    torch.set_num_threads(3)
+    in_threads(backend, insist=insist).clipped_sum(params, batch, Clip(0.5))
+    assert seen == [expected]
+    assert torch.get_num_threads() == 3, "the others keep their threads"
+
+
+def test_much_work_of_many_parameters_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[int]()
+    model = nn.Sequential(nn.Linear(2000, 20), nn.Tanh(), nn.Linear(20, 3))
+    params = Layout.of(model).row_of(model).expand(1, -1)
+    mask = torch.ones(1, 500, dtype=torch.bool)
+    batch = Batch(torch.arange(1), torch.randn(1, 500, 2000), torch.zeros(1, 500).long(), mask)
+    monkeypatch.setattr(PerExample, "clipped_sum", lambda *_: (seen.append(torch.get_num_threads()), params.sum(1)))
+    torch.set_num_threads(2)
+    backend = in_threads(choose("ghost", model, nn.CrossEntropyLoss()))
+    for chosen in (batch, batch.piece(slice(0, 1), slice(0, 100))):
+        backend.clipped_sum(params, chosen, Clip(0.5))
+    assert seen == [2, 1]

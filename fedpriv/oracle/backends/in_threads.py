@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.clients.batch import Batch
+from fedpriv.data.nested import leaves
 from fedpriv.distributed import threads
 from fedpriv.oracle.backends.base import Backend
 from fedpriv.oracle.backends.functional import is_on_cpu
@@ -18,6 +19,10 @@ from fedpriv.oracle.backends.per_example import PerExample
 from fedpriv.privacy.clipping import Clip
 
 Tensors = tuple[Tensor, ...]
+# Examples times parameters, from which on torch's threads share what makes too few blocks for threads of ours: more
+# than a small CNN's largest block (512 times 29 034). Of a convolution this is a fraction of the work. But where other
+# programs run, torch's threads wait for each other after every operation: see docs/performance.md, Several cores.
+_WORTH_SHARING = 2 * 10**7
 
 
 def in_threads(backend: Backend, *, insist: bool = False) -> Backend:
@@ -25,10 +30,10 @@ def in_threads(backend: Backend, *, insist: bool = False) -> Backend:
 
     Args:
         backend: Computes the sums.
-        insist: Whether the user has said how many threads there are. Otherwise a linear model has one for little work.
+        insist: Whether the user has said how many threads there are. Otherwise little work has one.
     """
     if isinstance(backend, PerExample):
-        return InThreads(backend)
+        return InThreads(backend, insist=insist)
     if isinstance(backend, LinearBackend) and not insist:
         return OneForLittle(backend)
     return backend
@@ -74,10 +79,13 @@ class InThreads:
 
     Args:
         backend: Computes the sums. Each thread has a copy of it, since torch changes a model while it calls it.
+        insist: Whether torch's own threads share what makes too few blocks, however little it is: the user has said how
+            many there are.
     """
 
-    def __init__(self, backend: PerExample) -> None:
+    def __init__(self, backend: PerExample, *, insist: bool = False) -> None:
         self._backend = backend
+        self._insist = insist
         self._single_thread = False
 
     def clipped_sum(
@@ -112,7 +120,10 @@ class InThreads:
         blocks = [slice(top, top + height) for top in range(0, clients, height)]
         count = min(torch.get_num_threads(), len(blocks))
         if count < 2 or self._single_thread or not is_on_cpu(params):
-            return compute(self._backend, slice(0, clients))
+            if self._insist or not threads.are_too_many(_size(params, batch), _WORTH_SHARING):
+                return compute(self._backend, slice(0, clients))
+            with threads.single_thread():
+                return compute(self._backend, slice(0, clients))
         copies = [copy_backend(self._backend) for _ in range(count)]
         before = torch.default_generator.get_state()
         results = threads.each(lambda number, rows: compute(copies[number], rows), blocks)
@@ -122,6 +133,12 @@ class InThreads:
             torch.default_generator.set_state(before)
             return compute(self._backend, slice(0, clients))
         return tuple(torch.cat(pieces) for pieces in zip(*results, strict=True))
+
+
+def _size(params: Tensor, batch: Batch) -> int:
+    """Returns the number of examples times that of parameters, or of an example's inputs where these are more."""
+    inputs = sum(values[:1, :1].numel() for values in leaves(batch.inputs))
+    return batch.mask.numel() * max(params.shape[1], inputs)
 
 
 def copy_backend(backend: PerExample) -> PerExample:
