@@ -9,7 +9,7 @@ from fedpriv.config.base import Choice, Plugin, Section, Spelled, named_fields
 from fedpriv.errors import ConfigError
 from fedpriv.network.activity import ACTIVITIES, Activity, Outage
 from fedpriv.network.graph import Graph, MixingSteps
-from fedpriv.network.links import Undirected, nx  # noqa: F401 - annotations are evaluated with it
+from fedpriv.network.links import Undirected, nx  # noqa: F401 # pyright: ignore[reportUnusedImport] - annotations need it
 from fedpriv.network.local import Cohort, CyclicCohort, Everyone, FixedCohort, PoissonCohort, Star
 from fedpriv.network.mixing import MIXINGS, Weights
 from fedpriv.network.topology import TOPOLOGIES, checked
