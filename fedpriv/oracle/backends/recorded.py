@@ -18,7 +18,7 @@ from fedpriv.oracle.backends.calls import Call, Cells, Terms, Value
 from fedpriv.oracle.backends.cells import cell_functions
 from fedpriv.oracle.backends.factors import Convolved, Dense, Gradients, Integers, OuterProducts, widened
 from fedpriv.oracle.backends.recurrent import RecurrentRecorder
-from fedpriv.oracle.backends.tables import FewRows
+from fedpriv.oracle.backends.tables import few_rows
 
 
 class DivergingExamplesError(Exception):
@@ -172,7 +172,7 @@ class Recording(TorchFunctionMode):
         def terms(x: Tensor, out: Tensor, cells: Cells) -> list[Gradients]:
             if padding_idx is not None:
                 out = out.masked_fill((x == padding_idx % n_rows).unsqueeze(-1), 0)
-            return [FewRows(x.reshape(*cells, -1), _positions(widened(out), cells), n_rows)]
+            return [few_rows(x.reshape(*cells, -1), _positions(widened(out), cells), n_rows)]
 
         if id(weight) in self._names and len(Value.of(input).dims) < self._levels:
             # positions are the same for all examples, their gradients are not
