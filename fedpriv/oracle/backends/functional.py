@@ -49,6 +49,8 @@ class Functional:
         self.frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
         names = [id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False)]
         self._tied = len({*names}) < len(names)
+        self._scripted = any(isinstance(module, torch.jit.ScriptModule) for module in model.modules())
+        self._tables: dict[str, dict[str, Tensor | None]] = {}
 
     def unflatten(self, rows: Tensor) -> dict[str, Tensor]:
         """Returns parameters by name, as views: `[..., dim] -> {name: [..., *shape]}`."""
@@ -64,7 +66,23 @@ class Functional:
         """
         if buffers is None:
             buffers = self.buffers()
-        return functional_call(self.model, {**params, **buffers}, *arguments(inputs), tie_weights=self._tied)
+        values = {**params, **buffers}
+        positional, named = arguments(inputs)
+        if self._tied or self._scripted:
+            return functional_call(self.model, values, positional, named, tie_weights=self._tied)
+        replaced: list[tuple[dict[str, Tensor | None], str, Tensor | None]] = []
+        try:
+            for name, value in values.items():
+                table = self._tables.get(name)
+                if table is None:
+                    table = self._tables[name] = _table(self.model, name)
+                key = name.rpartition(".")[2]
+                replaced.append((table, key, table[key]))
+                table[key] = value
+            return self.model(*positional, **named)
+        finally:
+            for table, key, original in replaced:
+                table[key] = original
 
     def buffers(self) -> dict[str, Tensor]:
         """Returns copies of the model's buffers, which a forward pass may change."""
@@ -133,6 +151,14 @@ class Functional:
                 targets = each(lambda values: values.flatten(0, 1), y)
                 losses = self.losses(scores.flatten(0, 1), targets).view(mask.shape)
             return torch.autograd.grad((losses * mask).sum(), leaf)[0]
+
+
+def _table(model: nn.Module, name: str) -> dict[str, Tensor | None]:
+    """Returns the table in which a module holds a parameter or buffer, which `functional_call` would look up again."""
+    owner, _, key = name.rpartition(".")
+    module = model.get_submodule(owner)
+    tables: tuple[dict[str, Any], dict[str, Any]] = (module._parameters, module._buffers)  # noqa: SLF001
+    return tables[key not in tables[0]]
 
 
 def alone(example: Nested) -> Nested:
