@@ -196,6 +196,9 @@ class Recording(TorchFunctionMode):
         """Looks up the rows of bags `[m, t]`, and adds them up."""
         if offsets is not None or input.dim() != 2 or id(weight) not in self._names:
             return None
+        options = (max_norm, scale_grad_by_freq, sparse, per_sample_weights, padding_idx)
+        if self._levels == 0 and mode != "max" and input.shape[1] and options == (None, False, False, None, None):
+            return self._record_bag(input, weight, mode)
         rows = self._embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
         if rows is None:
             return None
@@ -204,6 +207,19 @@ class Recording(TorchFunctionMode):
         if padding_idx is None:
             return _pooled(rows, mode)
         return _pooled_without(rows, input == padding_idx % len(weight), mode)
+
+    def _record_bag(self, input: Tensor, weight: Tensor, mode: str) -> Tensor | None:
+        """Looks up sums or means in torch's own operation, of which each row of a bag has the same gradient."""
+        positions = input.shape[1]
+        n_rows = len(weight)
+
+        def terms(x: Tensor, out: Tensor, cells: Cells) -> list[Gradients]:
+            if mode == "mean":
+                out = out / positions
+            values = _positions(widened(out), cells).expand(-1, -1, positions, -1)
+            return [few_rows(x.reshape(*cells, positions), values, n_rows)]
+
+        return self._record(lambda x, w, _: functional.embedding_bag(x, w, mode=mode), terms, input, weight, None)
 
     def _addmm(self, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor | None:
         """Computes a linear layer whose weight is `[inputs, outputs]`, as Hugging Face's GPT-2 has it."""
