@@ -177,8 +177,9 @@ class OuterProducts(Gradients):
 
     def _pieces(self) -> list[OuterProducts]:
         """Returns the products of some examples at a time, whose factors in float64 need little memory."""
-        count = max(_CONVERTED // max(self.left[:, 0].numel() + self.right[:, 0].numel(), 1), 1)
-        if count >= self.left.shape[1]:
+        clients, examples, positions, outputs = self.left.shape
+        count = max(_CONVERTED // max(clients * positions * (outputs + self.right.shape[3]), 1), 1)
+        if count >= examples:
             return [self]
         pairs = zip(self.left.split(count, 1), self.right.split(count, 1), strict=True)
         return [OuterProducts(left, right) for left, right in pairs]
