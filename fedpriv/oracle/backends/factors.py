@@ -323,11 +323,12 @@ def add_all(sums: Sequence[Tensor], gradients: Sequence[Gradients], weights: Ten
     short = [index for index, gradient in enumerate(gradients) if _is_short_row(gradient)]
     if len(short) > 1:
         joined = torch.cat([gradients[index].whole() for index in short], 2)
-        totals = torch.bmm(weights.unsqueeze(1), joined.double()).squeeze(1)
+        totals = weights.new_zeros(len(joined), joined.shape[2])
+        Dense(joined).add_to(totals, weights)
         for index, total in zip(short, totals.split([gradients[index].numbers for index in short], 1), strict=True):
             sums[index].add_(total)
     for index, gradient in enumerate(gradients):
-        if len(short) <= 1 or index not in short:
+        if len(short) < 2 or index not in short:
             gradient.add_to(sums[index], weights)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -50,7 +50,7 @@ class Functional:
         names = [id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False)]
         self._tied = len({*names}) < len(names)
         self._scripted = any(isinstance(module, torch.jit.ScriptModule) for module in model.modules())
-        self._tables: dict[str, dict[str, Tensor | None]] = {}
+        self._paths: dict[str, tuple[Sequence[str], str]] = {}
 
     def unflatten(self, rows: Tensor) -> dict[str, Tensor]:
         """Returns parameters by name, as views: `[..., dim] -> {name: [..., *shape]}`."""
@@ -70,13 +70,14 @@ class Functional:
         positional, named = arguments(inputs)
         if self._tied or self._scripted:
             return functional_call(self.model, values, positional, named, tie_weights=self._tied)
-        replaced: list[tuple[dict[str, Tensor | None], str, Tensor | None]] = []
+        replaced: list[tuple[dict[str, Any], str, Tensor | None]] = []
         try:
             for name, value in values.items():
-                table = self._tables.get(name)
-                if table is None:
-                    table = self._tables[name] = _table(self.model, name)
-                key = name.rpartition(".")[2]
+                if name not in self._paths:
+                    *owner, key = name.split(".")
+                    self._paths[name] = (owner, key)
+                path, key = self._paths[name]
+                table = _table(self.model, path, key)
                 replaced.append((table, key, table[key]))
                 table[key] = value
             return self.model(*positional, **named)
@@ -153,12 +154,18 @@ class Functional:
             return torch.autograd.grad((losses * mask).sum(), leaf)[0]
 
 
-def _table(model: nn.Module, name: str) -> dict[str, Tensor | None]:
-    """Returns the table in which a module holds a parameter or buffer, which `functional_call` would look up again."""
-    owner, _, key = name.rpartition(".")
-    module = model.get_submodule(owner)
-    tables: tuple[dict[str, Any], dict[str, Any]] = (module._parameters, module._buffers)  # noqa: SLF001
-    return tables[key not in tables[0]]
+def _table(module: nn.Module | None, path: Sequence[str], key: str) -> dict[str, Any]:
+    """Returns the table in which a module, or one inside it, holds a parameter or buffer.
+
+    `functional_call` finds it as well, but in three times the time of a small layer.
+    """
+    for name in path:
+        assert module is not None
+        module = module._modules[name]  # noqa: SLF001
+    assert module is not None
+    if key in module._parameters:  # noqa: SLF001
+        return module._parameters  # noqa: SLF001
+    return module._buffers  # noqa: SLF001
 
 
 def alone(example: Nested) -> Nested:

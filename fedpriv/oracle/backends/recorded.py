@@ -264,13 +264,13 @@ class Recording(TorchFunctionMode):
 
 # private methods of the class above, once for all passes: to bind them all takes as long as a small layer
 _METHODS: dict[object, Callable[..., object]] = {
-    functional.linear: Recording._linear,  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    functional.embedding: Recording._embedding,  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    functional.embedding_bag: Recording._embedding_bag,  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    torch.addmm: Recording._addmm,  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    functional.conv1d: Recording._convolution,  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    functional.conv2d: Recording._convolution,  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    Tensor.__bool__: Recording._decide,  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    functional.linear: Recording._linear,  # noqa: SLF001
+    functional.embedding: Recording._embedding,  # noqa: SLF001
+    functional.embedding_bag: Recording._embedding_bag,  # noqa: SLF001
+    torch.addmm: Recording._addmm,  # noqa: SLF001
+    functional.conv1d: Recording._convolution,  # noqa: SLF001
+    functional.conv2d: Recording._convolution,  # noqa: SLF001
+    Tensor.__bool__: Recording._decide,  # noqa: SLF001
 }
 _RECURRENT = {*cell_functions(functional.linear), *RecurrentRecorder({}, {}, [], 0).functions()}
 _FUNCTIONS: dict[object, Callable[..., object]] = {

@@ -130,7 +130,7 @@ class FewRows(Gradients):
         rows = self.rows.flatten(0, 1)
         values = self.values.flatten(0, 1)
         if is_on_cpu(rows):
-            cells = torch.from_numpy(_repeats(rows).any(-1).nonzero()[0])
+            cells = torch.from_numpy(np.flatnonzero(_repeats(rows).any(-1)))
             if len(cells) == 0:
                 return None
             if 2 * len(cells) < len(rows):
