@@ -11,9 +11,14 @@ from torch.nn import functional
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.layout import Layout
 from fedpriv.models import CharTransformer, FemnistCNN, MnistCNN, ResNet18, VisionTransformer, add_lora
-from fedpriv.oracle.backends.batched_forward import BatchSize, MixingRowsError
+from fedpriv.oracle.backends.batched_forward import BatchedForward, BatchSize, MixingRowsError
+from fedpriv.oracle.backends.calls import Call
+from fedpriv.oracle.backends.factors import Dense, OuterProducts
+from fedpriv.oracle.backends.functional import Functional
 from fedpriv.oracle.backends.ghost import GhostBackend
 from fedpriv.oracle.backends.loop import LoopBackend
+from fedpriv.oracle.backends.row_layers import OPERATIONS
+from fedpriv.oracle.backends.tables import OneVector
 from fedpriv.privacy.clipping import Clip
 
 N, CLASSES, LOSS = 5, 3, nn.CrossEntropyLoss()
@@ -81,6 +86,13 @@ class OneScore(nn.Module):
         return self.text(x).mean(2)[:, :CLASSES]
 
 
+class Mean(nn.Module):
+    """The mean of each example's words, `[n, t, d] -> [n, d]`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(1)
+
+
 class Transposed(nn.Module):
     """Layers whose weights are `[inputs, outputs]`, as Hugging Face's GPT-2 has them."""
 
@@ -122,6 +134,8 @@ def plain(name: str) -> nn.Module:
         "lstm": lambda: Sequences(nn.LSTM(3, 4, 2, batch_first=True)),
         "gru": lambda: Sequences(nn.GRU(3, 4, bidirectional=True, batch_first=True)),
         "sentences": Sentences,
+        "mean of words": lambda: nn.Sequential(nn.Embedding(7, 4), Mean(), nn.Linear(4, CLASSES)),
+        "sum of words": lambda: nn.Sequential(nn.EmbeddingBag(7, 4, mode="sum"), nn.Linear(4, CLASSES)),
     }
     return models[name]().double()
 
@@ -135,8 +149,7 @@ def plain(name: str) -> nn.Module:
         *((name, IMAGES) for name in ("transposed matrices", "fewer dimensions")),
         *((name, IMAGES) for name in ("a branch", "convolutions", "femnist", "residual", "transformer", "adapters")),
         *((name, STEPS) for name in ("lstm", "gru")),
-        ("sentences", WORDS),
-        ("transformer of text", WORDS),
+        *((name, WORDS) for name in ("sentences", "mean of words", "sum of words", "transformer of text")),
     ],
 )
 def test_models_of_known_operations_need_no_vmap_and_have_the_gradients_of_each_example(name, x, clients) -> None:
@@ -260,3 +273,45 @@ def test_a_row_of_an_example_is_the_same_whatever_the_others_are() -> None:
         changed = (one.whole() - two.whole()).abs().amax((0, 2)) > 0
         assert not changed[1:].any()
     assert (before[0].whole()[0, 0] != after[0].whole()[0, 0]).any()
+
+
+@pytest.mark.parametrize("x", [torch.randn(5, 7, 3), torch.randn(5, 0, 3), torch.randn(5, 7, 3).double()])
+def test_a_mean_has_the_bits_of_torchs_and_one_gradient_for_all_it_is_taken_of(x: Tensor) -> None:
+    x.requires_grad_()
+    calls: list[Call] = []
+    with BatchedForward({}, [], [x], 5, calls, lambda tensor: tensor, OPERATIONS):
+        means = [x.mean(1), torch.mean(x, dim=1, keepdim=True), x.mean((1, 2))]
+    wanted = [x.mean(1), x.mean(1, keepdim=True), x.mean((1, 2))]
+    for found, right in zip(means, wanted, strict=True):
+        torch.testing.assert_close(found, right, rtol=0, atol=0, equal_nan=True)
+        gradients = [torch.autograd.grad((mean**2).sum(), x, retain_graph=True)[0] for mean in (found, right)]
+        torch.testing.assert_close(*gradients, rtol=0, atol=0)
+        assert gradients[0].stride(1) == 0 or not x.numel()
+
+
+@pytest.mark.parametrize("module", [nn.EmbeddingBag(7, 4), nn.Sequential(nn.Embedding(7, 4), Mean())])
+def test_words_whose_mean_is_taken_have_one_vector(module: nn.Module) -> None:
+    model = nn.Sequential(module, nn.Linear(4, CLASSES))
+    x, y = WORDS.unsqueeze(0), (torch.arange(N) % CLASSES).unsqueeze(0)
+    gradients = GhostBackend(model, LOSS)._gradients(Layout.of(model).row_of(model).unsqueeze(0), x, y, 1)
+    assert [type(gradient) for gradient in gradients] == [OneVector, OuterProducts, Dense]
+
+
+def test_a_model_has_its_own_parameters_after_a_call_that_fails() -> None:
+    model = Made(lambda own, h, x: h @ h)
+    functional_model = Functional(model, LOSS)
+    before = dict(model.named_parameters())
+    buffers = dict(model.named_buffers())
+    row = torch.randn(functional_model.layout.dim)
+    with pytest.raises(RuntimeError):
+        functional_model.outputs(functional_model.unflatten(row), IMAGES.float())
+    assert all(parameter is before[name] for name, parameter in model.named_parameters())
+    assert all(buffer is buffers[name] for name, buffer in model.named_buffers())
+    # a layer that is replaced later is the one that is called
+    model.function = lambda own, h, x: h
+    model.first = nn.Linear(64, 8)
+    named = functional_model.unflatten(row)
+    wanted = named["last.bias"] + (
+        (IMAGES.float().flatten(1) @ named["first.weight"].T + named["first.bias"]).tanh() @ named["last.weight"].T
+    )
+    torch.testing.assert_close(functional_model.outputs(named, IMAGES.float()), wanted)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedpriv.clients.batch import Batch
 from fedpriv.oracle.backends import BACKENDS, factors
 from fedpriv.oracle.backends.factors import Convolved, Dense, Gradients, OuterProducts
-from fedpriv.oracle.backends.tables import FewRows, Tied
+from fedpriv.oracle.backends.tables import FewRows, OneVector, Tied, few_rows
 from fedpriv.privacy.clipping import Clip
 
 L2 = Clip(1.0)
@@ -27,6 +27,7 @@ def kinds() -> dict[str, Gradients]:
     options = ((2, 1), (1, 0), (1, 2))
     mostly_distinct = torch.rand(2, 3, 8).argsort(-1)[..., :6]
     mostly_distinct[1, 2, 4] = mostly_distinct[1, 2, 0]
+    one_vector = normal(2, 3, 1, 5).expand(-1, -1, 6, -1)
     return {
         "one position": OuterProducts(normal(2, 3, 1, 9), normal(2, 3, 1, 7)),
         "positions": OuterProducts(normal(2, 3, 2, 16), normal(2, 3, 2, 16)),
@@ -34,6 +35,11 @@ def kinds() -> dict[str, Gradients]:
         "rows": FewRows(torch.randint(0, 4, (2, 3, 6)), normal(2, 3, 6, 5), 8),
         "rows, repeated in one example": FewRows(mostly_distinct, normal(2, 3, 6, 5), 8),
         "rows, none of them repeated": FewRows(mostly_distinct.sort(-1).values[:, :, :1], normal(2, 3, 1, 5), 8),
+        "one vector for all rows": few_rows(mostly_distinct, normal(2, 3, 1, 5).expand(-1, -1, 6, -1), 8),
+        "one vector for rows that repeat": few_rows(torch.randint(0, 4, (2, 3, 6)), one_vector, 8),
+        "tied to rows of one vector": OuterProducts(normal(2, 3, 2, 60), normal(2, 3, 2, 5)).plus(
+            few_rows(torch.randint(0, 4, (2, 3, 6)), one_vector, 60)
+        ),
         "tied": OuterProducts(normal(2, 3, 2, 60), normal(2, 3, 2, 50)).plus(
             FewRows(torch.randint(0, 4, (2, 3, 6)), normal(2, 3, 6, 50), 60)
         ),
@@ -53,6 +59,15 @@ def test_norms_and_sums_are_those_of_the_gradients(name: str, norm: str) -> None
     cells = torch.tensor([[True, False, True], [False, True, True]])
     torch.testing.assert_close(found.masked(cells).whole(), whole.masked(cells).whole())
     torch.testing.assert_close(found.times(weights).whole(), whole.times(weights).whole())
+
+
+def test_one_vector_is_told_by_its_memory_and_only_while_rounding_is_bounded() -> None:
+    rows = torch.zeros(1, 2, 3, dtype=torch.long)
+    vector = normal(1, 2, 1, 5)
+    assert type(few_rows(rows, vector.expand(-1, -1, 3, -1), 9)) is OneVector
+    assert type(few_rows(rows, vector.repeat(1, 1, 3, 1), 9)) is FewRows
+    many = rows[:, :, :1].expand(-1, -1, 2**13 + 1)
+    assert type(few_rows(many, vector.expand(-1, -1, 2**13 + 1, -1), 9)) is FewRows
 
 
 def test_large_weights_are_never_made() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.clients.batch import Batch
-from fedpriv.oracle.backends.factors import Dense, Gradients, OuterProducts, joint_norms
+from fedpriv.oracle.backends.factors import Dense, Gradients, OuterProducts, add_all, joint_norms
 from fedpriv.oracle.backends.ghost import GhostBackend
 from fedpriv.oracle.backends.recorded import Recording
 from fedpriv.oracle.backends.tables import FewRows
@@ -49,6 +49,28 @@ def test_a_joint_norm_is_that_of_the_whole_gradient(largest: float, norm: NormNa
             assert not bool(torch.isfinite(norms[0, 2]))
             norms[0, 2] = wanted[0, 2] = 0
         torch.testing.assert_close(norms, wanted, rtol=2**-12, atol=1e-18)
+
+
+def test_short_gradients_are_added_together_each_to_its_own_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(4)
+    short = [Dense(torch.randn(2, 3, size)) for size in (4, 1, 9)]
+    gradients = [short[0], OuterProducts(torch.randn(2, 3, 1, 5), torch.randn(2, 3, 1, 7)), *short[1:]]
+    gradients.append(Dense(torch.randn(2, 3, 2**10 + 1)))
+    weights = torch.rand(2, 3, dtype=torch.float64)
+    sums = [torch.ones(2, gradient.whole().shape[2], dtype=torch.float64) for gradient in gradients]
+    added: list[int] = []
+    add_to = Dense.add_to
+
+    def counted(self: Dense, sums: Tensor, weights: Tensor) -> None:
+        added.append(self.numbers)
+        add_to(self, sums, weights)
+
+    monkeypatch.setattr(Dense, "add_to", counted)
+    add_all(sums, gradients, weights)
+    assert added == [4 + 1 + 9, 2**10 + 1]
+    for total, gradient in zip(sums, gradients, strict=True):
+        wanted = 1 + (weights.unsqueeze(2) * gradient.whole().double()).sum(1)
+        torch.testing.assert_close(total, wanted, rtol=1e-6, atol=1e-6)
 
 
 def test_a_product_that_overflows_is_broken() -> None:

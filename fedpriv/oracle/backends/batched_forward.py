@@ -148,7 +148,9 @@ class BatchedForward(Recording):
 
     def recorded(self, func: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
         """Returns what a recorded layer gives; None if it cannot be recorded."""
-        return self._layers[func](*args, **kwargs)
+        record = self._replacement(func)
+        assert record is not None
+        return record(*args, **kwargs)
 
     def decide(self, flags: Tensor) -> bool:
         """Returns the truth of a condition `[b]` that is the same for all examples.

@@ -81,7 +81,8 @@ class GhostBackend(PerExample):
         calls: list[Call] = []
         x, y = each(lambda values: values.flatten(0, 1), (x, y))
         with torch.enable_grad():
-            params = self._functional.unflatten(row.detach().requires_grad_())
+            # each is a leaf: to cut a row that has a gradient would be recorded
+            params = {name: leaf.requires_grad_() for name, leaf in self._functional.unflatten(row.detach()).items()}
             buffers = self._functional.buffers()
             constants = [*buffers.values(), *self._functional.frozen]
             with BatchedForward(params, constants, leaves(x), math.prod(cells), calls, self._keep, OPERATIONS) as mode:

@@ -14,7 +14,7 @@ from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Loss
 from fedpriv.clients.reading import Pair
 from fedpriv.data.nested import Nested, each
-from fedpriv.oracle.backends.factors import Gradients, joint_norms
+from fedpriv.oracle.backends.factors import Gradients, add_all, joint_norms
 from fedpriv.oracle.backends.functional import Functional, are_finite, count, is_finite, is_on_cpu, is_one_row, unpad
 from fedpriv.oracle.backends.group_norm import FoldedGroupNorm
 from fedpriv.oracle.backends.padding import PaddedEmbedding
@@ -93,8 +93,7 @@ class PerExample(ABC):
                 # a weight of 0 is not enough: 0 * inf is nan
                 gradients = [gradient.masked(weights > 0) for gradient in gradients]
             parameter_sums = sums[rows].split([shape.numel() for _, shape in self._functional.layout.shapes], 1)
-            for parameter_sum, gradient in zip(parameter_sums, gradients, strict=True):
-                gradient.add_to(parameter_sum, weights)
+            add_all(parameter_sums, gradients, weights)
         return sums, broken
 
     def largest_norm(self, params: Tensor, batch: Batch, norm: Clip) -> Tensor:

@@ -6,6 +6,7 @@ Vmap knows which dimension the examples are in, so nothing is guessed from shape
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from fedpriv.oracle.backends.calls import Call, Cells, Terms, Value
 from fedpriv.oracle.backends.cells import cell_functions
 from fedpriv.oracle.backends.factors import Convolved, Dense, Gradients, Integers, OuterProducts, widened
 from fedpriv.oracle.backends.recurrent import RecurrentRecorder
-from fedpriv.oracle.backends.tables import FewRows
+from fedpriv.oracle.backends.tables import few_rows
 
 
 class DivergingExamplesError(Exception):
@@ -64,37 +65,38 @@ class Recording(TorchFunctionMode):
         self._levels = levels
         self._example_levels = example_levels
         self._keep = keep
-        self._layers: dict[object, Callable[..., object]] = {
-            functional.linear: self._linear,
-            functional.embedding: self._embedding,
-            functional.embedding_bag: self._embedding_bag,
-            torch.addmm: self._addmm,
-            functional.conv1d: self._convolution,
-            functional.conv2d: self._convolution,
-            Tensor.__bool__: self._decide,
-            **cell_functions(self._linear_or_copies),
-            **RecurrentRecorder(self._names, shared, calls, levels).functions(),
-            **WRITTEN_OUT,
-            functional.scaled_dot_product_attention: fused_attention,
-        }
+        self._recurrent: dict[object, Callable[..., object]] = {}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> object:
         """Records the layer and returns its output, or calls the function."""
-        if func in self._layers:
-            output = self._layers[func](*args, **(kwargs or {}))
+        replacement = self._replacement(func)
+        if replacement is not None:
+            output = replacement(*args, **(kwargs or {}))
             if output is not None:
                 return output
         return func(*args, **(kwargs or {}))
 
     def __exit__(self, *error: Any) -> None:  # noqa: ANN401 - as torch types it
-        """Lets go of the table of functions, which are methods of this object.
+        """Lets go of functions that are methods of this object.
 
         They are a cycle, in which a pass's activations would wait for Python's garbage collector.
         """
         super().__exit__(*error)
-        self._layers.clear()
+        self._recurrent.clear()
+
+    def _replacement(self, func: object) -> Callable[..., Any] | None:
+        """Returns what records calls of a function of torch, or replaces it; None if nothing does."""
+        method = _METHODS.get(func)
+        if method is not None:
+            return partial(method, self)
+        if func in _RECURRENT:
+            if not self._recurrent:
+                recorder = RecurrentRecorder(self._names, self._shared, self._calls, self._levels)
+                self._recurrent.update({**cell_functions(self._linear_or_copies), **recorder.functions()})
+            return self._recurrent[func]
+        return _FUNCTIONS.get(func)
 
     def _decide(self, condition: Tensor) -> bool | None:
         """Returns the truth of a condition that is the same for all examples.
@@ -172,7 +174,7 @@ class Recording(TorchFunctionMode):
         def terms(x: Tensor, out: Tensor, cells: Cells) -> list[Gradients]:
             if padding_idx is not None:
                 out = out.masked_fill((x == padding_idx % n_rows).unsqueeze(-1), 0)
-            return [FewRows(x.reshape(*cells, -1), _positions(widened(out), cells), n_rows)]
+            return [few_rows(x.reshape(*cells, -1), _positions(widened(out), cells), n_rows)]
 
         if id(weight) in self._names and len(Value.of(input).dims) < self._levels:
             # positions are the same for all examples, their gradients are not
@@ -196,6 +198,9 @@ class Recording(TorchFunctionMode):
         """Looks up the rows of bags `[m, t]`, and adds them up."""
         if offsets is not None or input.dim() != 2 or id(weight) not in self._names:
             return None
+        options = (max_norm, scale_grad_by_freq, sparse, per_sample_weights, padding_idx)
+        if self._levels == 0 and mode != "max" and input.shape[1] and options == (None, False, False, None, None):
+            return self._record_bag(input, weight, mode)
         rows = self._embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
         if rows is None:
             return None
@@ -204,6 +209,19 @@ class Recording(TorchFunctionMode):
         if padding_idx is None:
             return _pooled(rows, mode)
         return _pooled_without(rows, input == padding_idx % len(weight), mode)
+
+    def _record_bag(self, input: Tensor, weight: Tensor, mode: str) -> Tensor | None:
+        """Looks up sums or means in torch's own operation, of which each row of a bag has the same gradient."""
+        positions = input.shape[1]
+        n_rows = len(weight)
+
+        def terms(x: Tensor, out: Tensor, cells: Cells) -> list[Gradients]:
+            if mode == "mean":
+                out = out / positions
+            values = _positions(widened(out), cells).expand(-1, -1, positions, -1)
+            return [few_rows(x.reshape(*cells, positions), values, n_rows)]
+
+        return self._record(lambda x, w, _: functional.embedding_bag(x, w, mode=mode), terms, input, weight, None)
 
     def _addmm(self, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor | None:
         """Computes a linear layer whose weight is `[inputs, outputs]`, as Hugging Face's GPT-2 has it."""
@@ -242,6 +260,23 @@ class Recording(TorchFunctionMode):
             return None  # the same for all examples, or without gradients
         self._calls.append(Call(names, recorded_input, recorded_output, terms))
         return self._keep(output)
+
+
+# private methods of the class above, once for all passes: to bind them all takes as long as a small layer
+_METHODS: dict[object, Callable[..., object]] = {
+    functional.linear: Recording._linear,  # noqa: SLF001
+    functional.embedding: Recording._embedding,  # noqa: SLF001
+    functional.embedding_bag: Recording._embedding_bag,  # noqa: SLF001
+    torch.addmm: Recording._addmm,  # noqa: SLF001
+    functional.conv1d: Recording._convolution,  # noqa: SLF001
+    functional.conv2d: Recording._convolution,  # noqa: SLF001
+    Tensor.__bool__: Recording._decide,  # noqa: SLF001
+}
+_RECURRENT = {*cell_functions(functional.linear), *RecurrentRecorder({}, {}, [], 0).functions()}
+_FUNCTIONS: dict[object, Callable[..., object]] = {
+    **WRITTEN_OUT,
+    functional.scaled_dot_product_attention: fused_attention,
+}
 
 
 def _linear_gradients(x: Tensor, out: Tensor, cells: Cells) -> list[Gradients]:

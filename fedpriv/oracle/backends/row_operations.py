@@ -115,6 +115,17 @@ def _along(position: int, extra: int = 0, names: tuple[str, ...] = ("dim",)) -> 
     return check
 
 
+def _mean(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    """A mean is a sum divided by its length: rounded as torch does it on a CPU, but its gradient is not written out."""
+    x = _one(mode, args)
+    dims = argument(args, kwargs, 1, "dim")
+    _inner(dims, x.dim())
+    if x.dtype not in (torch.float32, torch.float64) or x.device.type != "cpu" or {*kwargs} - {"dim", "keepdim"}:
+        return func(*args, **kwargs)
+    sums = x.sum(*args[1:], **kwargs)
+    return sums / (x.numel() // max(sums.numel(), 1))
+
+
 def _transpose(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
     x = _one(mode, args)
     _require(len(args) == 3 and not kwargs)
@@ -295,12 +306,13 @@ zeros_like ones_like add sub mul div pow maximum minimum where masked_fill clamp
 ge logical_and logical_or logical_not __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__
 __rdiv__ __pow__ __neg__ __abs__ __and__ __or__ __invert__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__"""
 _GETTERS = ("dtype", "device", "ndim", "is_cuda", "is_nested", "is_sparse", "layout", "requires_grad")
-_ALONG = "softmax log_softmax mean sum prod amax amin logsumexp cumsum std var unbind squeeze select narrow unflatten"
+_ALONG = "softmax log_softmax sum prod amax amin logsumexp cumsum std var unbind squeeze select narrow unflatten"
 _FACTORIES = (torch.arange, torch.zeros, torch.ones, torch.full, torch.eye, torch.linspace, torch.tensor)
 
 OPERATIONS: dict[object, Operation] = {
     **_named(_applied_to_rows(_elementwise), _ELEMENTWISE),
     **_named(_applied_to_rows(_along(1)), _ALONG),
+    **_named(_applied_to_rows(_mean), "mean"),
     **_named(_applied_to_rows(_along(1, extra=1)), "unsqueeze"),
     **_named(_applied_to_rows(_along(2)), "split chunk"),
     **_named(_applied_to_rows(_along(1, names=("dimension",))), "unfold"),
