@@ -80,7 +80,7 @@ def select_backend(
         return BackendSelection("loop", backends["loop"])
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         rehearsal = Rehearsal(population, population.model)
-        larger = LargerBatches(population, rehearsal)
+        larger = LargerBatches(rehearsal)
         trial = rehearsal.first
         if trial is None:
             return BackendSelection(names[0], backends[names[0]])

@@ -149,18 +149,18 @@ class Rehearsal:
     """
 
     def __init__(self, population: Population, model: nn.Module) -> None:
-        self._population = population
+        self.population = population
         self._model = model
 
     @cached_property
     def first(self) -> Trial | None:
         """The trial at the first points; None if model and loss cannot be computed on synthetic examples."""
-        return make_trial(self._population, self._model)
+        return make_trial(self.population, self._model)
 
     @cached_property
     def others(self) -> list[Trial | None]:
         """Trials at other points."""
-        return [make_trial(self._population, self._model, seed) for seed in _OTHER_SEEDS]
+        return [make_trial(self.population, self._model, seed) for seed in _OTHER_SEEDS]
 
     def failure(self, trial: Trial, name: str) -> str | None:
         """Returns why a backend does not serve the model, or None if it does."""

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import torch
 
-from fedpriv.clients.population import Population
 from fedpriv.data.nested import T, each
 
 LARGEST = 512
@@ -19,18 +18,17 @@ _STEPS = (2, 17, 65, 257, 1025, 4097)  # far apart, so that all of them together
 _BYTES = 32 << 20
 
 
-def batch_sizes(population: Population, largest: int, example_bytes: int) -> list[int]:
+def batch_sizes(most_examples: int | None, largest: int, example_bytes: int) -> list[int]:
     """Returns ascending sizes: a few, even and odd, and the largest batch of the run as far as it is tried.
 
     Args:
-        population: The clients; where all their sizes are true and public, no batch is larger than their sum.
+        most_examples: How many examples all clients have; None if that is not known, see `Population.most_examples`.
         largest: Largest size to try.
         example_bytes: Memory that one example takes; a batch is tried with 32 MiB, or 2 examples.
     """
     largest = max(min(largest, _BYTES // max(example_bytes, 1)), 2)
-    total = population.most_examples
-    if total is not None:
-        largest = min(largest, total)
+    if most_examples is not None:
+        largest = min(largest, most_examples)
     return [size for size in _STEPS if size < largest] + [largest]
 
 

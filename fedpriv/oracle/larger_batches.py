@@ -63,12 +63,11 @@ class LargerBatches:
     """Trials of the backends of one run in larger batches.
 
     Args:
-        population: The clients, at their initial parameters.
         rehearsal: The trials of the same backends in small batches.
     """
 
-    def __init__(self, population: Population, rehearsal: Rehearsal) -> None:
-        self._population = population
+    def __init__(self, rehearsal: Rehearsal) -> None:
+        self._population = rehearsal.population
         self._rehearsal = rehearsal
 
     def failure(self, trial: Trial, name: str, backend: Backend) -> str | None:
@@ -118,7 +117,7 @@ class LargerBatches:
         memory = sum(values[:1].numel() * values.element_size() for tree in trial.point[1:] for values in leaves(tree))
         # a copy of the parameters for each few examples where clients' rows differ
         memory += trial.point[0].numel() * 8 // _FEW
-        return batch_sizes(self._population, largest, memory)
+        return batch_sizes(self._population.most_examples, largest, memory)
 
 
 def in_run_precision(trial: Trial, population: Population) -> Trial:

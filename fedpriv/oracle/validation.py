@@ -70,12 +70,14 @@ def validate_per_example(population: Population) -> list[str]:
         _check_memory(trial, TracedModel(population, row), x)
         _check_neighbours(trial, x)
         check_loss_parameters(trial.functional.loss)
-        _check_loss(trial, population, select_examples(x, _FIRST_BATCH), select_examples(y, _FIRST_BATCH))
-        _check_reads_outputs_only(trial, population, select_examples(x, _FIRST_BATCH), select_examples(y, _FIRST_BATCH))
+        most_examples = population.most_examples
+        _check_loss(trial, most_examples, select_examples(x, _FIRST_BATCH), select_examples(y, _FIRST_BATCH))
+        _check_reads_outputs_only(trial, select_examples(x, _FIRST_BATCH), select_examples(y, _FIRST_BATCH))
         notes += _check_loss_of_batch(trial, x, y)
         _check_gradients(trial, x, y)
         _check_alone(trial, x, y)
-        _check_larger_batches(trial, population, x)
+        if not is_known(population.model):
+            _check_larger_batches(trial, most_examples, x)
         _check_labels(trial, population)
     return notes
 
@@ -255,17 +257,17 @@ def _check_alone(trial: TracedModel, x: Nested, y: Nested) -> None:
         raise ConfigError("model", type(trial.model).__name__, fix)
 
 
-def _check_larger_batches(trial: TracedModel, population: Population, x: Nested) -> None:
+def _check_larger_batches(trial: TracedModel, most_examples: int | None, x: Nested) -> None:
     """Refuses a model that gives an example other outputs in a larger batch than in one of three.
 
-    Torch's and fedpriv's own layers know no size from which on they compute otherwise, so they are not tried. A model
+    Torch's and fedpriv's own layers know no size from which on they compute otherwise: they need not be tried. A model
     that draws random numbers even in eval mode, as `_check_alone` leaves it, gives nothing to compare.
     """
-    if is_known(population.model) or trial.draws(x):
+    if trial.draws(x):
         return
     small = trial.events(select_examples(x, _FIRST_BATCH))
     memory = sum(tensor.numel() * tensor.element_size() for _, tensors in small for tensor in tensors)
-    for size in batch_sizes(population, LARGEST, memory // len(_FIRST_BATCH)):
+    for size in batch_sizes(most_examples, LARGEST, memory // len(_FIRST_BATCH)):
         indices = repeated(len(_FIRST_BATCH), size)
         try:
             larger = trial.events(select_examples(x, indices))
@@ -311,7 +313,7 @@ def _check_labels(trial: TracedModel, population: Population) -> None:
             raise DataError(f"{problem}: number the classes from 0, drop what has none")
 
 
-def _check_loss(trial: TracedModel, population: Population, x: Nested, y: Nested) -> None:
+def _check_loss(trial: TracedModel, most_examples: int | None, x: Nested, y: Nested) -> None:
     """Refuses a loss that remembers examples, or whose per-example form mixes them."""
     loss = trial.functional.loss
     outputs = trial.outputs(x)
@@ -346,11 +348,11 @@ def _check_loss(trial: TracedModel, population: Population, x: Nested, y: Nested
     if _differ(together, _with_gradient(form, outputs, y), _SAME_KERNEL):
         raise ConfigError("loss", name_of(loss), f"its per-example form {name_of(form)} {memory}")
     if not is_known(loss):
-        _check_form_in_larger_batches(loss, form, population, outputs, y, together)
+        _check_form_in_larger_batches(loss, form, most_examples, outputs, y, together)
 
 
 def _check_form_in_larger_batches(
-    loss: Loss, form: Loss, population: Population, outputs: Tensor, y: Nested, expected: Tensor
+    loss: Loss, form: Loss, most_examples: int | None, outputs: Tensor, y: Nested, expected: Tensor
 ) -> None:
     """Refuses a per-example form that gives an example another loss or gradient in a larger batch.
 
@@ -359,14 +361,14 @@ def _check_form_in_larger_batches(
     Args:
         loss: The loss, for the error.
         form: Its per-example form.
-        population: The clients.
+        most_examples: How many examples all clients have; None if that is not known.
         outputs: Outputs of a few examples, `[b, ...]`.
         y: Their targets.
         expected: Their losses and derivatives, as of `_with_gradient`.
     """
     tensors = (outputs, expected, *leaves(y))
     memory = sum(tensor.numel() * tensor.element_size() for tensor in tensors) // len(outputs)
-    for size in batch_sizes(population, _LARGEST_OF_OUTPUTS, memory):
+    for size in batch_sizes(most_examples, _LARGEST_OF_OUTPUTS, memory):
         indices = repeated(len(outputs), size)
         try:
             larger = _with_gradient(form, outputs[indices], select_examples(y, indices))
@@ -397,7 +399,7 @@ def check_loss_parameters(loss: Loss) -> None:
             raise ConfigError("loss", name_of(loss), fix)
 
 
-def _check_reads_outputs_only(trial: TracedModel, population: Population, x: Nested, y: Nested) -> None:
+def _check_reads_outputs_only(trial: TracedModel, x: Nested, y: Nested) -> None:
     """Refuses a loss with a gradient that does not come through the outputs, such as a penalty on parameters."""
     outputs = trial.outputs(x)
     if not isinstance(outputs, Tensor):
@@ -408,7 +410,7 @@ def _check_reads_outputs_only(trial: TracedModel, population: Population, x: Nes
     if not value.requires_grad:
         return
     shapes = {tensor.shape for tensor in _gradient_leaves(value) if isinstance(tensor, nn.Parameter)}
-    names = [name for name, parameter in population.model.named_parameters() if parameter.shape in shapes]
+    names = [name for name, parameter in trial.model.named_parameters() if parameter.shape in shapes]
     source = "a tensor with a gradient that is no output of the model"
     if shapes and names:
         source = f"a parameter of the shape of the model's {names[0]}"
