@@ -202,7 +202,9 @@ def test_only_public_facts_decide_which_sizes_are_tried() -> None:
     assert batch_sizes(known.most_examples, 512, 1) == [2, 17, 64]
     assert batch_sizes(known.most_examples, 40, 1) == [2, 17, 40]
     declared = Population([fp.Client(model, loss, torch.utils.data.DataLoader(data), public_size=10)])
-    assert batch_sizes(declared.most_examples, 512, 1) == [2, 17, 65, 257, 512], "there may be more examples than declared"
+    assert batch_sizes(declared.most_examples, 512, 1) == [2, 17, 65, 257, 512], (
+        "there may be more examples than declared"
+    )
     assert batch_sizes(declared.most_examples, 512, 1 << 20) == [2, 17, 32], "of a mebibyte each"
     assert batch_sizes(declared.most_examples, 512, 1 << 30) == [2]
 
