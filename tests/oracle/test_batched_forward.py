@@ -297,6 +297,22 @@ def test_words_whose_mean_is_taken_have_one_vector(module: nn.Module) -> None:
     assert [type(gradient) for gradient in gradients] == [OneVector, OuterProducts, Dense]
 
 
+@pytest.mark.parametrize("module", [nn.EmbeddingBag(7, 4), nn.Sequential(nn.Embedding(7, 4), Mean())])
+def test_a_broken_example_changes_no_bit_of_the_others(module: nn.Module) -> None:
+    """Their rows are repeated, and of two short parameters the norm is taken together."""
+    model = nn.Sequential(module, nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, CLASSES))
+    row = Layout.of(model).row_of(model).unsqueeze(0)
+    row[0, 6 * 4] = torch.inf  # the table's last row, which only the last example has
+    words = torch.arange(4 * 6).reshape(1, 4, 6) % 3
+    broken = torch.cat([words, torch.full((1, 1, 6), 6)], 1)
+    sums = []
+    for x, kept in ((words[:, [0, 1, 2, 3, 3]], 4), (broken, 5)):
+        mask = (torch.arange(5) < kept).unsqueeze(0)
+        batch = Batch(torch.arange(1), x, (torch.arange(5) % CLASSES).unsqueeze(0), mask)
+        sums.append(GhostBackend(model, LOSS).clipped_sum(row, batch, Clip(0.1))[0])
+    assert torch.equal(*sums)
+
+
 def test_a_model_has_its_own_parameters_after_a_call_that_fails() -> None:
     model = Made(lambda own, h, x: h @ h)
     functional_model = Functional(model, LOSS)

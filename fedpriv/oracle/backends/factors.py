@@ -310,9 +310,11 @@ def joint_norms(gradients: Sequence[Gradients], clip: Clip, *, on_cpu: bool) -> 
 
     The norm of the parameters' norms is the norm of the whole gradient, in l1 as in l2.
     """
+    # joined also where an example is broken, which must not change a bit of the others' norms
+    gradients = _with_short_joined(gradients)
     if on_cpu:
         # one look at all norms: to look at each parameter's takes as long as small norms themselves
-        norms = torch.stack([gradient.unchecked_norms(clip) for gradient in _with_short_joined(gradients)], -1)
+        norms = torch.stack([gradient.unchecked_norms(clip) for gradient in gradients], -1)
         if norms.numel() and float(norms.max()) <= torch.finfo(torch.float32).max:
             return clip.unchecked_norms(norms)
     return clip.norms(torch.stack([gradient.norms(clip) for gradient in gradients], -1))

@@ -160,6 +160,11 @@ class OneVector(FewRows):
         """See `FewRows`; of repeated rows, too, each position has its value."""
         return (self.values[:, :, 0].double() * weights.unsqueeze(2)).unsqueeze(2).expand(self.values.shape)
 
+    def masked(self, cells: Tensor) -> Gradients:
+        """See `Gradients`; of one vector as before, so that a broken example changes no bit of the others' sum."""
+        vectors = self.values[:, :, :1].where(cells[:, :, None, None], 0)
+        return OneVector(self.rows, vectors.expand(self.values.shape), self.n_rows)
+
     @cached_property
     def _pairs(self) -> Tensor:
         """The sum over rows of the squared number of positions that have them, in float64, `[k, b]`."""
