@@ -10,7 +10,7 @@ import lazy_loader
 
 from fedpriv.settings import names_elsewhere
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 _load, __dir__, _names = lazy_loader.attach_stub(__name__, __file__)
 # `fedpriv.data` is found, but `from fedpriv import *` takes no module of such a plain name, and nothing that imports
 # scikit-learn
