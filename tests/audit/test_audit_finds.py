@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -135,14 +135,14 @@ def bleeding(planting: Planting) -> None:
 
 def keys_of(change: Callable[[int, Sequence[int]], tuple[int, Sequence[int]]]) -> Callable[[Planting], None]:
     """Streams of noise under other names."""
-    keys = Randomness.keys
+    keys = Randomness._keys
 
     def plant(planting: Planting) -> None:
-        def other(self: Randomness, purpose: Any, at: int, index: int, clients: Sequence[int]) -> Tensor:
+        def other(self: Randomness, purpose: Any, at: int, index: int, clients: Sequence[int]) -> Iterator[bytes]:
             at, clients = change(at, clients) if purpose == "noise" else (at, clients)
             return keys(self, purpose, at, index, clients)
 
-        planting.setattr(Randomness, "keys", other)
+        planting.setattr(Randomness, "_keys", other)
 
     return plant
 
