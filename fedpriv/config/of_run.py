@@ -9,13 +9,12 @@ from fedpriv.config.files import load_config
 from fedpriv.errors import FedprivError
 from fedpriv.planning.plan import FirstPart, Plan
 from fedpriv.privacy.accounting.events import cost_of
-from fedpriv.privacy.accounting.plan_filter import covers
+from fedpriv.privacy.accounting.plan_filter import SLACK, covers
 from fedpriv.reports.spendings import PlannedSpending, ended_early
 from fedpriv.runs.run_accountant import remaining_records
 from fedpriv.runs.run_files import RunFiles, fixed_data
 from fedpriv.runs.settings_in_words import settings_in_words
 
-_SLACK = 1e-6  # relative: noise that is calibrated again, perhaps on another machine, differs by rounding
 _LONGEST = 60  # characters of sizes in a checkpoint's words; of longer texts the end is not there
 
 
@@ -62,6 +61,6 @@ def _is_plan_of_run(plan: Plan, files: RunFiles) -> bool:
     costs = {(record.round, record.query, record.index): cost_of(record, plan.n_clients) for record in plan.records}
     for record in files.ledger.records:
         cost = costs.get((record.round, record.query, record.index))
-        if cost is None or not covers(cost, cost_of(record, plan.n_clients), _SLACK):
+        if cost is None or not covers(cost, cost_of(record, plan.n_clients), SLACK):
             return False
     return True

@@ -109,28 +109,22 @@ class _Attention(nn.Module):
         self.heads = heads
         self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
 
+    def _projected(self, x: Tensor) -> list[Tensor]:
+        """Returns query, key and value of each head: `[n, tokens, width] -> 3 x [n, heads, tokens, width / heads]`."""
+        layers = (self.query, self.key, self.value)
+        return [layer(x).unflatten(-1, (self.heads, -1)).transpose(-3, -2) for layer in layers]
+
     def forward(self, x: Tensor) -> Tensor:
-        # [n, tokens, width] -> [n, heads, tokens, width / heads]
-        query, key, value = (
-            layer(x).unflatten(-1, (self.heads, -1)).transpose(-3, -2) for layer in (self.query, self.key, self.value)
-        )
+        query, key, value = self._projected(x)
         weights = (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1)
         return self.out((weights @ value).transpose(-3, -2).flatten(-2))
 
 
-class _CausalAttention(nn.Module):
+class _CausalAttention(_Attention):
     """Multi-head self-attention to a token and those before it, less to what is further back."""
 
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
-
     def forward(self, x: Tensor) -> Tensor:
-        # [n, length, width] -> [n, heads, length, width / heads]
-        query, key, value = (
-            layer(x).unflatten(-1, (self.heads, -1)).transpose(-3, -2) for layer in (self.query, self.key, self.value)
-        )
+        query, key, value = self._projected(x)
         attended = functional.scaled_dot_product_attention(query, key, value, attn_mask=self._bias(x))
         return self.out(attended.transpose(-3, -2).flatten(-2))
 

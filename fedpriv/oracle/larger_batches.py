@@ -50,13 +50,13 @@ class BatchShape:
     examples: int
     one_row: bool
 
-    @staticmethod
-    def of_size(size: int) -> list[BatchShape]:
-        """Returns the shapes in which a batch of about `size` examples is tried: backends compute each otherwise."""
-        shapes = [BatchShape(1, size, one_row=True), BatchShape(2, size // 2, one_row=False)]
-        if size >= 4 * _FEW:
-            shapes.append(BatchShape(size // _FEW, _FEW, one_row=False))
-        return shapes
+
+def batch_shapes(size: int) -> list[BatchShape]:
+    """Returns the shapes in which a batch of about `size` examples is tried: backends compute each otherwise."""
+    shapes = [BatchShape(1, size, one_row=True), BatchShape(2, size // 2, one_row=False)]
+    if size >= 4 * _FEW:
+        shapes.append(BatchShape(size // _FEW, _FEW, one_row=False))
+    return shapes
 
 
 class LargerBatches:
@@ -90,7 +90,7 @@ class LargerBatches:
         else:
             sizes = [_SMALL]
         for size in sizes:
-            for shape in BatchShape.of_size(size):
+            for shape in batch_shapes(size):
                 reason = failure_at(quick, name, shape, _SAME_ROUNDING)
                 if reason is not None:
                     reason = self._decide(trial, name, shape)
