@@ -150,11 +150,11 @@ def row_slices(points: Tensor, drawn: Tensor | None, count: int, which: slice) -
 
 
 def scale_rows(rows: Tensor, factors: Sequence[float]) -> Tensor:
-    """Returns each row times its factor, `[k, dim]`."""
+    """Multiplies each row by its factor, in place, and returns the rows, `[k, dim]`."""
     if len(set(factors)) == 1:  # no copy to the device
-        return rows * factors[0]
+        return rows.mul_(factors[0])
     (column,) = moved(rows.device, torch.tensor(factors, dtype=rows.dtype).unsqueeze(1))
-    return rows * column
+    return rows.mul_(column)
 
 
 def check_depth(sizes: Sequence[int], chunk: int) -> None:

@@ -9,7 +9,7 @@ error of float64 is in docs/design/0012-exact-noise.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -70,7 +70,6 @@ class UnitNoise:
         shared = self.pair_noise(round_index, self.clients)
         if shared is None:
             return own
-        shared = replace(shared, limits=_LIMITS, is_complete=True)
         _ = shared.rows  # drawn here, and not by several threads at once
         return SumOfNoise(own, shared)
 

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from fedpriv.privacy.real_noise import GaussianRows, WeightedDraws, multiplied, sum_of_intervals
-from fedpriv.randomness.keystream import WIDE, RadiusLimits
+from fedpriv.randomness.keystream import NARROW
 from fedpriv.randomness.normal_rows import complete_rows
 from fedpriv.randomness.real_draws import Interval, real_normal
 from fedpriv.randomness.short_rows import BoundedRows
 
 _UNIT = 2.0**-53
+_LIMITS = NARROW
 
 
 class Term(NamedTuple):
@@ -43,16 +44,12 @@ class NormalCombinations:
         terms: The terms of each row.
         factor: By which all rows are multiplied.
         dim: Length of a row.
-        limits: Which draws of float64 get a bound; others are NaN.
-        is_complete: Whether draws without a bound are replaced by their real values, rounded.
     """
 
     keys: Sequence[bytes]
     terms: Sequence[Sequence[Term]]
     factor: float
     dim: int
-    limits: RadiusLimits = WIDE
-    is_complete: bool = False
 
     def times(self, factor: float) -> NormalCombinations:
         """Returns all rows times a factor; the product with the former factor is rounded."""
@@ -60,7 +57,11 @@ class NormalCombinations:
 
     @cached_property
     def rows(self) -> BoundedRows:
-        """All rows in float64, with bounds on their errors; drawn once, each stream once.
+        """All rows in float64, with bounds on their errors, without NaN; drawn once, each stream once.
+
+        The largest error of any draw counts for all rows, and the noise of pairs is many times a client's own, to whose
+        scale sums are rounded. So the few draws with large errors are replaced by their real values, rounded: else they
+        would leave a thousand times as many sums undecided as own noise does.
 
         A row of n terms with weights of sum A is wrong by at most A times the error of a draw; by 3 roundings of each
         weight, and one of each product; and by n roundings of sums, which are all at most A times the largest draw.
@@ -74,9 +75,7 @@ class NormalCombinations:
         for key, rows in zip(self.keys, uses, strict=True):
             if not rows:
                 continue
-            draws = GaussianRows([key], [1.0], self.dim, self.limits).approximate(slice(0, 1))
-            if self.is_complete:
-                draws = complete_rows(draws, [key])
+            draws = complete_rows(GaussianRows([key], [1.0], self.dim, _LIMITS).approximate(slice(0, 1)), [key])
             for row, weight in rows:
                 total[row].add_(torch.from_numpy(draws.draws[0]), alpha=weight)
             error, largest = max(error, float(draws.errors[0, 0])), max(largest, draws.largest)
@@ -92,7 +91,7 @@ class NormalCombinations:
 
     def in_float64(self) -> Tensor:
         """Returns all rows in float64, `[k, dim]`, without NaN."""
-        return torch.from_numpy(replace(self, is_complete=True).rows.draws)
+        return torch.from_numpy(self.rows.draws)
 
     def interval(self, row: int, column: int, extra: int) -> Interval | None:
         """See `RealNoise`."""

@@ -28,6 +28,7 @@ from fedpriv.privacy.release import Answer, Price
 from fedpriv.privacy.release.pairwise import PairwiseRelease
 from fedpriv.privacy.release.scheme import NoiseStreams
 from fedpriv.randomness import extended_draws
+from fedpriv.randomness.keystream import NARROW, normal_error
 from fedpriv.randomness.real_draws import real_normal
 from fedpriv.randomness.short_rows import BoundedRows
 from fedpriv.randomness.streams import Randomness
@@ -89,6 +90,24 @@ def test_float64_is_as_near_as_its_bound_says(name: str) -> None:
                 ratios.append(float(abs(exact - float(draws[row, column]))) / errors[row, 0])
     assert 1e-3 < max(ratios) <= 1
     assert np.abs(draws).max() <= largest
+
+
+def test_a_large_draw_does_not_widen_the_bound_of_all_rows() -> None:
+    """Else many of the other sums would be undecided: the noise of pairs is large beside the grid."""
+    noise = noise_of("many", dim=400_000)
+    draws, errors, _ = noise.approximate(slice(0, None))
+    sizes = [sum(abs(term.multiple * term.weight) for term in terms) * RATIO for terms in noise.terms]
+    error = normal_error(NARROW.largest)  # of eight million draws some are larger
+    assert (errors[:, 0] < 1.5 * error * np.array(sizes)).all()
+    large = np.argwhere(
+        np.isnan(GaussianRows(noise.keys, [1.0] * len(noise.keys), 400_000, NARROW).approximate(slice(0, None)).draws)
+    )
+    assert len(large) > 20
+    with mpmath.workprec(300):
+        for draw, column in large[:20].tolist():
+            for row in [row for row, terms in enumerate(noise.terms) if any(term.draw == draw for term in terms)]:
+                exact = pairs_by_definition("many", row, column, dim=400_000)
+                assert abs(exact - float(draws[row, column])) <= errors[row, 0]
 
 
 @pytest.mark.parametrize("name", GRAPHS)
