@@ -214,6 +214,11 @@ def _stacked(examples: list[Any]) -> list[Pair]:
         return [pair_of(default_collate([example]), 1) for example in examples]
 
 
+def _is_text(labels: object) -> bool:
+    """True for strings, which is what `default_collate` makes of labels that are words."""
+    return isinstance(labels, tuple | list) and len(labels) > 0 and isinstance(labels[0], str)
+
+
 def pair_of(batch: object, count: int | None = None) -> Pair:
     """Splits a batch into inputs and targets.
 
@@ -234,6 +239,11 @@ def pair_of(batch: object, count: int | None = None) -> Pair:
         raise DataError(
             "a loader gave inputs without targets: give pairs (input, target), e.g. TensorDataset(inputs, targets); "
             "for a model that learns from inputs alone TensorDataset(inputs, inputs)"
+        )
+    if isinstance(batch, tuple | list) and len(batch) == 2 and _is_text(batch[1]):
+        raise DataError(
+            f"a loader gave labels that are text, such as {batch[1][0]!r}: number the classes from 0, e.g. with "
+            "{'no': 0, 'yes': 1}[label]"
         )
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise DataError(

@@ -104,3 +104,10 @@ def test_a_length_that_cannot_be_told_is_named() -> None:
 def test_numbers_that_are_not_there_are_refused(x: Tensor) -> None:
     with pytest.raises(fp.DataError, match="give dense real tensors"):
         training(DataLoader(TensorDataset(x, Y)))
+
+
+def test_labels_that_are_words_are_named() -> None:
+    data = [(torch.ones(4), "yes") for _ in range(6)]
+    owners = fp.make_clients(torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy, [data])  # type: ignore[list-item]
+    with pytest.raises(fp.DataError, match=r"labels that are text, such as 'yes': number the classes from 0"):
+        fp.Training(owners, fp.fedavg(0.1), fp.Privacy(epsilon=3), rounds=1)

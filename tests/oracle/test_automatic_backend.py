@@ -56,6 +56,25 @@ def test_a_backend_that_does_not_serve_the_model_is_refused(backend: Any) -> Non
         )
 
 
+class InPlace(nn.Module):
+    """Changes the inputs that it is given, so a second pass over them differs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.linear(inputs.mul_(2))
+
+
+def test_a_model_that_no_backend_serves_is_told_what_to_change() -> None:
+    data = torch.utils.data.TensorDataset(torch.ones(6, 4), torch.zeros(6, dtype=torch.long))
+    owners = fp.make_clients(InPlace(), nn.functional.cross_entropy, [data])
+    with pytest.raises(fp.ConfigError, match=r"'auto': does not serve .*change the model.*in place") as error:
+        fp.Training(owners, fp.fedavg(0.1), fp.Privacy(epsilon=3), rounds=1)
+    assert "use 'auto'" not in str(error.value)
+
+
 def test_the_choice_of_a_backend_does_not_look_at_the_data() -> None:
     """All that the model is given is made up: numbers below 1, where the data have 5."""
     largest: list[float] = []
