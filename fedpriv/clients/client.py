@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from fedpriv.clients.arguments import check_datasets, check_loader, check_loss, check_sampler
 from fedpriv.clients.layout import copy_model, copy_trainable
 from fedpriv.clients.reading import Pair, length_of, read_all
+from fedpriv.clients.released import check_fresh
 from fedpriv.data.augmentation import Augmentation
 from fedpriv.data.nested import Nested, arguments
 from fedpriv.errors import ConfigError, DataError
@@ -125,11 +126,12 @@ def make_clients(
         augmentation: Random views of the examples, new ones in each answer; by default there are none.
 
     Raises:
-        ConfigError: `datasets` is no sequence of data sets or loaders.
+        ConfigError: `datasets` is no sequence of data sets or loaders, or the model holds the result of a run.
         DataError: a data set is empty or streams.
     """
     check_loss("make_clients.loss", loss)
     check_datasets("make_clients.datasets", datasets)
+    check_fresh("make_clients.model", model)
     template = copy_model(model)  # the user's model does not change
     clients = list[Client]()
     for source in datasets:

@@ -17,6 +17,7 @@ from fedpriv.clients.client import Client, Loss
 from fedpriv.clients.examples import Examples, OnRead, accept_all, check_same_kind, gather_examples, with_types
 from fedpriv.clients.layout import Layout, copy_model
 from fedpriv.clients.reading import Pair, Read, Source, Unbatched, length_of, read_all
+from fedpriv.clients.released import check_fresh, note_result
 from fedpriv.data.augmentation import Augmentation
 from fedpriv.data.nested import each, first, joined, leaves
 from fedpriv.distributed.devices import moved
@@ -153,6 +154,7 @@ class LazyClients(Sequence[Client]):
         else:
             rows[0].copy_(models.mean(0))
         self._released_price = price
+        note_result(self.model, price)
 
 
 @dataclass
@@ -287,8 +289,9 @@ def lazy_clients(
         are found among these alone: `load` must make sure that no person's data are at two clients.
 
     Raises:
-        ConfigError: there is no client, or a size is below 1.
+        ConfigError: there is no client, a size is below 1, or the model holds the result of a run.
     """
+    check_fresh("lazy_clients.model", model)
     if isinstance(sizes, Tensor):
         sizes = sizes.tolist()
     if isinstance(sizes, Mapping):

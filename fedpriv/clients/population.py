@@ -22,6 +22,7 @@ from fedpriv.clients.examples import Examples, NoExamples, kind_of
 from fedpriv.clients.index_batches import IndexBatches
 from fedpriv.clients.layout import Layout, copy_trainable
 from fedpriv.clients.reading import Pair
+from fedpriv.clients.released import EARLIER_RESULT, GO_ON
 from fedpriv.clients.shard import ClientShard
 from fedpriv.clients.views import Numbers, Views
 from fedpriv.data.augmentation import Augmentation
@@ -192,9 +193,7 @@ class Population:
                 raise ConfigError(
                     f"clients[{self.shard.numbers[index]}]",
                     price,
-                    "holds the result of an earlier run, whose epsilon this run would not count; make fresh clients, "
-                    "with a fresh model. To go on from a released model on purpose, take copy.deepcopy(model), and add "
-                    "up the prices with fedpriv.total",
+                    f"{EARLIER_RESULT}; make fresh clients, with a fresh model. {GO_ON}",
                 )
 
     def examples_of(self, client: int) -> Pair:

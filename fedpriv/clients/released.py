@@ -7,6 +7,11 @@ from dataclasses import dataclass
 from torch import nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from fedpriv.errors import ConfigError
+
+EARLIER_RESULT = "holds the result of an earlier run, whose epsilon this run would not count"
+GO_ON = "To go on from a released model on purpose, take copy.deepcopy(model), and add up the prices with fedpriv.total"
+
 
 @dataclass(frozen=True)
 class _Note:
@@ -39,3 +44,14 @@ def price_of(model: nn.Module) -> str | None:
         if note is not None and note.version == parameter._version:  # noqa: SLF001 - see above
             return note.price
     return None
+
+
+def check_fresh(field: str, model: nn.Module) -> None:
+    """Refuses a model that holds the result of a run, before it is copied: a copy does not bear the note.
+
+    Raises:
+        ConfigError: names the field and the privacy spent on the model.
+    """
+    price = price_of(model)
+    if price is not None:
+        raise ConfigError(field, price, f"{EARLIER_RESULT}; make a fresh model. {GO_ON}")

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedpriv.clients import ownership
 from fedpriv.clients.layout import changed_constants, frozen
 from fedpriv.clients.population import Population
+from fedpriv.clients.released import note_result
 from fedpriv.errors import FedprivError, PrivacyError
 from fedpriv.evaluation import model_metrics
 from fedpriv.evaluation.early_stopping import EarlyStopping
@@ -329,7 +330,9 @@ class Training:
         state = replace(self.progress, models=sharding.gather_rows(self.progress.models, shard, mesh))
         constraint_measures = self.measures.of_constraints(state, self.oracle, mesh, shard)
         result = mesh.world.broadcast(lambda: self._result(state, constraint_measures))
-        return replace(result, model=self._model_with(result.params))
+        model = self._model_with(result.params)
+        note_result(model, str(result.spent))
+        return replace(result, model=model)
 
     def _result(self, state: TrainState, constraint_measures: dict[str, Any]) -> Result:
         """Returns the result but for its model, whose class may be one that cannot be sent to other processes."""

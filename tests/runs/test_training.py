@@ -50,6 +50,26 @@ def test_a_second_run_of_a_trained_model_is_refused_in_another_client() -> None:
     run(model)
 
 
+def test_the_model_of_a_result_is_refused_wherever_another_run_would_start_from_it() -> None:
+    """`result.model` holds the result, too; makers of clients copy what they are given, and a copy has no note."""
+    data = load("digits").train
+    loss = nn.CrossEntropyLoss()
+    lazy = fp.lazy_clients(SoftmaxRegression(64, 10), loss, lambda _: data, [1437])
+
+    def run(clients: Any) -> fp.Result:
+        return fp.train(clients, fp.fedavg(1.0), fp.Privacy(epsilon=1), rounds=2)
+
+    client = fp.Client(SoftmaxRegression(64, 10), loss, DataLoader(data))
+    for trained in (run([client]).model, run(lazy).model, client.model, lazy.model):
+        with pytest.raises(fp.ConfigError, match=r"clients\[0\].*epsilon=1 .*fresh model.*deepcopy"):
+            run([fp.Client(trained, loss, DataLoader(data))])
+        with pytest.raises(fp.ConfigError, match=r"make_clients.model.*epsilon=1 .*fresh model.*deepcopy"):
+            fp.make_clients(trained, loss, [data])
+        with pytest.raises(fp.ConfigError, match=r"lazy_clients.model.*epsilon=1 .*fresh model.*deepcopy"):
+            fp.lazy_clients(trained, loss, lambda _: data, [1437])
+        run(fp.make_clients(copy.deepcopy(trained), loss, [data]))
+
+
 def test_training_writes_the_reported_model_into_every_client() -> None:
     clients = digits_clients()
     result = fp.train(clients, fp.fedavg(1.0), fp.Privacy(epsilon=3), rounds=3)
