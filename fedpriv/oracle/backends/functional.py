@@ -16,6 +16,7 @@ from fedpriv.clients.layout import Layout
 from fedpriv.clients.reading import Pair
 from fedpriv.data.nested import Nested, arguments, each
 from fedpriv.models.example_losses import example_form
+from fedpriv.models.known_code import is_known
 
 ScoresOrLoss = tuple[Tensor, tuple[()]] | tuple[tuple[()], Tensor]
 """Outputs or loss of one example, the other one empty.
@@ -46,6 +47,8 @@ class Functional:
         self.loss = loss
         self.layout = Layout.of(model)
         self.form = example_form(loss)
+        # a form of a user's own gets one example at a time: it might mix many, whatever was tried before the run
+        self._sees_batch = self.form is not None and is_known(loss)
         self.frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
         names = [id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False)]
         self._tied = len({*names}) < len(names)
@@ -114,7 +117,7 @@ class Functional:
         """Returns the loss of each example, without the loss's reduction: `[b, ...], [b, ...] -> [b]`."""
         if outputs.shape[0] == 0:
             return outputs.flatten()  # vmap needs at least one example
-        if self.form is not None:
+        if self.form is not None and self._sees_batch:
             return self.form.losses(outputs, targets)
         return vmap(lambda o, y: self.loss_alone(o.unsqueeze(0), y))(outputs, targets)
 
