@@ -242,8 +242,7 @@ def pair_of(batch: object, count: int | None = None) -> Pair:
         )
     if isinstance(batch, tuple | list) and len(batch) == 2 and _is_text(batch[1]):
         raise DataError(
-            f"a loader gave labels that are text, such as {batch[1][0]!r}: number the classes from 0, e.g. with "
-            "{'no': 0, 'yes': 1}[label]"
+            "a loader gave labels that are text: number the classes from 0, e.g. with {'no': 0, 'yes': 1}[label]"
         )
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise DataError(

@@ -100,8 +100,7 @@ def select_backend(
             # what fails twice for the same reason is said once
             if not reasons or failure not in reasons[-1]:
                 reasons.append(f"not {key}: {failure}")
-    if name in ("auto", "loop"):
-        # no other backend is left to try, so the model has to change
+    if name == "auto":  # no other backend is left to try
         remedy = "change the model, e.g. what it does in place to its inputs: x.mul_(2) becomes x = x * 2"
     else:
         remedy = "use 'auto' or 'loop'"

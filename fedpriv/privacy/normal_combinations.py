@@ -61,7 +61,7 @@ class NormalCombinations:
 
         The largest error of any draw counts for all rows, and the noise of pairs is many times a client's own, to whose
         scale sums are rounded. So the few draws with large errors are replaced by their real values, rounded: else they
-        would leave a thousand times as many sums undecided as own noise does.
+        would leave a hundred times as many sums undecided.
 
         A row of n terms with weights of sum A is wrong by at most A times the error of a draw; by 3 roundings of each
         weight, and one of each product; and by n roundings of sums, which are all at most A times the largest draw.
