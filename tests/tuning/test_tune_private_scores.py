@@ -98,8 +98,12 @@ def test_no_error_tells_the_value_of_a_label(
 
 
 def test_no_second_score_is_told_of_other_test_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """From an older list of trials: the difference of the two would be the true one, without noise."""
-    searched = search(score_noise=7.0, trials=1)
+    """From an older list of trials: the difference of the two would be the true one, without noise.
+
+    The noise is so large that two draws of it, rounded to whole numbers, are hardly ever equal.
+    """
+    noise = 7e6
+    searched = search(score_noise=noise, trials=1)
     (trial,) = searched.run(tmp_path / "a", quiet).trials
     folder = tmp_path / "a" / "trials" / "0000"
     config = searched.config(trial.chosen)
@@ -108,15 +112,15 @@ def test_no_second_score_is_told_of_other_test_data(tmp_path: Path, monkeypatch:
     changed = replace(split, test=TensorDataset(x, y.roll(1)))
     monkeypatch.setattr(scores, "load_data", lambda _: changed)
     with pytest.raises(DataError, match="told a score of other test data"):
-        scores.noised_accuracy(config, folder, 7.0, "replace_one")
+        scores.noised_accuracy(config, folder, noise, "replace_one")
     (folder / "test_data_digest").unlink()  # an older copy of the whole folder
-    others = {round(scores.noised_accuracy(config, folder, 7.0, "replace_one") * len(y))}
+    other = round(scores.noised_accuracy(config, folder, noise, "replace_one") * len(y))
     right, _ = right_answers(searched, folder)
-    noise = round(trial.score * len(y)) - right
+    drawn = round(trial.score * len(y)) - right
     model, _ = make_model(config, outline(config))
     model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
     right_then = int((model.eval()(x).argmax(1) == y.roll(1)).sum())
-    assert others != {right_then + noise}
+    assert other != right_then + drawn
 
 
 def randomness_of(folder: Path) -> Randomness:
