@@ -13,12 +13,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedpriv.cli.printing import out
-from fedpriv.errors import ConfigError
 from fedpriv.evaluation import metrics
 from fedpriv.planning.notebook_display import aligned
 from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.runs.results import read_metrics
-from fedpriv.runs.run_files import config_in
+from fedpriv.runs.run_files import config_in, not_a_run
 
 _QUIET = 60.0  # seconds without a round after which a run is called quiet
 
@@ -96,11 +95,11 @@ def watch(folders: Sequence[Path], every: float) -> None:
         every: Seconds between two looks.
 
     Raises:
-        ConfigError: a folder holds no run.
+        FedprivError: a folder holds no run.
     """
     for folder in folders:
         if not (folder / "config.yaml").exists():
-            raise ConfigError("RUN", str(folder), "holds no run: name the folder that --out named")
+            raise not_a_run(folder, "config.yaml", "name the folder that --out named")
     runs = [WatchedRun(folder) for folder in folders]
     if not out.is_terminal:
         lines = [run.look(time.monotonic()) for run in runs]

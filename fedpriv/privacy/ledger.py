@@ -144,7 +144,8 @@ class Ledger:
         self._noises: set[NoiseLabel] = set()
         if path is not None:
             if path.exists():
-                raise LedgerError(f"{path} holds the ledger of another run; choose a new folder or resume that run")
+                fix = "give another folder, or resume=True to go on with that run"
+                raise LedgerError(f"{path} holds the ledger of another run: {fix}")
             header_text = json.dumps({"fedpriv_ledger": FORMAT, **(header or {})}, allow_nan=False)
             line, self._head = link(header_text, START, seal_key)
             try:

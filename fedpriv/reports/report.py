@@ -16,7 +16,7 @@ from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.runs.curves import column_of
 from fedpriv.runs.integrity import IntegrityProblem, findings, unsealed
 from fedpriv.runs.results import why_no_more
-from fedpriv.runs.run_files import RESTORE, RunFiles
+from fedpriv.runs.run_files import RESTORE, RunFiles, not_a_run
 from fedpriv.storage import strict_json
 from fedpriv.storage.saved import CONFIG, checked
 
@@ -53,7 +53,7 @@ class Run:
             missing = "ledger.jsonl"
             if "ledger.jsonl" in names:
                 missing = "config.yaml"
-            raise FedprivError(f"{folder} holds no run (no {missing}); name a folder that fedpriv train made")
+            raise not_a_run(folder, missing)
         files = RunFiles.read(folder)
         return Run(files, checked(CONFIG, files.config, folder / "config.yaml", RESTORE), key)
 

@@ -27,6 +27,22 @@ RESTORE = "restore it from a copy"
 _REMAKE = f"{RESTORE}, or delete it: fedpriv resume writes it anew"
 
 
+def not_a_run(folder: Path, missing: str, fix: str = "name a folder that fedpriv train made") -> FedprivError:
+    """Returns the error for a folder that lacks a file of a run, with what to do instead.
+
+    Args:
+        folder: Path of the folder.
+        missing: Name of the file.
+        fix: What to do if the folder holds no run at all.
+    """
+    if missing == "config.yaml" and (folder / "ledger.jsonl").exists():
+        return FedprivError(
+            f"{folder} holds a run that a Python program began (no config.yaml): go on with it there, by resume=True; "
+            f"its epsilon is told by fedpriv account {folder}"
+        )
+    return FedprivError(f"{folder} holds no run (no {missing}); {fix}")
+
+
 @dataclass(frozen=True)
 class RunFiles:
     """The files of a run, finished or not.

@@ -5,7 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from commands import DIGITS, SMALL, refused, trained
+import torch
+from commands import DIGITS, SMALL, fedpriv, refused, trained
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import fedpriv as fp
+from fedpriv.errors import LedgerError
 
 
 @pytest.mark.parametrize(
@@ -33,6 +39,23 @@ def test_a_folder_with_another_run_is_refused(tmp_path: Path):
     )
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert "is finished; look at it with: fedpriv show" in refused("resume", str(folder))
+
+
+@pytest.mark.parametrize("command", [["resume"], ["show"], ["watch"], ["report"], ["train", "--extend"]], ids=" ".join)
+def test_a_folder_of_a_python_program_is_called_so_and_its_ledger_can_be_priced(command: list[str], tmp_path: Path):
+    def train_in_python() -> None:
+        dataset = TensorDataset(torch.rand(4, 2), torch.arange(4) % 2)
+        clients = fp.make_clients(nn.Linear(2, 2), nn.functional.cross_entropy, [dataset])
+        strategy, privacy = fp.gradient_descent(learning_rate=0.1), fp.Privacy(epsilon=1, delta=1e-5)
+        fp.train(clients, strategy, privacy, rounds=1, folder=tmp_path / "run")
+
+    train_in_python()
+    told = refused(*command, str(tmp_path / "run"))
+    assert "holds a run that a Python program began" in told
+    assert f"fedpriv account {tmp_path / 'run'}" in told
+    assert "epsilon=1 " in fedpriv("account", str(tmp_path / "run")).stdout
+    with pytest.raises(LedgerError, match="give another folder, or resume=True"):
+        train_in_python()
 
 
 def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path):

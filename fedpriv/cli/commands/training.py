@@ -117,7 +117,8 @@ def _extend(
     """
     from fedpriv.cli import running
     from fedpriv.config import load_config
-    from fedpriv.errors import ConfigError, FedprivError
+    from fedpriv.errors import ConfigError
+    from fedpriv.runs.run_files import not_a_run
     from fedpriv.storage.folder import RunFolder
 
     if changed and "=" not in changed[0]:
@@ -125,7 +126,7 @@ def _extend(
     if number is not None or processes.launched():
         raise ConfigError("--processes", number, "one process extends a run: leave it out")
     if not (earlier / "config.yaml").exists():
-        raise FedprivError(f"{earlier} holds no run (no config.yaml); name a folder that fedpriv train made")
+        raise not_a_run(earlier, "config.yaml")
     settings = load_config(earlier / "config.yaml", changed)
     if folder:
         run_folder = RunFolder.new(folder)
@@ -154,12 +155,11 @@ def resume(
     from fedpriv.config import load_config
     from fedpriv.errors import FedprivError
     from fedpriv.runs.integrity import findings, refuse
-    from fedpriv.runs.run_files import RunFiles
+    from fedpriv.runs.run_files import RunFiles, not_a_run
     from fedpriv.storage.folder import RunFolder
 
     if not (run / "config.yaml").exists():
-        fix = f"start one in it: fedpriv train CONFIG --out {run}"
-        raise FedprivError(f"{run} holds no run (no config.yaml); {fix}")
+        raise not_a_run(run, "config.yaml", f"start one in it: fedpriv train CONFIG --out {run}")
     if (run / "ledger.jsonl").exists():
         refuse(findings(RunFiles.read(run)))
     if (run / "result.json").exists():
