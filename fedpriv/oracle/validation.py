@@ -22,6 +22,7 @@ from fedpriv.errors import ConfigError, DataError, FedprivError, cut, in_short
 from fedpriv.models.known_code import is_known
 from fedpriv.oracle.backends.functional import is_finite
 from fedpriv.oracle.batch_sizes import LARGEST, batch_sizes, repeated
+from fedpriv.oracle.low_precision import check_precision
 from fedpriv.oracle.traced_model import (
     Event,
     TracedModel,
@@ -31,6 +32,7 @@ from fedpriv.oracle.traced_model import (
     select_examples,
     start_draws_anew,
 )
+from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.streams import torch_generators
 
 Point = tuple[Tensor, Nested, Nested]
@@ -47,12 +49,16 @@ _LARGEST_OF_OUTPUTS = 16384  # largest batch whose outputs a loss gets at once, 
 _IGNORE_INDEX = -100  # label that torch's losses ignore by default
 
 
-def validate_per_example(population: Population) -> list[str]:
+def validate_per_example(population: Population, privacy: Privacy | None = None) -> list[str]:
     """Refuses a model or loss that mixes or remembers examples, or a loss that is another one for single examples.
 
     The examples are random numbers of the real shapes and types or, if model and loss fail on those, the first real
     examples. A copy of the model is used. Torch's random draws, as in dropout, are the same in each trial; a model that
     draws any is put in eval mode when batches are compared with single examples.
+
+    Args:
+        population: The clients, at their initial parameters.
+        privacy: The run's settings, which say whether half precision may be used; None if there is no run.
 
     Returns:
         Warnings for the user.
@@ -79,6 +85,8 @@ def validate_per_example(population: Population) -> list[str]:
         if not is_known(population.model):
             _check_larger_batches(trial, most_examples, x)
         _check_labels(trial, population)
+        if privacy is not None:
+            check_precision(population, privacy, row, x, y)
     return notes
 
 

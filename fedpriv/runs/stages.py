@@ -486,7 +486,7 @@ def load_data(experiment: Experiment, run: OpenRun, public: EvaluationData, mesh
 
     # model and loss: the same everywhere, right for single examples, and fast where that gives the same numbers
     start = population.reset_models(mesh.world.broadcast(population.reset_models))
-    model_warnings = mesh.clients.all_gather_object(validate_per_example(population))
+    model_warnings = mesh.clients.all_gather_object(validate_per_example(population, experiment.privacy))
     backend, slow, why_not_faster = mesh.world.broadcast(
         lambda: select_backend(compute.backend, population, chunk, compute.precision).report
     )

@@ -78,5 +78,5 @@ def make_population(settings: SiteSettings, terms: ResolvedPlan, number: int, ou
     shard = ClientShard([number], terms.sizes, len(terms.cards))
     population = Population([client], shard=shard)
     compatibility.check_problem(terms.strategy, [problem], privacy, terms.plan.queries, compare=False)
-    validate_per_example(population)
+    validate_per_example(population, privacy)
     return population

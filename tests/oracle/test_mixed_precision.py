@@ -166,3 +166,41 @@ def test_a_run_with_noise_that_cancels_over_rounds_goes_on_where_it_stopped(tmp_
 def test_what_the_promise_is_not_shown_for_is_refused(settings: dict[str, Any], said: str):
     with pytest.raises(fp.ConfigError, match=said):
         run(**settings)
+
+
+class OwnAutocast(nn.Module):
+    """A model that chooses bfloat16 by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs = self.layer(x)
+        return outputs.float()
+
+
+def loss_in_half(outputs: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs.bfloat16().float(), targets)
+
+
+@pytest.mark.parametrize(
+    ("model", "loss"),
+    [(OwnAutocast, nn.functional.cross_entropy), (lambda: nn.Linear(4, 2), loss_in_half)],
+    ids=["forward", "loss"],
+)
+@pytest.mark.parametrize(
+    "settings", [{"relation": "add_remove"}, {"unit": "client", "at": "message"}], ids=["add_remove", "client"]
+)
+def test_a_model_of_half_precision_by_itself_is_refused_where_batches_differ_in_size(
+    model: Any, loss: Any, settings: dict[str, Any]
+):
+    def train(**settings: Any) -> fp.Result:
+        data = TensorDataset(torch.randn(8, 4), torch.arange(8) % 2)
+        privacy = fp.Privacy(epsilon=3, delta=1e-5, **settings)
+        return fp.train(fp.make_clients(model(), loss, [data]), fp.fedavg(learning_rate=0.1), privacy, rounds=1)
+
+    with pytest.raises(fp.errors.ConfigError, match=r"computes in torch\.bfloat16, which is shown for unit sample"):
+        train(**settings)
+    assert train().spent.epsilon <= 3
