@@ -8,6 +8,9 @@ CIFAR-10: compare its private figures with its own without privacy alone.
 
 Features are computed once for all runs, by the transforms of configs/cifar10_patches_sums.yaml; with `--config
 cifar10_scattering_sums` those of that one.
+
+Each private run has a second one, of the same epsilon in all: a first release is the mean of the features, with noise
+of multiplier 30, and the model is trained on what is left of the features without it (docs/howto/own_data.md).
 """
 
 from __future__ import annotations
@@ -16,15 +19,22 @@ import argparse
 import io
 import lzma
 import pickle
+import tempfile
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv import data
-from fedpriv.config import build, load_config
+from fedpriv.config import Config, build, load_config
+from fedpriv.config.building import divide
 from fedpriv.data import Split
 from fedpriv.errors import PromiseWarning
 
@@ -33,6 +43,8 @@ SUMS = "privacy.trust={secure_aggregation: {min_honest: 10}}"
 PAIRS = "privacy.trust={pairwise: {colluders: 3, ratio: 10}}"
 # steps at epsilon 1, and without privacy (with its rounds)
 STEPS = {"cifar10_patches_sums": (400, 200, 60), "cifar10_scattering_sums": (500, 60, 200)}
+MEAN_NOISE = 30.0  # multiplier of the noise of the features' mean
+CENTRED_STEP = {"cifar10_patches_sums": "strategy.learning_rate=1200"}  # without their mean, behind sums at epsilon 3
 
 
 def runs(config: str) -> dict[str, list[str]]:
@@ -54,12 +66,76 @@ def runs(config: str) -> dict[str, list[str]]:
     }
 
 
+class Mean(nn.Module):
+    """A point from which examples are measured: the gradient of half the squared distance is the point less the mean.
+
+    Args:
+        size: Numbers of an example.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.point = nn.Parameter(torch.zeros(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.point - x
+
+
+def half_square(distances: Tensor, targets: Tensor) -> Tensor:
+    """Half the squared distance of each example, `[b]`; targets have no part in it."""
+    return distances.square().sum(1) / 2
+
+
 _LOADED: list[Split] = []
 
 
 def features() -> Split:
-    """The data set of all runs, loaded once."""
-    return _LOADED[0]
+    """The data set of the runs, loaded before."""
+    return _LOADED[-1]
+
+
+def tensors(dataset: object) -> TensorDataset:
+    """The features `[n, d]` and labels `[n]` of a data set in memory."""
+    assert isinstance(dataset, TensorDataset)
+    return dataset
+
+
+def centred(config: Config, split: Split, budget: fp.Budget, seed: int) -> Split:
+    """The features less their private mean, with norm 1. The mean's price is in the budget; trust is the run's."""
+    size = tensors(split.train).tensors[0].shape[1]
+    clients = fp.make_clients(Mean(size), fp.models.Loss(half_square), divide(config, split))
+    privacy = fp.Privacy(noise_multiplier=MEAN_NOISE, clip=fp.Clip(1.0), trust=config.privacy.trust, budget=budget.path)
+    step = fp.gradient_descent(learning_rate=1)  # from 0, so the point is then the mean
+    result = fp.train(clients, step, privacy, rounds=1, seed=seed, secret_seed=seed)
+
+    def moved(dataset: object) -> TensorDataset:
+        x, y = tensors(dataset).tensors
+        return TensorDataset(normalize(x - result.params), y)
+
+    return replace(split, train=moved(split.train), test=moved(split.test))
+
+
+def run(path: Path, settings: list[str], seed: int) -> str:
+    """Trains once, and says how well and for which epsilon."""
+    cached = "data={name: 'cifar10:features', partition: {kind: iid, n_clients: 10}}"
+    training = build(load_config(path, [cached, *settings, f"seed={seed}", f"secret_seed={seed}"]))
+    reports = list(training)
+    return f"{reports[-1].metrics['test_accuracy']:.2%}, epsilon {reports[-1].epsilon:.3g}"
+
+
+def run_centred(path: Path, settings: list[str], seed: int) -> str:
+    """The same for two releases, the mean and the model, of one epsilon together."""
+    config = load_config(path, settings)
+    assert config.privacy.epsilon is not None
+    with tempfile.TemporaryDirectory() as folder:
+        budget = fp.Budget.create(
+            Path(folder) / "budget.jsonl", epsilon=config.privacy.epsilon, delta=config.privacy.delta
+        )
+        _LOADED.append(centred(config, features(), budget, seed))
+        left = [f"privacy.epsilon={budget.balance().left}", f"privacy.budget={budget.path}"]
+        told = run(path, [*settings, *left], seed)
+        _LOADED.pop()
+        return f"{told}, {budget.balance().spent.epsilon:.3g} with that of the mean"
 
 
 def unpack(source: Path, folder: Path) -> None:
@@ -99,16 +175,17 @@ def main() -> None:
         overrides.append(f"data.transforms={arguments.transforms}")
     config = load_config(path, overrides)
     _LOADED.append(data.load(config.data.name, **config.data.options))
-    cached = "data={name: 'cifar10:features', partition: {kind: iid, n_clients: 10}}"
     with fp.allow_plugins():
         for name, settings in runs(arguments.config).items():
             if arguments.only not in name:
                 continue
             for seed in arguments.seeds:
-                training = build(load_config(path, [cached, *settings, f"seed={seed}", f"secret_seed={seed}"]))
-                reports = list(training)
-                accuracy = reports[-1].metrics["test_accuracy"]
-                print(f"{name}, seed {seed}: {accuracy:.2%}, epsilon {reports[-1].epsilon:.3g}", flush=True)
+                print(f"{name}, seed {seed}: {run(path, settings, seed)}", flush=True)
+                if "epsilon" in name:
+                    steps = settings
+                    if name.endswith(", epsilon 3") and not name.startswith("local") and arguments.config in CENTRED_STEP:
+                        steps = [*settings, CENTRED_STEP[arguments.config]]
+                    print(f"{name}, centred, seed {seed}: {run_centred(path, steps, seed)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from functools import partial
 from torch import Tensor
 from torch.nn.modules import module
 
+from fedpriv.storage.identity import module_of
+
 _KNOWN = frozenset({"fedpriv", "torch", "builtins", "collections", "functools"})
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, range)
@@ -67,5 +69,4 @@ def _references_of(thing: object) -> list[object]:
 
 
 def _is_from_known_module(thing: object) -> bool:
-    module = getattr(thing, "__module__", None)
-    return isinstance(module, str) and module.partition(".")[0] in _KNOWN
+    return module_of(thing).partition(".")[0] in _KNOWN

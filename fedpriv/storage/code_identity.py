@@ -18,7 +18,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 import numpy as np
 from torch import Tensor
 
-from fedpriv.storage.identity import digest, parts
+from fedpriv.storage.identity import digest, module_of, parts
 
 _LITERALS = (type(None), bool, int, float, complex, str, bytes)
 _INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib"))
@@ -69,7 +69,7 @@ class _Code:
 
     def _visit_class(self, value: type) -> None:
         for base in value.__mro__:
-            if not _is_of_user(base.__module__):
+            if not _is_of_user(module_of(base)):
                 continue
             for name, member in vars(base).items():
                 if isinstance(member, staticmethod | classmethod):
@@ -82,7 +82,7 @@ class _Code:
                     self.texts += [name, member]
 
     def _visit_function(self, function: FunctionType) -> None:
-        if not _is_of_user(function.__module__):
+        if not _is_of_user(module_of(function)):
             return
         self.texts += [function.__qualname__, function.__code__]
         for cell in function.__closure__ or ():

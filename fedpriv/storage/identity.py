@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import hashlib
 import json
 import sys
@@ -39,6 +40,7 @@ def digest(*settings: object) -> str:
     return hasher.hexdigest()
 
 
+_HEAP_TYPE = 1 << 9  # flag of classes that are made while a program runs, not compiled into Python
 _CHUNK = 4096  # items of a value that are described in one piece of text
 SPEED = frozenset({"backend", "device", "chunk", "threads", "engine", "state", "timeout", "pace", "pad_batches"})
 
@@ -93,13 +95,28 @@ def _described(value: object, ancestors: tuple[int, ...]) -> Iterator[str]:
     yield "]"
 
 
+def module_of(thing: object) -> str:
+    """Returns the name of the module in which a class or function was made; empty for what has none.
+
+    Code that ran without a `__name__`, as in `exec(text, {})`, counts as `__main__`: Python gives its functions None,
+    and says of its classes that they are its own.
+    """
+    module = getattr(thing, "__module__", "")
+    if module is None:
+        return "__main__"
+    is_made_at_run_time = isinstance(thing, type) and thing.__flags__ & _HEAP_TYPE
+    if module == "builtins" and is_made_at_run_time and thing not in vars(builtins).values():
+        return "__main__"
+    return str(module)
+
+
 def _name(thing: Any) -> str:  # noqa: ANN401 - classes, functions and modules
     """Returns the stable name of a class, function or module, which goes into digests.
 
     For those of fedpriv it is `fedpriv.` and the name inside its module, so that a class keeps its identity when it
     moves to another file. Therefore no two settings of fedpriv may have the same name, which a test checks.
     """
-    module = getattr(thing, "__module__", "")
+    module = module_of(thing)
     name = getattr(thing, "__qualname__", "")
     if module.split(".")[0] == "fedpriv":
         return f"fedpriv.{name}"

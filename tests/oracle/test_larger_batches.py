@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -54,6 +55,26 @@ def test_a_layer_that_mixes_examples_in_some_batches_is_refused_by_its_path(kind
     layer = Mapped(lambda _, x: mixed(x) if is_one(len(x)) else x)
     with pytest.raises(fp.ConfigError, match=r"^model\.1\.1 = 'Mapped': .* batch of \d+ examples is not .*batch's"):
         start(around(layer))
+
+
+def test_a_layer_of_code_without_a_name_is_tried_too() -> None:
+    """Python calls classes of such code its own: `exec` without a `__name__`, as embedded consoles do."""
+    names = {"nn": nn, "mixed": mixed}
+    exec("class Named(nn.Module):\n def forward(self, x):\n  return mixed(x) if len(x) > 16 else x", names)
+    layer: Any = names["Named"]
+    assert layer.__module__ == "builtins"
+    with pytest.raises(fp.ConfigError, match=r"^model\.1\.1 = 'Named': .* in a batch of 17 examples"):
+        start(around(layer()))
+
+
+def test_functions_of_code_without_a_name_can_be_used() -> None:
+    names = {"nn": nn}
+    exec("def loss(outputs, targets): return nn.functional.cross_entropy(outputs, targets)", names)
+    loss: Any = names["loss"]
+    assert loss.__module__ is None
+    made = fp.make_clients(nn.Linear(FEATURES, CLASSES), loss, [TensorDataset(X, Y)])
+    result = fp.train(made, fp.gradient_descent(0.1), fp.Privacy(epsilon=1, delta=1e-5), rounds=1)
+    assert result.spent.epsilon <= 1
 
 
 def test_a_hook_that_mixes_examples_in_larger_batches_is_refused() -> None:
