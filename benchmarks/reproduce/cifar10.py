@@ -9,8 +9,9 @@ CIFAR-10: compare its private figures with its own without privacy alone.
 Features are computed once for all runs, by the transforms of configs/cifar10_patches_sums.yaml; with `--config
 cifar10_scattering_sums` those of that one.
 
-Each private run has a second one, of the same epsilon in all: a first release is the mean of the features, with noise
-of multiplier 30, and the model is trained on what is left of the features without it (docs/howto/own_data.md).
+Each private run, but for those with local trust, has a second one, of the same epsilon in all: its first release is the
+mean of the features, with noise of multiplier 30, and its second the model of the features less that mean
+(docs/howto/own_data.md).
 """
 
 from __future__ import annotations
@@ -42,9 +43,8 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 SUMS = "privacy.trust={secure_aggregation: {min_honest: 10}}"
 PAIRS = "privacy.trust={pairwise: {colluders: 3, ratio: 10}}"
 # steps at epsilon 1, and without privacy (with its rounds)
-STEPS = {"cifar10_patches_sums": (400, 200, 60), "cifar10_scattering_sums": (500, 60, 200)}
+STEPS = {"cifar10_patches_sums": (500, 200, 60), "cifar10_scattering_sums": (500, 60, 200)}
 MEAN_NOISE = 30.0  # multiplier of the noise of the features' mean
-CENTRED_STEP = {"cifar10_patches_sums": "strategy.learning_rate=1200"}  # without their mean, behind sums at epsilon 3
 
 
 def runs(config: str) -> dict[str, list[str]]:
@@ -181,11 +181,8 @@ def main() -> None:
                 continue
             for seed in arguments.seeds:
                 print(f"{name}, seed {seed}: {run(path, settings, seed)}", flush=True)
-                if "epsilon" in name:
-                    steps = settings
-                    if name.endswith(", epsilon 3") and not name.startswith("local") and arguments.config in CENTRED_STEP:
-                        steps = [*settings, CENTRED_STEP[arguments.config]]
-                    print(f"{name}, centred, seed {seed}: {run_centred(path, steps, seed)}", flush=True)
+                if "epsilon" in name and not name.startswith("local"):  # alone, a client's mean has too much noise
+                    print(f"{name}, centred, seed {seed}: {run_centred(path, settings, seed)}", flush=True)
 
 
 if __name__ == "__main__":

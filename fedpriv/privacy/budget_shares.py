@@ -17,7 +17,7 @@ from fedpriv.privacy.composition import Guarantee, RunCost, charges_of, together
 _NOT_NOTED = ("noise whose rounding version 0.2 did not note",)
 _OF_ANY_DATA = re.compile("[0-9a-f]{32}")
 """How version 0.3 and earlier named the data of a configuration, also of files whose rows may have changed since."""
-_STEPS = 8  # halvings in the search for the remaining epsilon: to less than a hundredth of the limit
+_STEPS = 12  # halvings in the search for the remaining epsilon: to less than a thousandth of the limit
 
 
 @dataclass(frozen=True)

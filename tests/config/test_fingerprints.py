@@ -16,7 +16,7 @@ SHIPPED = {
     "a9a_dual_averaging": "a30b4bef3ad6f929",
     "adult_fairness": "fd8bb71b62165120",
     "adult_fairness_private": "4aa2dcb26c42e45d",
-    "cifar10_patches_sums": "eeab0195062404db",
+    "cifar10_patches_sums": "33351b54e9f68663",
     "cifar10_scattering_sums": "0b001f7f21935a9e",
     "covertype_dual_averaging": "9cd68cc7e2645da0",
     "covertype_svrg": "e9eea6ad78b2c591",

@@ -64,7 +64,7 @@ def test_pure_epsilons_add_up_and_never_pass_the_limit(epsilons: list[float], li
     assert balance.spent.epsilon == pytest.approx(total, rel=1e-9)
     assert balance.spent.epsilon <= limit
     assert balance.left <= limit - total + 1e-9
-    assert balance.left >= limit - total - limit / 100
+    assert balance.left >= limit - total - limit / 1000
 
 
 def test_sampled_runs_cost_what_an_independent_distribution_says(tmp_path: Path):
@@ -85,7 +85,7 @@ def test_what_is_left_is_about_the_largest_epsilon_that_fits(tmp_path: Path):
     found = budget(tmp_path, 3.0)
     found.reserve(run(1 / mu_of(2.0), "first"))
     left = found.balance().left
-    assert left == pytest.approx(epsilon_of(math.sqrt(mu_of(3.0) ** 2 - mu_of(2.0) ** 2)), abs=0.02)
+    assert left == pytest.approx(epsilon_of(math.sqrt(mu_of(3.0) ** 2 - mu_of(2.0) ** 2)), abs=0.002)
     with pytest.raises(BudgetExhausted, match=r"up to epsilon=2\.\d+ still fits"):
         found.check(run(1 / mu_of(left + 0.03), "too much"))
     found.reserve(run(1 / mu_of(left), "second"))
@@ -95,7 +95,7 @@ def test_what_is_left_is_about_the_largest_epsilon_that_fits(tmp_path: Path):
 
 def test_the_epsilon_that_a_refusal_names_has_three_digits_and_fits(tmp_path: Path):
     found = budget(tmp_path, 3.0)
-    found.reserve(run(1 / mu_of(2.2), "first"))
+    found.reserve(run(1 / mu_of(2.5), "first"))
     left = found.balance().left
     named = math.floor(left * 100) / 100  # rounded down
     assert left - named > 0.005  # there is something to round
