@@ -16,6 +16,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpriv.distributed import threads
 from fedpriv.errors import PrivacyError
 from fedpriv.privacy.real_noise import RealNoise, extended_sum
 from fedpriv.randomness.extended_draws import UNIT as EXTENDED_UNIT
@@ -27,6 +28,7 @@ GRID_BITS = 20
 _UNIT = 2.0**-53
 _LARGEST_SUM = 2.0**40  # grid steps: the rounding of larger sums would make too many numbers uncertain
 _IN_CACHE = 2**15  # numbers of a row that are rounded at once
+_PIECE = 2**17  # numbers of a row that a thread takes
 _MOST_EXTRA = 64  # words of further bits; undecided after so many with probability 2^-4000
 
 
@@ -48,12 +50,17 @@ def add_and_round(bounded: Array, noise: RealNoise, rows: slice, grids: Array, r
     """
     check_functions()
     sums, errors, largest_noise = noise.approximate(rows)
-    undecided = list[tuple[int, int]]()
-    for start in range(0, sums.shape[1], _IN_CACHE):
-        columns = slice(start, start + _IN_CACHE)
-        values = bounded[:, columns]
-        uncertain = _round_sums(values, sums[:, columns], grids, errors, largest_noise, result[:, columns])
-        undecided += [(row, start + column) for row, column in uncertain.tolist()]
+
+    def round_columns(_: int, piece: int) -> list[tuple[int, int]]:
+        undecided = list[tuple[int, int]]()
+        for start in range(piece, min(piece + _PIECE, sums.shape[1]), _IN_CACHE):
+            columns = slice(start, start + _IN_CACHE)
+            values = bounded[:, columns]
+            uncertain = _round_sums(values, sums[:, columns], grids, errors, largest_noise, result[:, columns])
+            undecided += [(row, start + column) for row, column in uncertain.tolist()]
+        return undecided
+
+    undecided = [place for places in threads.each(round_columns, range(0, sums.shape[1], _PIECE)) for place in places]
     for row, column in undecided:
         value, grid = float(bounded[row, column]), float(grids[row, 0])
         # a sum that is no number stays none

@@ -11,14 +11,16 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from fedpriv.distributed import threads
 from fedpriv.randomness.extended_draws import UNIT as EXTENDED_UNIT
 from fedpriv.randomness.extended_draws import Extended, extended_normals
 from fedpriv.randomness.gamma_draws import bounded_laplace_sums, real_laplace_sum
-from fedpriv.randomness.keystream import WIDE, BoundedDraws, Keystream, RadiusLimits
+from fedpriv.randomness.keystream import BLOCK, WIDE, BoundedDraws, Keystream, RadiusLimits
 from fedpriv.randomness.real_draws import Interval, real_laplace, real_normal
 from fedpriv.randomness.short_rows import LONGEST, BoundedRows, bounded_laplace_rows, bounded_normal_rows
 
 _UNIT = 2.0**-53
+_PIECE = 2 * BLOCK  # numbers of a row that a thread draws at once: whole blocks of the stream, so the same bits
 
 
 class WeightedDraws(NamedTuple):
@@ -71,10 +73,7 @@ class GaussianRows:
         if self.dim <= LONGEST and len(keys) > 1:
             return bounded_normal_rows(keys, self.dim, scales, self.limits)
         return _stacked(
-            [
-                Keystream(key).bounded_normal(self.dim, scale, self.limits)
-                for key, scale in zip(keys, scales, strict=True)
-            ]
+            [_normal_row(key, self.dim, scale, self.limits) for key, scale in zip(keys, scales, strict=True)]
         )
 
     def interval(self, row: int, column: int, extra: int) -> Interval | None:
@@ -185,6 +184,21 @@ def sum_of_intervals(first: Interval, second: Interval) -> Interval:
     from mpmath.libmp import mpf_add
 
     return mpf_add(first[0], second[0]), mpf_add(first[1], second[1])
+
+
+def _normal_row(key: bytes, size: int, scale: float, limits: RadiusLimits) -> BoundedDraws:
+    """Returns `Keystream(key).bounded_normal(size, scale, limits)`; several threads draw pieces of a long row."""
+    if size <= _PIECE:
+        return Keystream(key).bounded_normal(size, scale, limits)
+    draws = np.empty(size)
+
+    def draw(_: int, start: int) -> tuple[float, float]:
+        piece = Keystream(key, start).bounded_normal(min(_PIECE, size - start), scale, limits)
+        draws[start : start + _PIECE] = piece.draws
+        return piece.error, piece.largest
+
+    bounds = threads.each(draw, range(0, size, _PIECE))
+    return BoundedDraws(draws, max(error for error, _ in bounds), max(largest for _, largest in bounds))
 
 
 def _stacked(rows: Sequence[BoundedDraws]) -> BoundedRows:

@@ -303,3 +303,24 @@ def test_the_bounds_of_sums_are_sums_of_bounds():
 def test_a_pair_has_one_noise_whatever_attempt_either_end_is_at():
     later = replace(RANDOM, attempt=9)
     assert own_pairs(2, 5, randomness=later) == own_pairs(2, 5)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+def test_a_long_row_has_the_same_bits_from_any_number_of_threads(n_threads: int) -> None:
+    """Pieces of a row begin in the middle of its random stream."""
+    dim, scale = 3 * 2**17 + 5, 3.0
+    (key,) = keys_of(1)
+    values = np.random.default_rng(0).normal(size=(1, dim))
+    rounded = np.empty_like(values)
+    before = torch.get_num_threads()
+    torch.set_num_threads(n_threads)
+    try:
+        noise = GaussianRows([key], [scale], dim)
+        drawn = noise.approximate(slice(0, 1))
+        add_and_round(values, noise, slice(0, 1), np.array([[2.0**-18]]), rounded)
+    finally:
+        torch.set_num_threads(before)
+    at_once = Keystream(key).bounded_normal(dim, scale)
+    np.testing.assert_array_equal(drawn.draws[0], at_once.draws)
+    assert (float(drawn.errors[0, 0]), drawn.largest) == (at_once.error, at_once.largest)
+    np.testing.assert_array_equal(rounded, np.rint((values + at_once.draws) * 2.0**18) / 2.0**18)
