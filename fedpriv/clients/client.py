@@ -134,10 +134,13 @@ def make_clients(
     check_fresh("make_clients.model", model)
     template = copy_model(model)  # the user's model does not change
     clients = list[Client]()
-    for source in datasets:
+    for index, source in enumerate(datasets):
         if isinstance(source, DataLoader):
             loader = source
         else:
             loader = DataLoader(source)
-        clients.append(Client(copy_trainable(template), loss, loader, problem=problem, augmentation=augmentation))
+        try:
+            clients.append(Client(copy_trainable(template), loss, loader, problem=problem, augmentation=augmentation))
+        except DataError as error:
+            raise DataError(f"datasets[{index}]: {error}") from error
     return clients

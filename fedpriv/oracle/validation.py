@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fedpriv.clients.client import Loss
 from fedpriv.clients.population import Population
 from fedpriv.data.nested import Nested, arguments, each, first, leaves
-from fedpriv.errors import ConfigError, DataError, FedprivError, cut, in_short
+from fedpriv.errors import ConfigError, DataError, FedprivError, in_short
 from fedpriv.models.known_code import is_known
 from fedpriv.oracle.backends.functional import is_finite
 from fedpriv.oracle.batch_sizes import LARGEST, batch_sizes, repeated
@@ -109,8 +109,8 @@ def _find_usable_point(population: Population) -> Point:
     except Exception as error:  # whatever a user's model or loss raises for real examples
         labels = first(targets)
         if labels.dtype != torch.long and _is_computed(population, row, inputs, each(Tensor.long, targets)):
-            problem = f"client 0 has targets of type {labels.dtype}, such as {cut(str(labels[0].tolist()))}"
-            raise DataError(f"{problem}, and the loss takes class numbers: give whole ones (.long())") from error
+            fix = "the loss takes class numbers: give whole ones (.long())"
+            raise DataError(f"client 0 has targets of type {labels.dtype}, and {fix}") from error
         hint = ""
         if isinstance(inputs, tuple) and isinstance(error, TypeError):
             hint = (

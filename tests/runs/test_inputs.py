@@ -51,14 +51,20 @@ def with_label(value: float, y: Tensor = Y) -> Tensor:
         (with_label(10**12), CROSS_ENTROPY, "client 1 has label 1000000000000, which"),
         (with_label(-100), CROSS_ENTROPY, "client 1 has label -100, which the loss passes over"),
         (with_label(-100), nn.CrossEntropyLoss(reduction="sum"), "client 1 has label -100, which the loss passes over"),
-        (Y + 0.5, CROSS_ENTROPY, r"targets of type torch.float32, such as 0.5, and the loss takes class numbers"),
-        (Y.bool(), CROSS_ENTROPY, r"targets of type torch.bool, such as False, and the loss takes class numbers"),
+        (Y + 0.5, CROSS_ENTROPY, r"targets of type torch.float32, and the loss takes class numbers"),
+        (Y.bool(), CROSS_ENTROPY, r"targets of type torch.bool, and the loss takes class numbers"),
         (with_label(torch.nan, Y.double()), nn.MSELoss(), "client 1: target 3 is not finite"),
     ],
 )
 def test_labels_that_cannot_be_used_name_client_and_value(y: Tensor, loss: nn.Module, said: str) -> None:
     with pytest.raises(fp.DataError, match=said):
         train(y=y, loss=loss)
+
+
+def test_an_empty_data_set_is_named_by_its_number() -> None:
+    datasets = [TensorDataset(torch.rand(n, 2), torch.zeros(n).long()) for n in (3, 0, 2)]
+    with pytest.raises(fp.DataError, match=r"^datasets\[1\]: a client has no examples: leave it out"):
+        fp.make_clients(nn.Linear(2, 2), CROSS_ENTROPY, datasets)
 
 
 def test_labels_of_any_whole_type_are_class_numbers() -> None:
