@@ -19,7 +19,8 @@ from fedpriv.clients.client import Loss
 from fedpriv.data.nested import Nested, each, first, leaves
 from fedpriv.oracle.backends.batched_forward import BatchedForward, MixingRowsError
 from fedpriv.oracle.backends.calls import Call, Cells
-from fedpriv.oracle.backends.factors import Dense, Gradients
+from fedpriv.oracle.backends.chains import Chain, chain_of
+from fedpriv.oracle.backends.factors import Dense, Gradients, OuterProducts
 from fedpriv.oracle.backends.functional import ScoresOrLoss, is_one_row
 from fedpriv.oracle.backends.per_example import PerExample, in_cache
 from fedpriv.oracle.backends.recorded import DivergingExamplesError, Recording
@@ -47,6 +48,7 @@ class GhostBackend(PerExample):
         super().__init__(model, loss, min(chunk or _MAX_EXAMPLES, _MAX_EXAMPLES))
         self._keep: Callable[[Tensor], Tensor] = _identity
         self._rows_apart = True  # whether all operations of the model are known to keep examples apart
+        self._chain = chain_of(model)
 
     def _fitting(self, params: Tensor, x: Nested, y: Nested, norm: NormName, views: int) -> int:
         gradients = [gradient.settled(norm) for gradient in self._gradients(params, x, y, views)]
@@ -62,6 +64,9 @@ class GhostBackend(PerExample):
 
     def _recorded_gradients(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
         """Returns the gradients, without vmap if possible; an empty list if the model changed a recorded tensor."""
+        chain = self._chain
+        if chain is not None and views == 1 and is_one_row(params) and isinstance(x, Tensor) and chain.takes(x):
+            return self._chained_gradients(chain, params[0], x, y)
         if self._rows_apart and views == 1 and is_one_row(params):
             try:
                 return self._gradients_without_vmap(params[0], x, y)
@@ -70,6 +75,27 @@ class GhostBackend(PerExample):
             except Exception:  # what the model makes of sizes that are none, and `MixingRowsError`
                 self._rows_apart = False
         return self._gradients_under_vmap(params, x, y, views)
+
+    def _chained_gradients(self, chain: Chain, row: Tensor, x: Tensor, y: Nested) -> list[Gradients]:
+        """Returns the gradients of a model that is linear layers and activations, from a few products."""
+        cells = _cells(x)
+        targets = each(lambda values: values.flatten(0, 1), y)
+
+        def gradient_of(outputs: Tensor) -> Tensor:
+            with torch.enable_grad():
+                outputs = outputs.detach().requires_grad_()
+                return torch.autograd.grad(self._functional.losses(outputs, targets).sum(), outputs)[0]
+
+        gradients: dict[str, Gradients] = {}
+        params = self._functional.unflatten(row.detach())
+        for layer in chain.factors(params, x.flatten(0, 1).flatten(1), gradient_of):
+            delta = layer.delta.unflatten(0, cells)
+            gradients[layer.layer.weight] = OuterProducts(
+                delta.unsqueeze(2), layer.input.unflatten(0, cells).unsqueeze(2)
+            )
+            if layer.layer.bias:
+                gradients[layer.layer.bias] = Dense(delta)
+        return [gradients[name] for name, _ in self._functional.layout.shapes]
 
     def _gradients_without_vmap(self, row: Tensor, x: Nested, y: Nested) -> list[Gradients]:
         """Returns the gradients from a plain pass over all clients' examples as one batch; see `_recorded_gradients`.

@@ -8,19 +8,18 @@ arXiv:1510.01799, for l2.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
-from itertools import pairwise
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Loss
 from fedpriv.data.nested import each, first
 from fedpriv.errors import ConfigError
+from fedpriv.oracle.backends.chains import is_flatten, traced_nodes
 from fedpriv.oracle.backends.functional import Functional, count, is_finite, is_on_cpu, is_one_row, without_nan
 from fedpriv.oracle.backends.summation import sum_of_products
 from fedpriv.privacy.clipping import Clip, NormName
@@ -203,31 +202,17 @@ def _only_layer(model: nn.Module) -> nn.Linear | None:
     flags = [parameter.requires_grad for parameter in model.parameters()]
     if len(flags) > 2 or not all(flags):
         return None
-    model = copy.deepcopy(model)  # tracing runs the forward pass, which may change the model
-    try:
-        # inside another module, so that a bare nn.Linear is seen as a layer too
-        traced = fx.symbolic_trace(nn.Sequential(model))
-    except Exception:  # whatever a user's forward does with a symbol in the place of a tensor
+    found = traced_nodes(model)
+    if found is None:
         return None
-    nodes = list(traced.graph.nodes)
-    if len(nodes) < 3 or any(after.args[:1] != (before,) for before, after in pairwise(nodes)):
-        return None
+    traced, nodes = found
     last = nodes[-2]
     if last.op == "call_module":
         layer = traced.get_submodule(str(last.target))
     else:
         layer = None
-    if type(layer) is not nn.Linear or {*map(id, model.parameters())} != {*map(id, layer.parameters())}:
+    if type(layer) is not nn.Linear or len(flags) != len([*layer.parameters()]):
         return None
-    if all(_is_flatten(traced, node) for node in nodes[1:-2]):
+    if all(is_flatten(traced, node) for node in nodes[1:-2]):
         return layer
     return None
-
-
-def _is_flatten(traced: fx.GraphModule, node: fx.Node) -> bool:
-    if node.op == "call_module":
-        module = traced.get_submodule(str(node.target))
-        whole = isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1)
-        return whole or isinstance(module, nn.Identity)
-    dims = {**dict(zip(("start_dim", "end_dim"), node.args[1:], strict=False)), **node.kwargs}
-    return node.target in ("flatten", torch.flatten) and dims in ({"start_dim": 1}, {"start_dim": 1, "end_dim": -1})

@@ -1,0 +1,237 @@
+"""Models that are linear layers and activations one after another: factors of gradients without a recording.
+
+The pass through such a model and back is a few products of matrices. For a small model these take less time than it
+takes to record what a model does. Each step maps each row of a batch by itself, so examples stay apart.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional
+
+_SAME = 1e-5  # largest relative difference from autograd's gradients: a model in bfloat16 differs by more
+_EXAMPLES = 3  # of the comparison
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A function of single numbers.
+
+    Attributes:
+        forward: The function.
+        backward: Maps the gradient of its output, and the output, to the gradient of its input.
+    """
+
+    forward: Callable[[Tensor], Tensor]
+    backward: Callable[[Tensor, Tensor], Tensor]
+
+
+_RELU = Activation(torch.relu, lambda gradient, output: torch.ops.aten.threshold_backward(gradient, output, 0))
+_TANH = Activation(torch.tanh, torch.ops.aten.tanh_backward)
+_SIGMOID = Activation(torch.sigmoid, torch.ops.aten.sigmoid_backward)
+_ACTIVATIONS: Mapping[object, Activation] = {
+    nn.ReLU: _RELU,
+    functional.relu: _RELU,
+    torch.relu: _RELU,
+    "relu": _RELU,
+    nn.Tanh: _TANH,
+    torch.tanh: _TANH,
+    "tanh": _TANH,
+    nn.Sigmoid: _SIGMOID,
+    torch.sigmoid: _SIGMOID,
+    "sigmoid": _SIGMOID,
+}
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A linear layer.
+
+    Attributes:
+        weight: Name of its weight.
+        bias: Name of its bias; empty if it has none.
+    """
+
+    weight: str
+    bias: str
+
+
+@dataclass(frozen=True)
+class Factors:
+    """What the gradients of a linear layer's parameters follow from.
+
+    Attributes:
+        layer: The layer.
+        input: Its input, `[b, i]`.
+        delta: Gradient of its output, `[b, o]`, which is the bias's gradient; the weight's is `delta input^T`.
+    """
+
+    layer: Linear
+    input: Tensor
+    delta: Tensor
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Linear layers and activations, each of which takes what the one before it gives.
+
+    Attributes:
+        steps: The layers and activations; the first is a layer.
+        flattens: Whether inputs of any shape are flattened to `[b, features]` before the first layer.
+    """
+
+    steps: Sequence[Linear | Activation]
+    flattens: bool
+
+    def takes(self, x: Tensor) -> bool:
+        """Returns whether the chain is the model for such examples, `[k, b, ...]`: one row of features for each."""
+        return self.flattens or x.dim() == 3
+
+    def factors(
+        self, params: Mapping[str, Tensor], x: Tensor, gradient_of: Callable[[Tensor], Tensor]
+    ) -> list[Factors]:
+        """Returns the factors of each layer, last layer first.
+
+        Args:
+            params: The parameters by name.
+            x: Examples, `[b, features]`.
+            gradient_of: Returns the gradient of the examples' losses in the model's outputs, both `[b, n_outputs]`.
+        """
+        with torch.no_grad():
+            values = [x]
+            for step in self.steps:
+                if isinstance(step, Linear):
+                    bias = params[step.bias] if step.bias else None
+                    values.append(functional.linear(values[-1], params[step.weight], bias))
+                else:
+                    values.append(step.forward(values[-1]))
+        delta = gradient_of(values[-1])
+        factors: list[Factors] = []
+        with torch.no_grad():
+            for index in range(len(self.steps) - 1, -1, -1):
+                step = self.steps[index]
+                if isinstance(step, Activation):
+                    delta = step.backward(delta, values[index + 1])
+                    continue
+                factors.append(Factors(step, values[index], delta))
+                if index > 0:  # nobody asks for the gradient of the inputs
+                    delta = delta @ params[step.weight]
+        return factors
+
+
+def chain_of(model: nn.Module) -> Chain | None:
+    """Returns the chain that a model is; None if it is anything else, or has frozen or shared parameters or hooks.
+
+    A trace finds the steps. It does not see what surrounds them, such as `torch.no_grad` or autocast, so gradients of
+    made-up examples are compared with autograd's.
+    """
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    if not all(parameter.requires_grad for parameter in model.parameters()) or _has_hooks(model):
+        return None
+    steps, flattens = _traced_steps(model)
+    layers = [step for step in steps if isinstance(step, Linear)]
+    used = [name for layer in layers for name in (layer.weight, layer.bias) if name]
+    if not layers or sorted(used) != sorted(names) or len({*map(id, model.parameters())}) < len(names):
+        return None
+    chain = Chain(steps, flattens)
+    if _is_same(chain, model, layers[0]):
+        return chain
+    return None
+
+
+def traced_nodes(model: nn.Module) -> tuple[fx.GraphModule, list[fx.Node]] | None:
+    """Returns the operations of a model of one input, each on the result of the one before; None if it is no such one.
+
+    The model is called `0` in the trace. Its input is the first node, and its output the last.
+    """
+    model = copy.deepcopy(model)  # tracing runs the forward pass, which may change the model
+    try:
+        # inside another module, so that a bare nn.Linear is seen as a layer too
+        traced = fx.symbolic_trace(nn.Sequential(model))
+    except Exception:  # whatever a user's forward does with a symbol in the place of a tensor
+        return None
+    nodes = list(traced.graph.nodes)
+    if len(nodes) < 3 or any(after.args[:1] != (before,) for before, after in pairwise(nodes)):
+        return None
+    return traced, nodes
+
+
+def is_flatten(traced: fx.GraphModule, node: fx.Node) -> bool:
+    """Returns whether an operation flattens a batch to `[b, features]`, or does nothing."""
+    if node.op == "call_module":
+        module = traced.get_submodule(str(node.target))
+        whole = isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1)
+        return whole or isinstance(module, nn.Identity)
+    dims = {**dict(zip(("start_dim", "end_dim"), node.args[1:], strict=False)), **node.kwargs}
+    return node.target in ("flatten", torch.flatten) and dims in ({"start_dim": 1}, {"start_dim": 1, "end_dim": -1})
+
+
+def _traced_steps(model: nn.Module) -> tuple[list[Linear | Activation], bool]:
+    """Returns the steps of a model, none if an operation is no step, and whether inputs are flattened first."""
+    found = traced_nodes(model)
+    if found is None:
+        return [], False
+    traced, nodes = found
+    steps: list[Linear | Activation] = []
+    flattens = False
+    for node in nodes[1:-1]:
+        if not steps and is_flatten(traced, node):
+            is_nothing = node.op == "call_module" and isinstance(traced.get_submodule(str(node.target)), nn.Identity)
+            flattens = flattens or not is_nothing
+            continue
+        step = _step(traced, node)
+        if step is None or (not steps and isinstance(step, Activation)):
+            return [], False
+        steps.append(step)
+    return steps, flattens
+
+
+def _step(traced: fx.GraphModule, node: fx.Node) -> Linear | Activation | None:
+    if node.op != "call_module":
+        if len(node.args) > 1 or {*node.kwargs} - {"inplace"}:
+            return None
+        return _ACTIVATIONS.get(node.target)
+    module = traced.get_submodule(str(node.target))
+    if type(module) is not nn.Linear:
+        return _ACTIVATIONS.get(type(module))
+    path = str(node.target).partition(".")[2]
+    prefix = f"{path}." if path else ""
+    has_bias = len([*module.parameters()]) == 2
+    return Linear(f"{prefix}weight", f"{prefix}bias" if has_bias else "")
+
+
+def _has_hooks(model: nn.Module) -> bool:
+    if nn.modules.module._has_any_global_hook():  # noqa: SLF001 - hooks on all modules are on no object
+        return True
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(vars(module).get(kind) for module in model.modules() for kind in kinds)
+
+
+def _is_same(chain: Chain, model: nn.Module, first: Linear) -> bool:
+    """Whether the gradients of made-up examples are those of autograd, in the model's own precision."""
+    model = copy.deepcopy(model)
+    params = dict(model.named_parameters())
+    weight = params[first.weight]
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(_EXAMPLES, weight.shape[1], generator=generator).to(weight)
+    try:
+        with torch.enable_grad():
+            outputs = model(x)
+            expected = torch.autograd.grad(outputs.square().sum(), [*params.values()])
+    except Exception:  # whatever a user's forward raises, also where a parameter has no part in the outputs
+        return False
+    found = dict[str, Tensor]()
+    for layer in chain.factors({name: p.detach() for name, p in params.items()}, x, lambda outputs: 2 * outputs):
+        found[layer.layer.weight] = layer.delta.T @ layer.input
+        if layer.layer.bias:
+            found[layer.layer.bias] = layer.delta.sum(0)
+    return all(
+        bool((found[name] - gradient).norm() <= _SAME * gradient.norm())
+        for name, gradient in zip(params, expected, strict=True)
+    )
