@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from fedpriv.clients.population import Population
 from fedpriv.data.nested import Nested
+from fedpriv.distributed import threads
 from fedpriv.errors import ConfigError
 from fedpriv.oracle.traced_model import TracedModel
 from fedpriv.privacy.settings import Privacy
@@ -104,7 +105,7 @@ def largest_error(device: torch.device) -> float:
     rows, matrix = (torch.randn(size, generator=generator) for size in ((128, 256), (256, 256)))
     images, kernels = (torch.randn(size, generator=generator) for size in ((4, 16, 8, 8), (16, 16, 3, 3)))
     errors = list[float]()
-    with torch.no_grad():
+    with torch.no_grad(), threads.single_thread():
         for multiply, left, right in ((torch.matmul, rows, matrix), (conv2d, images, kernels)):
             exact = multiply(left.double(), right.double())
             computed = multiply(left.to(device), right.to(device)).cpu().double()
