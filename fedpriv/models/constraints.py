@@ -72,21 +72,21 @@ class Group:
     fraction: float | None
     sign: float = 1.0
 
-    def size(self, members: Tensor) -> float:
-        """Returns the number of a client's examples in the group, by the public fraction or, without, by `members [b]`.
+    def share(self, members: Tensor) -> float:
+        """Returns the public fraction of a client's examples in the group or, without one, that of `members [b]`.
 
         Raises:
             DataError: the group is empty and no fraction is given.
         """
         if self.fraction is not None:
-            return self.fraction * len(members)
+            return self.fraction
         count = int(members.sum())
         if count == 0:
             raise DataError(
                 f"no example with {self.name}: its mean loss does not exist. Divide the data so that each client "
                 "has some, leave the constraint out there, or state the group's public fraction"
             )
-        return float(count)
+        return count / len(members)
 
 
 @dataclass(frozen=True)
@@ -116,15 +116,18 @@ class LossSum:
         return sum(group.sign for group in self.groups)
 
     def coefficients(self, inputs: Nested, targets: Nested) -> tuple[Tensor, float]:
-        """Returns the coefficients of a client's examples, `[b]`, and the largest possible one (public)."""
+        """Returns the coefficients of a client's examples, `[b]`, and the share of its smallest group (public).
+
+        Of a client with n examples the largest possible coefficient is `1 / (share n)`.
+        """
         coefficients: list[Tensor] = []
-        sizes: list[float] = []
+        shares: list[float] = []
         for group in self.groups:
             members = group.members(inputs, targets)
-            size = group.size(members)
-            coefficients.append(group.sign * members.double() / size)
-            sizes.append(size)
-        return torch.stack(coefficients).sum(0), 1 / min(sizes)
+            share = group.share(members)
+            coefficients.append(group.sign * members.double() / (share * len(members)))
+            shares.append(share)
+        return torch.stack(coefficients).sum(0), min(shares)
 
 
 class OfLosses(ABC):

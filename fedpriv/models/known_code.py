@@ -69,4 +69,7 @@ def _references_of(thing: object) -> list[object]:
 
 
 def _is_from_known_module(thing: object) -> bool:
+    # print, open, exec: a function of Python's own may show what it is given, as a hook for example
+    if isinstance(thing, types.BuiltinFunctionType) and module_of(thing) == "builtins":
+        return False
     return module_of(thing).partition(".")[0] in _KNOWN

@@ -69,7 +69,7 @@ class Problem:
             return None
         first_target = first(targets)
         zeros = torch.zeros(len(first_target), dtype=torch.float64, device=first_target.device)
-        # coefficients of each term, and the largest that any example could have; the objective comes first
+        # coefficients of each term, and the share of its smallest group; the objective comes first
         coefficients = [term.coefficients(inputs, targets) for term in sums]
         if self.objective is None:
             objective = zeros
@@ -81,7 +81,7 @@ class Problem:
             objective=objective,
             # the first column makes the stack work without constraints, too
             weights=torch.stack([zeros, *(weights for weights, _ in coefficients)], 1)[:, 1:],
-            largest=torch.tensor([largest for _, largest in coefficients]),
+            share=torch.tensor([share for _, share in coefficients], dtype=torch.float64),
             total=torch.tensor([term.total for term in sums]),
             matrix=torch.block_diag(torch.zeros(0, 0), *(torch.tensor(term.signs).unsqueeze(1) for term in sums)),
             offset=torch.tensor([term.bound for term in sums for _ in term.signs], dtype=torch.float64),
@@ -95,7 +95,8 @@ class LossTable:
     Attributes:
         objective: Coefficients of the objective, `[b]`, zeros without one; the bound of an objective is dropped.
         weights: Coefficients of the q sums from which constraint values are computed, `[b, q]`.
-        largest: Largest absolute coefficient that any example could have, `[q]`; public.
+        share: Share of the smallest group of each sum, `[q]`; public. The largest absolute coefficient that any of n
+            examples could have is `1 / (share n)`.
         total: Sum of the coefficients over a client with the declared counts, `[q]`; public.
         matrix: Constraint values by sum, `[m, q]`.
         offset: Bounds of the constraint values, `[m]`.
@@ -103,7 +104,7 @@ class LossTable:
 
     objective: Tensor
     weights: Tensor
-    largest: Tensor
+    share: Tensor
     total: Tensor
     matrix: Tensor
     offset: Tensor

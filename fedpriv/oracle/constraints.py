@@ -65,8 +65,10 @@ class ConstraintSums:
         share = shard.n_clients / shard.n_objectives
         self._objective = _cat([t.objective * scale for t, scale in scaled], 0).to(like) * share
         self._owner = torch.repeat_interleave(population.counts).to(like.device)
-        # largest norm of an example's coefficients, [n]; public, so that every process may have it of all clients
-        largest = [_pad(t.largest * scale, width).unsqueeze(0) for t, scale in scaled]
+        # largest norm of an example's coefficients, [n]; public, so that every process may have it of all clients: from
+        # public numbers alone, since the last bits of a number that a true count went through would tell that count
+        sizes = shard.sizes.tolist()
+        largest = [_pad(1 / (t.share * size), width).unsqueeze(0) for t, size in zip(loss_tables, sizes, strict=True)]
         self._reach = self._unit.norms(_cat(largest, 0, width).to(like))
         self._total = _cat([_pad(t.total, width).unsqueeze(0) for t in loss_tables], 0, width).to(like)
         matrices = [_pad(_pad(t.matrix, width).T, height).T.unsqueeze(0) for t in loss_tables]

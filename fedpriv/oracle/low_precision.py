@@ -4,6 +4,11 @@ An example's gradient may be rounded otherwise where its batch has another size.
 every other example of the batch: a removed example could then change a sum by more than its clip bound. Neighbours of
 relation replace_one and unit sample have batches of one size. A backward pass of a user's own, which alone computes so,
 is not found.
+
+Torch may also multiply float32 numbers in less while all types say float32: after
+`torch.set_float32_matmul_precision("medium")`, with `fp32_precision` of one of `torch.backends`, with oneDNN's variable
+`ONEDNN_DEFAULT_FPMATH_MODE`, and in cuDNN's convolutions unless they are told not to. There are many switches, so
+products are measured.
 """
 
 from __future__ import annotations
@@ -13,16 +18,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import conv2d
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from fedpriv.clients.population import Population
 from fedpriv.data.nested import Nested
+from fedpriv.distributed import threads
 from fedpriv.errors import ConfigError
 from fedpriv.oracle.traced_model import TracedModel
 from fedpriv.privacy.settings import Privacy
 
 _LEAST_BITS = 32
+_LARGEST_ERROR = 2.0**-14
+"""Of a product of float32 numbers, over the largest entry: 2**-20 is usual, and 2**-11 with TensorFloat-32."""
 
 
 class _LowestPrecision(TorchFunctionMode):
@@ -49,6 +58,8 @@ class _LowestPrecision(TorchFunctionMode):
 def check_precision(population: Population, privacy: Privacy, row: Tensor, x: Nested, y: Nested) -> None:
     """Refuses a model or a loss that computes in half precision where neighbours may have batches of other sizes.
 
+    On a GPU it switches cuDNN's TensorFloat-32 off for this process, which torch has on by default.
+
     Args:
         population: The clients, with their model and loss.
         privacy: The run's settings.
@@ -57,7 +68,7 @@ def check_precision(population: Population, privacy: Privacy, row: Tensor, x: Ne
         y: Their targets.
 
     Raises:
-        ConfigError: names the model and the type.
+        ConfigError: names the model and the type, or the device that multiplies float32 numbers in less.
     """
     if not privacy.private or (privacy.unit, privacy.relation) == ("sample", "replace_one"):
         return
@@ -71,3 +82,32 @@ def check_precision(population: Population, privacy: Privacy, row: Tensor, x: Ne
             "otherwise, by 2**-8; compute in float32, without autocast"
         )
         raise ConfigError("model", type(population.model).__name__, fix)
+    if row.dtype == torch.float32:
+        _check_products(row.device)
+
+
+def _check_products(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.backends.cudnn.allow_tf32 = False
+    if largest_error(device) > _LARGEST_ERROR:
+        fix = (
+            "multiplies float32 numbers in less than float32, which is shown for unit sample and relation replace_one "
+            "only, where neighbours have batches of one size: with another size kernels may round other examples' "
+            'gradients otherwise; say torch.set_float32_matmul_precision("highest"), set no fp32_precision of '
+            "torch.backends, and unset ONEDNN_DEFAULT_FPMATH_MODE"
+        )
+        raise ConfigError("compute.device", str(device), fix)
+
+
+def largest_error(device: torch.device) -> float:
+    """Returns the error of a matrix product and of a convolution of float32 numbers, over the largest entry."""
+    generator = torch.Generator().manual_seed(0)
+    rows, matrix = (torch.randn(size, generator=generator) for size in ((128, 256), (256, 256)))
+    images, kernels = (torch.randn(size, generator=generator) for size in ((4, 16, 8, 8), (16, 16, 3, 3)))
+    errors = list[float]()
+    with torch.no_grad(), threads.single_thread():
+        for multiply, left, right in ((torch.matmul, rows, matrix), (conv2d, images, kernels)):
+            exact = multiply(left.double(), right.double())
+            computed = multiply(left.to(device), right.to(device)).cpu().double()
+            errors.append(float((computed - exact).abs().max() / exact.abs().max()))
+    return max(errors)

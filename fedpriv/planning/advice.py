@@ -73,7 +73,7 @@ def _constraint_noise(draft: RunSketch, plan: Plan) -> ConstraintNoise | None:
     fewest = min(outline.sizes)
     table = problem.table(torch.zeros(fewest, *outline.input_shape), torch.zeros(fewest, dtype=torch.long))
     assert table is not None, "only sums of losses have private values"
-    reach = float(clip.norms(table.largest.double())) * privacy.statistics.bound / 2
+    reach = float(clip.norms(1 / (table.share * fewest))) * privacy.statistics.bound / 2
     noise = constraint_records[0].noise_multiplier
     largest = max(noise) if isinstance(noise, tuple) else noise
     multiplier = largest * max(variance_inflation(constraint_records[0].pairs, plan.n_clients))

@@ -331,3 +331,18 @@ def test_intervals_hold_the_true_value_as_often_as_they_say(mechanism, norm, sam
         width = half_width(oracle, t, 1)[0, 0]
         inside += int((value - truth).abs() <= width)
     assert inside >= 0.93 * runs  # less than 0.95 by two standard deviations
+
+
+def test_no_bit_of_the_noise_tells_how_many_examples_a_client_has_that_declared_a_size() -> None:
+    def noise(true_size: int) -> list[list[float]]:
+        data = TensorDataset(torch.randn(true_size, 3), torch.arange(true_size) % 2)
+        problem = fp.Problem(constraints=(fp.ClassLossAtMost(1, 0.6, fraction=0.3), fp.LossAtMost(0.5)))
+        client = fp.Client(
+            LogisticRegression(3), resolve_loss("logistic"), DataLoader(data), problem=problem, public_size=20
+        )
+        privacy = fp.Privacy(epsilon=3.0, relation="add_remove")
+        run = fp.Training([client], fp.private_al(), privacy, rounds=6, secret_seed=0)
+        return run.oracle.answerer.statistic_deviation(0).tolist()
+
+    declared = noise(20)
+    assert all(noise(true_size) == declared for true_size in range(5, 40))

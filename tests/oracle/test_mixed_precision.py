@@ -15,6 +15,7 @@ import fedpriv as fp
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.layout import Layout
 from fedpriv.models import MnistCNN, VisionTransformer
+from fedpriv.oracle import low_precision
 from fedpriv.oracle.backends import BACKENDS
 from fedpriv.oracle.backends.precision import SERVING, Bfloat16
 from fedpriv.privacy.clipping import ROUNDING, Clip
@@ -204,3 +205,46 @@ def test_a_model_of_half_precision_by_itself_is_refused_where_batches_differ_in_
     with pytest.raises(fp.errors.ConfigError, match=r"computes in torch\.bfloat16, which is shown for unit sample"):
         train(**settings)
     assert train().spent.epsilon <= 3
+
+
+@pytest.fixture
+def coarse_products():
+    """Float32 products in bfloat16, on processors that can: types stay float32."""
+    torch.set_float32_matmul_precision("medium")
+    yield
+    torch.set_float32_matmul_precision("highest")
+
+
+def train_mlp(**settings: Any) -> fp.Result:
+    data = TensorDataset(torch.randn(8, 4), torch.arange(8) % 2)
+    privacy = fp.Privacy(epsilon=3, delta=1e-5, **settings)
+    clients = fp.make_clients(nn.Linear(4, 2), nn.functional.cross_entropy, [data])
+    return fp.train(clients, fp.fedavg(learning_rate=0.1), privacy, rounds=1)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"relation": "add_remove"}, {"unit": "client", "at": "message"}], ids=["add_remove", "client"]
+)
+def test_products_in_less_than_float32_are_refused_where_batches_differ_in_size(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    """With `medium`, 33 and 32 examples of a small network gave sums that differ by 1.43 clip bounds, not 1."""
+    assert train_mlp(**settings).spent.epsilon <= 3
+    monkeypatch.setattr(low_precision, "largest_error", lambda device: 2.0**-11)
+    with pytest.raises(fp.errors.ConfigError, match="multiplies float32 numbers in less than float32"):
+        train_mlp(**settings)
+    assert train_mlp().spent.epsilon <= 3
+
+
+def test_full_products_are_told_from_coarse_ones():
+    assert low_precision.largest_error(torch.device("cpu")) < 2**-17
+
+
+def test_coarse_products_are_found(coarse_products: None):
+    left, right = torch.randn(128, 256), torch.randn(256, 256)
+    error = (left @ right).double() - left.double() @ right.double()
+    if float(error.abs().max()) < 1e-3:
+        pytest.skip("this processor multiplies in float32 whatever torch is told")
+    assert low_precision.largest_error(torch.device("cpu")) > 2**-11
+    with pytest.raises(fp.errors.ConfigError, match="multiplies float32 numbers in less than float32"):
+        train_mlp(relation="add_remove")

@@ -228,6 +228,14 @@ def test_known_code() -> None:
     assert not is_known(linear)
 
 
+def test_a_function_of_python_that_shows_what_it_is_given_is_not_known() -> None:
+    """As a hook, `print` shows a round's values before its ledger line is on the disk."""
+    linear = nn.Linear(2, 2)
+    linear.register_forward_hook(print)
+    assert not is_known(linear)
+    assert not is_known(partial(print, "values"))
+
+
 def test_a_hook_on_all_modules_makes_no_code_known() -> None:
     hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
     try:
