@@ -61,7 +61,7 @@ from fedpriv.runs.budget_reservation import BudgetReservation
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.evaluation_data import EvaluationData
 from fedpriv.runs.extending import EarlierRun, common
-from fedpriv.runs.identity import RunIdentity, check_models, digest_settings, restored
+from fedpriv.runs.identity import RunIdentity, check_models, digest_code, digest_settings, restored
 from fedpriv.runs.metric_log import MetricLog
 from fedpriv.runs.monitor import RunMonitor
 from fedpriv.runs.options import TrainingOptions
@@ -271,9 +271,23 @@ def _identify(
         loss=loss,
     )
 
+    # what a user may have programmed
+    augmentation = as_client_set(clients).augmentation
+    code_of = (experiment.strategy, privacy, experiment.network, experiment.problems, augmentation)
+    code = ""
+    if options.folder is not None:
+        code = digest_code(clients, *code_of)
+
     secret_seed = options.secret_seed
     if resumed is not None:
-        identity = RunIdentity.resumed(settings, resumed, directory.path, secret_seed=secret_seed, words=words)
+        identity = RunIdentity.resumed(
+            settings,
+            resumed,
+            directory.path,
+            secret_seed=secret_seed,
+            words=words,
+            code="" if options.fresh_noise else code,
+        )
         if options.fresh_noise:
             identity = mesh.world.broadcast(identity.with_fresh_noise)
     else:
@@ -288,7 +302,6 @@ def _identify(
                 words=words,
             )
         else:
-            augmentation = as_client_set(clients).augmentation
             identity = mesh.world.broadcast(
                 lambda: RunIdentity.new(
                     settings,
@@ -297,10 +310,10 @@ def _identify(
                     secret_seed=secret_seed,
                     private=privacy.private,
                     words=words,
-                    code_of=(experiment.strategy, privacy, experiment.network, experiment.problems, augmentation),
+                    code_of=code_of,
                 )
             )
-    return replace(identity, rounds=experiment.rounds, fixed_settings=fixed_settings)
+    return replace(identity, rounds=experiment.rounds, fixed_settings=fixed_settings, code=code)
 
 
 def _fixed_settings(experiment: Experiment, options: TrainingOptions) -> str:
