@@ -123,6 +123,7 @@ class RunIdentity:
         secret_seed: int | None,
         words: Mapping[str, str] | None = None,
         code: str = "",
+        fresh_noise: bool = False,
     ) -> RunIdentity:
         """Returns the identity of a run that is resumed.
 
@@ -132,7 +133,8 @@ class RunIdentity:
             folder: Its folder, for errors.
             secret_seed: The secret seed, if one is given.
             words: Its settings by name.
-            code: Digest of its loss and of the user's code, see `digest_code`; empty where it may be another.
+            code: Digest of its loss and of the user's code, see `digest_code`.
+            fresh_noise: Whether it will draw new noise, so that its code may be another.
 
         Raises:
             FedprivError: the run began with other settings, other code, or another secret seed.
@@ -143,7 +145,7 @@ class RunIdentity:
             raise FedprivError(
                 f"{folder} was made with other settings, another secret_seed: leave it out, the folder has its own"
             )
-        if code and saved.code and code != saved.code:
+        if code and saved.code and code != saved.code and not fresh_noise:
             raise FedprivError(f"{folder} {_OTHER_CODE}")
         return RunIdentity(settings, saved.randomness(), words=saved.words)
 
@@ -249,7 +251,7 @@ def check_models(models: Sequence[str]) -> None:
         raise FedprivError(f"processes of this run have models with other frozen values or buffers: {fix}")
 
 
-def digest_code(clients: Sequence[Client], *code_of: object) -> str:
+def digest_code(clients: Sequence[Client], code_of: Sequence[object]) -> str:
     """Returns a digest of what answers depend on beside settings and data: loss, numbers of layers, the user's code.
 
     A copy of a run's folder that went on with another loss or other code would draw the noise that the run itself draws

@@ -70,7 +70,7 @@ class _Code:
             self.visit(value.__func__)
         else:
             self.visit(type(value))
-            for content in parts(value):
+            for content in (*parts(value), getattr(value, "__wrapped__", None)):  # that of a cached function
                 self.visit(content)
 
     def _visit_class(self, value: type) -> None:

@@ -80,6 +80,15 @@ def test_so_is_code_of_another_module_of_the_user(monkeypatch: pytest.MonkeyPatc
     assert len(digests) == 3  # g is the same in both
 
 
+def test_so_is_a_cached_function_itself() -> None:
+    digests = set[str]()
+    for body in ("x", "x * 0.5"):
+        names: dict[str, Any] = {"__name__": "__main__"}
+        exec(f"import functools\n@functools.lru_cache\ndef f(x): return {body}", names)
+        digests.add(code_digest(names["f"]))
+    assert len(digests) == 2
+
+
 def test_what_code_does_not_read_is_not() -> None:
     """A network has the same code whatever it was initialised with, and whatever else its module holds."""
     attribute = {"body": "self.model(x) if hasattr(self, 'model') else x"}
