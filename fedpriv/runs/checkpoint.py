@@ -51,6 +51,8 @@ class Checkpoint:
         fixed_settings: Digest of the settings that a run has in common with one that extends it: all but the number of
             rounds, the target and the noise multiplier.
         streams: Public name of the noise of all attempts, see `Randomness.streams_name`.
+        code: Digest of the loss, of numbers of layers and of the user's code, see `fedpriv.runs.identity.digest_code`;
+            empty in files of earlier versions.
     """
 
     progress: dict[str, Any]
@@ -73,6 +75,7 @@ class Checkpoint:
     rounds: int = 0
     fixed_settings: str = ""
     streams: str = ""
+    code: str = ""
 
     @property
     def round(self) -> int:

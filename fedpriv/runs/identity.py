@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedpriv.clients.client import Client
 from fedpriv.clients.client_set import as_client_set
@@ -20,12 +20,19 @@ from fedpriv.privacy.ledger import LedgerPosition
 from fedpriv.randomness.streams import Randomness, new_secret
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.settings_in_words import difference
-from fedpriv.storage.code_identity import code_digest
+from fedpriv.storage.code_identity import code_digest, settings_of
 from fedpriv.storage.identity import digest
 
 _OTHER_VERSION = (
     "was made with other settings, or by another version; resume with its own config.yaml, and the version of fedpriv "
     "that began it"
+)
+
+
+_OTHER_CODE = (
+    "was made with another loss or model, or with other code of your own (what differs is a setting of the loss or of "
+    "a layer, or the code of a class or function, or what it reads): other answers may not have the same noise. Resume "
+    "with what it began with; or with fresh noise (--fresh-noise), which charges the repeated rounds again"
 )
 
 
@@ -56,6 +63,7 @@ class RunIdentity:
         model: Digest of the model's layers, frozen parameters and buffers; empty until they are known.
         rounds: Number of rounds that the run plans.
         fixed_settings: See `fedpriv.runs.checkpoint.Checkpoint`.
+        code: See `fedpriv.runs.checkpoint.Checkpoint`.
     """
 
     settings: str
@@ -64,6 +72,7 @@ class RunIdentity:
     words: Mapping[str, str] = field(default_factory=dict[str, str])
     rounds: int = 0
     fixed_settings: str = ""
+    code: str = ""
 
     @staticmethod
     def new(
@@ -113,11 +122,22 @@ class RunIdentity:
         *,
         secret_seed: int | None,
         words: Mapping[str, str] | None = None,
+        code: str = "",
+        fresh_noise: bool = False,
     ) -> RunIdentity:
-        """Returns the identity of a run that is resumed; `words` are its settings by name.
+        """Returns the identity of a run that is resumed.
+
+        Args:
+            settings: Digest of its settings.
+            saved: Its last checkpoint.
+            folder: Its folder, for errors.
+            secret_seed: The secret seed, if one is given.
+            words: Its settings by name.
+            code: Digest of its loss and of the user's code, see `digest_code`.
+            fresh_noise: Whether it will draw new noise, so that its code may be another.
 
         Raises:
-            FedprivError: the run began with other settings, or with another secret seed.
+            FedprivError: the run began with other settings, other code, or another secret seed.
         """
         if saved.settings != settings:
             raise FedprivError(f"{folder} {_other_settings(saved.words, words or {})}")
@@ -125,6 +145,8 @@ class RunIdentity:
             raise FedprivError(
                 f"{folder} was made with other settings, another secret_seed: leave it out, the folder has its own"
             )
+        if code and saved.code and code != saved.code and not fresh_noise:
+            raise FedprivError(f"{folder} {_OTHER_CODE}")
         return RunIdentity(settings, saved.randomness(), words=saved.words)
 
     @staticmethod
@@ -199,6 +221,7 @@ class RunIdentity:
             rounds=self.rounds,
             fixed_settings=self.fixed_settings,
             streams=self.randomness.streams_name(),
+            code=self.code,
         )
 
 
@@ -226,6 +249,27 @@ def check_models(models: Sequence[str]) -> None:
     if len({*models}) > 1:
         fix = "make the same in each (torch.manual_seed), or load it from a file"
         raise FedprivError(f"processes of this run have models with other frozen values or buffers: {fix}")
+
+
+def digest_code(clients: Sequence[Client], code_of: Sequence[object]) -> str:
+    """Returns a digest of what answers depend on beside settings and data: loss, numbers of layers, the user's code.
+
+    A copy of a run's folder that went on with another loss or other code would draw the noise that the run itself draws
+    for other answers, and their difference would have none.
+
+    Args:
+        clients: The clients, of which the first has the loss and the model of all.
+        code_of: Settings that a user may have programmed.
+    """
+    model = clients[0].model
+    loss = clients[0].loss
+    numbers = [_numbers_of(module) for module in model.modules()]
+    return digest(loss, numbers, code_digest(*code_of, model, loss))
+
+
+def _numbers_of(module: nn.Module) -> list[tuple[str, object]]:
+    """Returns the settings of a layer, without tensors, which `fingerprint` compares."""
+    return [(name, value) for name, value in settings_of(module) if not isinstance(value, Tensor)]
 
 
 def digest_settings(clients: Sequence[Client], *settings: Any) -> str:  # noqa: ANN401 - settings of every kind

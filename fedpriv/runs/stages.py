@@ -61,7 +61,7 @@ from fedpriv.runs.budget_reservation import BudgetReservation
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.evaluation_data import EvaluationData
 from fedpriv.runs.extending import EarlierRun, common
-from fedpriv.runs.identity import RunIdentity, check_models, digest_settings, restored
+from fedpriv.runs.identity import RunIdentity, check_models, digest_code, digest_settings, restored
 from fedpriv.runs.metric_log import MetricLog
 from fedpriv.runs.monitor import RunMonitor
 from fedpriv.runs.options import TrainingOptions
@@ -244,8 +244,6 @@ def _identify(
     clients = experiment.clients
     privacy = experiment.privacy
     compute = experiment.compute
-    model = clients[0].model
-    loss = clients[0].loss
     settings = digest_settings(
         clients,
         options.settings,
@@ -258,22 +256,21 @@ def _identify(
         compute.numbers,
     )
     fixed_settings = _fixed_settings(experiment, options)
-    # the same in words, for the error that names what differs
-    words = settings_in_words(
-        strategy=experiment.strategy,
-        privacy=privacy,
-        rounds=experiment.rounds,
-        network=experiment.network,
-        sizes=experiment.sizes,
-        seed=options.seed,
-        numbers=compute.numbers,
-        model=model,
-        loss=loss,
-    )
-
+    words = _words(experiment, options)
+    code = ""
+    if options.folder is not None:
+        code = digest_code(clients, _programmed(experiment))
     secret_seed = options.secret_seed
     if resumed is not None:
-        identity = RunIdentity.resumed(settings, resumed, directory.path, secret_seed=secret_seed, words=words)
+        identity = RunIdentity.resumed(
+            settings,
+            resumed,
+            directory.path,
+            secret_seed=secret_seed,
+            words=words,
+            code=code,
+            fresh_noise=options.fresh_noise,
+        )
         if options.fresh_noise:
             identity = mesh.world.broadcast(identity.with_fresh_noise)
     else:
@@ -288,7 +285,6 @@ def _identify(
                 words=words,
             )
         else:
-            augmentation = as_client_set(clients).augmentation
             identity = mesh.world.broadcast(
                 lambda: RunIdentity.new(
                     settings,
@@ -297,10 +293,31 @@ def _identify(
                     secret_seed=secret_seed,
                     private=privacy.private,
                     words=words,
-                    code_of=(experiment.strategy, privacy, experiment.network, experiment.problems, augmentation),
+                    code_of=_programmed(experiment),
                 )
             )
-    return replace(identity, rounds=experiment.rounds, fixed_settings=fixed_settings)
+    return replace(identity, rounds=experiment.rounds, fixed_settings=fixed_settings, code=code)
+
+
+def _words(experiment: Experiment, options: TrainingOptions) -> dict[str, str]:
+    """Returns the settings in words, for the error that names what differs."""
+    return settings_in_words(
+        strategy=experiment.strategy,
+        privacy=experiment.privacy,
+        rounds=experiment.rounds,
+        network=experiment.network,
+        sizes=experiment.sizes,
+        seed=options.seed,
+        numbers=experiment.compute.numbers,
+        model=experiment.clients[0].model,
+        loss=experiment.clients[0].loss,
+    )
+
+
+def _programmed(experiment: Experiment) -> Sequence[object]:
+    """Returns the settings that a user may have programmed, beside model and loss."""
+    augmentation = as_client_set(experiment.clients).augmentation
+    return [experiment.strategy, experiment.privacy, experiment.network, experiment.problems, augmentation]
 
 
 def _fixed_settings(experiment: Experiment, options: TrainingOptions) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedpriv.errors import LedgerError
 from fedpriv.privacy.composition import RunCost
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.record import Record
@@ -15,6 +16,7 @@ from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.on_record import NOTICES, ledger_beside, read_notices
 from fedpriv.sites.plan_filter import single_site_record
 from fedpriv.sites.resolved_plan import ResolvedPlan
+from fedpriv.sites.site_keys import known_public_keys
 from fedpriv.storage import files
 
 
@@ -24,6 +26,7 @@ class SiteFederation:
 
     Attributes:
         proposal: The plan.
+        card: The site's card in the plan; it may have another one now.
         ledger: The site's ledger.
         plan: Path of the plan's file.
         done: The cost of the site's releases so far.
@@ -33,6 +36,7 @@ class SiteFederation:
     """
 
     proposal: FederationPlan
+    card: SiteDescriptor
     ledger: LedgerFile
     plan: Path
     done: RunCost
@@ -42,13 +46,17 @@ class SiteFederation:
 
 
 def read_federation(path: Path, card: SiteDescriptor) -> SiteFederation:
-    """Reads a federation of the site with this card, from the plan's file and the files beside it.
+    """Reads a federation of the site with this card, or with earlier keys, from the plan's file and those beside it.
 
     Raises:
         FedprivError: a file is missing, damaged or altered.
     """
     proposal = FederationPlan.read(files.read(path).decode())
-    number = list(proposal.cards).index(card)
+    public_keys = {card.public_key, *known_public_keys(path.parents[2])}
+    numbers = [number for number, each in enumerate(proposal.cards) if each.public_key in public_keys]
+    if not numbers:
+        raise LedgerError(f"{path} names no key of this site, so what it released is unknown: restore the folder")
+    number = numbers[0]
     n_sites = len(proposal.cards)
 
     def cost(records: Sequence[Record]) -> RunCost:
@@ -59,6 +67,7 @@ def read_federation(path: Path, card: SiteDescriptor) -> SiteFederation:
     planned = [record for record in all_planned if record.clients is None or number in record.clients]
     return SiteFederation(
         proposal=proposal,
+        card=proposal.cards[number],
         ledger=ledger,
         plan=path,
         done=cost(ledger.records),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
@@ -181,8 +182,9 @@ class SiteFolder:
     def run(self, proposal: FederationPlan) -> Path:
         """Returns the folder of a federation, and makes it if there is none."""
         folder = self._plan_folder(proposal)
-        folder.parent.mkdir(0o700, exist_ok=True)
-        folder.mkdir(0o700, exist_ok=True)
+        for path in (folder.parent, folder):
+            with suppress(FileExistsError):
+                files.make_folder(path)
         return folder
 
     def ledger(self, proposal: FederationPlan) -> Path:

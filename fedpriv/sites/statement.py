@@ -120,11 +120,7 @@ def _cells(
     federations: Sequence[SiteFederation], card: SiteDescriptor, delta: float, colluders: int, group: int
 ) -> list[Cell]:
     """Returns the guarantees for this site's own records, whatever the others do: one cell for each adversary."""
-    if card.size_declared:
-        sizes = None
-    else:
-        sizes = (card.size,)
-    costs = [replace(federation.done, sizes=sizes, data=card.name) for federation in federations]
+    costs = [replace(each.done, sizes=_true_sizes(each.card), data=card.name) for each in federations]
     all_cells = matrix(costs, delta, colluders=colluders, group=group)
     cells = [cell for cell in all_cells if not cell.unit.endswith("clients")]
     if all(federation.proposal.is_graph for federation in federations):
@@ -144,6 +140,13 @@ def _cells(
     one_more = [replace(cell, adversary=f"{allowed + 1} {COLLUDERS}") for cell in outsiders]
     beyond_plan = [unbounded(cell, "the plan names fewer, and no bound is known") for cell in one_more]
     return [*bounded, *as_planned, *beyond_plan]
+
+
+def _true_sizes(card: SiteDescriptor) -> tuple[int, ...] | None:
+    """Returns the number of the site's records, as a card has it; None where it declares another one."""
+    if card.size_declared:
+        return None
+    return (card.size,)
 
 
 def _protected(

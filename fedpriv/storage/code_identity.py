@@ -3,31 +3,37 @@
 Runs with the same secret seed share noise if their settings have the same digest (`fedpriv.storage.identity`), and then
 the difference of their answers has none. That digest has an object's state and the name of its class. In a notebook,
 or in a script that is edited between two runs, the name stays while the code changes. So the code of classes and
-functions of the user counts too, with the numbers, texts and tensors that functions read from their module. Installed
-packages do not count: their versions change seldom, and not between two runs that somebody compares.
+functions of the user counts too, with the numbers, texts and tensors that it reads: from its module, from other modules
+of the user's, as class attributes and as defaults, also inside containers, dataclasses and networks. Installed packages
+do not count: their versions change seldom, and not between two runs that somebody compares.
 """
 
 from __future__ import annotations
 
+import dis
 import sys
 import sysconfig
-from functools import lru_cache
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from fedpriv.storage.identity import digest, module_of, parts
 
 _LITERALS = (type(None), bool, int, float, complex, str, bytes)
+_NAMED = (torch.dtype, torch.device, type(Ellipsis))  # other values that are what they are called
 _INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib"))
 
 
 def code_digest(*values: object) -> str:
     """Returns a digest of the code of all classes and functions of the user in these values; empty if there are none.
 
-    It does not see what code reads from files, or from objects other than numbers, texts, tensors and functions.
+    It does not see what code reads from files, or from objects of other kinds than the module names.
     """
     code = _Code()
     for value in values:
@@ -64,7 +70,7 @@ class _Code:
             self.visit(value.__func__)
         else:
             self.visit(type(value))
-            for content in parts(value):
+            for content in (*parts(value), getattr(value, "__wrapped__", None)):  # that of a cached function
                 self.visit(content)
 
     def _visit_class(self, value: type) -> None:
@@ -72,40 +78,121 @@ class _Code:
             if not _is_of_user(module_of(base)):
                 continue
             for name, member in vars(base).items():
-                if isinstance(member, staticmethod | classmethod):
-                    self.visit(member.__func__)
-                elif isinstance(member, property):
+                if isinstance(member, property):
                     self.visit(member.fget)
                 elif isinstance(member, FunctionType):
                     self.visit(member)
-                elif isinstance(member, _LITERALS) and not name.startswith("__"):
-                    self.texts += [name, member]
+                elif not name.startswith("__") or isinstance(member, staticmethod | classmethod):
+                    self._read(name, member)
 
     def _visit_function(self, function: FunctionType) -> None:
         if not _is_of_user(module_of(function)):
             return
-        self.texts += [function.__qualname__, function.__code__]
+        code = function.__code__
+        self.texts += [function.__qualname__, code]
+        self._read("(defaults)", [function.__defaults__, function.__kwdefaults__])
         for cell in function.__closure__ or ():
-            self._read("(closure)", cell.cell_contents)
-        for name in sorted(_names(function.__code__)):
+            if cell != CellType():  # an empty one has no content
+                self._read("(closure)", cell.cell_contents)
+        for name in sorted(_global_names(code)):
             if name in function.__globals__:
-                self._read(name, function.__globals__[name])
+                self._read(name, function.__globals__[name], _names(code))
 
-    def _read(self, name: str, value: object) -> None:
-        """Collects a value that a function reads: itself if it is a number, text or tensor, else its code."""
-        if isinstance(value, (*_LITERALS, Tensor, np.ndarray)):
-            self.texts += [name, value]
-        elif isinstance(value, type | FunctionType):
+    def _read(self, name: str, value: object, attributes: Collection[str] = ()) -> None:
+        """Collects a value that code reads: numbers, tensors and what holds some, and the code of all that it may call.
+
+        Args:
+            name: Its name.
+            value: The value.
+            attributes: Names of attributes that are read, where it may be a module.
+        """
+        self.texts.append(name)
+        if isinstance(value, (*_LITERALS, *_NAMED, Tensor, np.ndarray)):
+            self.texts.append(value)
+            return
+        is_outside = isinstance(value, type | FunctionType) and not _is_of_user(module_of(value))
+        if is_outside or isinstance(value, BuiltinFunctionType):
+            self.texts.append(f"{module_of(value)}.{getattr(value, '__qualname__', '')}")
+            return
+        if isinstance(value, type | FunctionType | MethodType):
             self.visit(value)
+            return
+        if id(value) in self._visited:
+            return
+        contents = _contents(value, attributes)
+        if not isinstance(value, ModuleType):
+            self.visit(type(value))
+        self._visited[id(value)] = value
+        for key, content in contents:
+            self._read(key, content, attributes)
+
+
+def _contents(value: object, attributes: Collection[str]) -> list[tuple[str, object]]:
+    """Returns what code may read from a value, by name.
+
+    Of a module of the user's these are the attributes that are read, of a network its settings and constants. Objects
+    of other classes, such as a log or a data set, have none: they may differ from process to process.
+    """
+    if isinstance(value, ModuleType):
+        if not _is_of_user(value.__name__):
+            return []
+        return [(name, vars(value)[name]) for name in sorted(attributes) if name in vars(value)]
+    if isinstance(value, Mapping):
+        return [(repr(key), item) for key, item in value.items() if isinstance(key, _LITERALS)]
+    if isinstance(value, set | frozenset):
+        return [("item", item) for item in sorted((item for item in value if isinstance(item, _LITERALS)), key=repr)]
+    if isinstance(value, list | tuple):
+        return [("item", item) for item in value]
+    if isinstance(value, partial):
+        return [("function", value.func), ("positions", value.args), ("names", value.keywords)]
+    if isinstance(value, staticmethod | classmethod):
+        return [("function", value.__func__)]
+    if isinstance(value, cached_property):
+        return [("function", value.func)]
+    if isinstance(value, nn.Module):
+        return [(name, item) for module in value.modules() for name, item in settings_of(module)]
+    if is_dataclass(value) and not isinstance(value, type):
+        return [(field.name, getattr(value, field.name, None)) for field in fields(value)]
+    if isinstance(value, SimpleNamespace):
+        return list(vars(value).items())
+    wrapped = getattr(value, "__wrapped__", None)  # of a cached function
+    if isinstance(wrapped, FunctionType):
+        return [("function", wrapped)]
+    return []
+
+
+def settings_of(module: nn.Module) -> list[tuple[str, object]]:
+    """Returns what determines the function of one layer beside its trained parameters and the layers inside it.
+
+    These are its numbers, such as a rate of dropout, texts and functions, and its buffers and frozen parameters.
+    """
+    plain = [(name, item) for name, item in sorted(vars(module).items()) if _is_plain(item)]
+    frozen = [(name, item) for name, item in module.named_parameters(recurse=False) if not item.requires_grad]
+    return [*plain, *module.named_buffers(recurse=False), *frozen]
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, tuple | list):
+        return all(_is_plain(item) for item in value)
+    return isinstance(value, (*_LITERALS, *_NAMED, FunctionType, BuiltinFunctionType))
 
 
 def _names(code: CodeType) -> set[str]:
+    """Returns all names that code, and the functions that it defines, may read, of attributes as well."""
+    return {name for each in _with_inner(code) for name in each.co_names}
+
+
+def _global_names(code: CodeType) -> set[str]:
     """Returns the names that code, and the functions that it defines, may read from its module."""
-    names = {*code.co_names}
+    instructions = (instruction for each in _with_inner(code) for instruction in dis.get_instructions(each))
+    return {instruction.argval for instruction in instructions if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            names |= _names(constant)
-    return names
+            yield from _with_inner(constant)
 
 
 @lru_cache(maxsize=1024)

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 from filelock import FileLock, Timeout
 
 from fedpriv.errors import FedprivError
-from fedpriv.storage.files import write_whole
+from fedpriv.storage.files import make_folder, write_whole
 
 _LOCK = ".lock"
 _RUN_FILES = (
@@ -173,10 +173,8 @@ def _make_folder(folder: Path) -> None:
     """
     for parent_folder in reversed([parent for parent in folder.parents if not parent.exists()]):
         with suppress(FileExistsError):
-            parent_folder.mkdir(0o700)
-            parent_folder.chmod(0o700)
-    folder.mkdir(0o700)
-    folder.chmod(0o700)
+            make_folder(parent_folder)
+    make_folder(folder)
 
 
 def _sign(lock: int) -> None:

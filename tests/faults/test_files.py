@@ -14,6 +14,7 @@ from torch.utils.data import TensorDataset
 import fedpriv as fp
 from fedpriv.models import SoftmaxRegression
 from fedpriv.storage import files
+from fedpriv.storage.folder import RunFolder
 
 
 @pytest.fixture
@@ -46,6 +47,13 @@ def test_a_whole_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, aske
     assert asked == [("sync", number(path)), ("rename", number(path)), ("sync", number(tmp_path))]
     assert path.read_bytes() == b"content"
     assert [one.name for one in tmp_path.iterdir()] == ["x"]
+
+
+def test_the_name_of_a_new_folder_is_on_the_disk(tmp_path: Path, asked: list[tuple[str, int]]) -> None:
+    """Otherwise a power cut could take a run's folder, with a ledger whose every line was synced."""
+    with RunFolder(tmp_path / "runs" / "one"):
+        assert asked == [("sync", number(tmp_path)), ("sync", number(tmp_path / "runs"))]
+        assert (tmp_path / "runs" / "one").stat().st_mode & 0o777 == 0o700
 
 
 def test_lines_and_the_name_of_their_file_are_synced_once(tmp_path: Path, asked: list[tuple[str, int]]) -> None:

@@ -105,9 +105,10 @@ def test_runs_of_one_secret_seed_that_differ_share_no_noise(changed: dict) -> No
 _EDITED = """
 from torch import nn
 SCALE = {scale}
+TABLE = {{"weight": {weight}}}
 
-def scaled(values):
-    return {factor} * SCALE * values
+def scaled(values, power={power}):
+    return {factor} * SCALE * values * power * TABLE["weight"]
 
 class Scaled(nn.Module):
     offset = {offset}
@@ -116,13 +117,16 @@ class Scaled(nn.Module):
 """
 
 
-@pytest.mark.parametrize("edited", [{"scale": 0.5}, {"factor": 0.5}, {"offset": 1.0}, {"inner": 2.0}])
+@pytest.mark.parametrize(
+    "edited", [{"scale": 0.5}, {"factor": 0.5}, {"offset": 1.0}, {"inner": 2.0}, {"power": 0.5}, {"weight": 0.5}]
+)
 def test_code_that_was_edited_under_its_name_has_other_noise(edited: dict[str, float]) -> None:
     """As in a notebook: a class, what it inherits or calls, and the numbers that these read."""
 
     def answers_by(**numbers: float) -> Tensor:
         module: dict[str, Any] = {"__name__": "__main__"}
-        exec(_EDITED.format(**{"scale": 1.0, "factor": 1.0, "offset": 0.0, "inner": 1.0, **numbers}), module)
+        ones = dict.fromkeys(("scale", "factor", "inner", "power", "weight"), 1.0)
+        exec(_EDITED.format(**{**ones, "offset": 0.0, **numbers}), module)
         model = SoftmaxRegression(4, 3)
         data = [
             TensorDataset(torch.rand(6, 4, generator=torch.Generator().manual_seed(i)), torch.arange(6) % 3)

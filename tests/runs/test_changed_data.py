@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 import fedpriv as fp
-from fedpriv.errors import DataError, PrivacyError
+from fedpriv.errors import DataError, FedprivError, PrivacyError
 
 N_CLIENTS = 3
 
@@ -194,3 +194,58 @@ def test_results_of_one_noise_are_not_added_up() -> None:
 def test_results_with_noise_of_their_own_are_added_up() -> None:
     both = fp.total([with_seed(datasets(), 5), with_seed(datasets(another_label), 6)])
     assert 2 < both.epsilon < 4
+
+
+def sized_model(scale: float, code: str = "self.layer(x) * self.scale") -> torch.nn.Module:
+    """A class whose code is edited between two runs, as in a notebook."""
+    text = f"""
+class Scaled(nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.layer, self.scale = nn.Linear(4, 2), scale
+
+    def forward(self, x):
+        return {code}
+"""
+    names: dict[str, Any] = {"nn": torch.nn, "torch": torch, "__name__": "__main__"}
+    exec(text, names)
+    torch.manual_seed(0)
+    made: torch.nn.Module = names["Scaled"](scale)
+    return made
+
+
+CODE: dict[str, tuple[torch.nn.Module, torch.nn.Module]] = {
+    "the same": (sized_model(1.0), torch.nn.CrossEntropyLoss()),
+    "a setting of the loss": (sized_model(1.0), torch.nn.CrossEntropyLoss(label_smoothing=0.5)),
+    "a number of a layer": (sized_model(0.5), torch.nn.CrossEntropyLoss()),
+    "code": (sized_model(1.0, "torch.tanh(self.layer(x)) * self.scale"), torch.nn.CrossEntropyLoss()),
+}
+
+
+def with_code(name: str, folder: Path, **options: Any) -> fp.Training:
+    made, loss = CODE[name]
+    clients = fp.make_clients(made, loss, datasets())
+    privacy = fp.Privacy(noise_multiplier=1000.0)
+    return fp.Training(clients, fp.fedavg(0.5), privacy, rounds=4, seed=1, folder=folder, checkpoint_every=1, **options)
+
+
+@pytest.mark.parametrize("name", CODE)
+def test_noise_of_a_run_hides_no_answers_of_other_code(tmp_path: Path, name: str) -> None:
+    """A folder and its copy would go on with the same noise, and the difference of their models would have none."""
+    stopped = with_code("the same", tmp_path / "run")
+    for report in stopped:
+        if report.round == 2:
+            break
+    stopped.save()
+    assert stopped.folder is not None
+    stopped.folder.close()
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    first = finished(with_code("the same", tmp_path / "run", resume=True))
+    if name == "the same":
+        assert torch.equal(finished(with_code(name, tmp_path / "copy", resume=True)).params, first.params)
+        return
+    with pytest.raises(FedprivError, match="another loss or model, or with other code of your own"):
+        with_code(name, tmp_path / "copy", resume=True)
+    # with noise of its own it may go on
+    other = finished(with_code(name, tmp_path / "copy", resume=True, fresh_noise=True))
+    assert (other.params - first.params).norm() > first.params.norm() / 10

@@ -15,11 +15,14 @@ from test_site_sealing import DIM, NORTH, PAIRS, everything, folder_of, secrets_
 
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.sites import Site, propose
+from fedpriv.sites.budget_picture import draw_site
+from fedpriv.sites.descriptor import CertificatePin
 from fedpriv.sites.messages import TrainRequest, pack, unpack_response
 from fedpriv.sites.on_record import RolledBack
 from fedpriv.sites.reply_counter import ReplyCounter
 from fedpriv.sites.sealing import move_secrets, renew_keys, rotate_seed, seal_site
 from fedpriv.sites.site_keys import earlier_files
+from fedpriv.sites.statement import site_statement
 from fedpriv.storage import files
 
 EAST = 1
@@ -42,6 +45,17 @@ def reopened(made: Party) -> Site:
     site = Site(folder_of(made))
     made.sites[NORTH] = made.transport.sites[NORTH] = site
     return site
+
+
+def test_a_site_states_what_it_released_under_an_earlier_card(begun: Party) -> None:
+    folder = folder_of(begun)
+    before = site_statement(folder)
+    renew_keys(folder)
+    assert site_statement(folder).summary == before.summary
+    reopened(begun).set_certificate(CertificatePin(common_name="north", public_key=f"sha256:{'0' * 64}"))
+    assert site_statement(folder).summary == before.summary
+    draw_site(folder, folder / "spent.png")
+    begun.sites[NORTH].close()
 
 
 def test_an_open_plan_goes_on_with_its_keys_and_a_new_one_has_new_keys(begun: Party) -> None:
