@@ -60,6 +60,30 @@ def by_hand(model: nn.Module) -> Step:
     return step
 
 
+def products_by_hand(model: nn.Module) -> Step:
+    """Linear layers with ReLU between them: the least that norms, and sums in float64, take in torch."""
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        with torch.no_grad():
+            inputs = [x.flatten(1)]
+            for layer in layers[:-1]:
+                inputs.append(nn.functional.relu(layer(inputs[-1])))
+            delta = layers[-1](inputs[-1]).softmax(1)
+            delta[torch.arange(len(y)), y] -= 1
+            deltas = [delta]
+            for layer, values in zip(layers[:0:-1], inputs[:0:-1], strict=True):
+                deltas.insert(0, (deltas[0] @ layer.weight) * (values > 0))
+            pairs = [*zip(deltas, inputs, strict=True)]
+            squares = [d.double().square().sum(1) * (a.double().square().sum(1) + 1) for d, a in pairs]
+            factors = (CLIP / torch.stack(squares).sum(0).sqrt()).clamp_max(1).unsqueeze(1)
+            weighted = [d.double() * factors for d in deltas]
+            sums = [(w.T @ a.double(), w.sum(0)) for w, a in zip(weighted, inputs, strict=True)]
+            return flat(tuple(part for pair in sums for part in pair))
+
+    return step
+
+
 def opacus(model: nn.Module, kind: str, batch: int, noise: float = 0.0) -> Step:
     """The clipped gradient of opacus, with noise and without a step: `kind` is `hooks` or `ghost`."""
     from opacus import PrivacyEngine
