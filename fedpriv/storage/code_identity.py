@@ -13,8 +13,10 @@ from __future__ import annotations
 import dis
 import sys
 import sysconfig
+from argparse import Namespace
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
@@ -26,7 +28,7 @@ from torch import Tensor, nn
 from fedpriv.storage.identity import digest, module_of, parts
 
 _LITERALS = (type(None), bool, int, float, complex, str, bytes)
-_NAMED = (torch.dtype, torch.device, type(Ellipsis))  # other values that are what they are called
+_NAMED = (torch.dtype, torch.device, type(Ellipsis), range)  # other values that are what they are called
 _INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib"))
 
 
@@ -60,7 +62,7 @@ class _Code:
             return
         if id(value) in self._visited:
             return
-        self._visited[id(value)] = value
+        self._remember(value)
         if isinstance(value, type):
             self._visit_class(value)
         elif isinstance(value, FunctionType):
@@ -72,6 +74,11 @@ class _Code:
             self.visit(type(value))
             for content in (*parts(value), getattr(value, "__wrapped__", None)):  # that of a cached function
                 self.visit(content)
+
+    def _remember(self, value: object) -> None:
+        """Remembers what was visited, but for tuples: whether two equal ones are the same one is up to Python."""
+        if not isinstance(value, tuple):
+            self._visited[id(value)] = value
 
     def _visit_class(self, value: type) -> None:
         for base in value.__mro__:
@@ -93,7 +100,7 @@ class _Code:
         self._read("(defaults)", [function.__defaults__, function.__kwdefaults__])
         for cell in function.__closure__ or ():
             if cell != CellType():  # an empty one has no content
-                self._read("(closure)", cell.cell_contents)
+                self._read("(closure)", cell.cell_contents, _names(code))
         for name in sorted(_global_names(code)):
             if name in function.__globals__:
                 self._read(name, function.__globals__[name], _names(code))
@@ -115,14 +122,17 @@ class _Code:
             self.texts.append(f"{module_of(value)}.{getattr(value, '__qualname__', '')}")
             return
         if isinstance(value, type | FunctionType | MethodType):
+            if id(value) in self._visited:
+                self.texts.append(list(self._visited).index(id(value)))
             self.visit(value)
             return
         if id(value) in self._visited:
+            self.texts.append(list(self._visited).index(id(value)))  # which one it is
             return
         contents = _contents(value, attributes)
         if not isinstance(value, ModuleType):
             self.visit(type(value))
-        self._visited[id(value)] = value
+        self._remember(value)
         for key, content in contents:
             self._read(key, content, attributes)
 
@@ -130,8 +140,8 @@ class _Code:
 def _contents(value: object, attributes: Collection[str]) -> list[tuple[str, object]]:
     """Returns what code may read from a value, by name.
 
-    Of a module of the user's these are the attributes that are read, of a network its settings and constants. Objects
-    of other classes, such as a log or a data set, have none: they may differ from process to process.
+    Of a module and of an object of the user's these are the attributes that are read, of a network its settings and
+    constants. Objects of other classes, such as a log, have none: they may differ from process to process.
     """
     if isinstance(value, ModuleType):
         if not _is_of_user(value.__name__):
@@ -151,14 +161,36 @@ def _contents(value: object, attributes: Collection[str]) -> list[tuple[str, obj
         return [("function", value.func)]
     if isinstance(value, nn.Module):
         return [(name, item) for module in value.modules() for name, item in settings_of(module)]
-    if is_dataclass(value) and not isinstance(value, type):
-        return [(field.name, getattr(value, field.name, None)) for field in fields(value)]
-    if isinstance(value, SimpleNamespace):
-        return list(vars(value).items())
+    if isinstance(value, Enum):
+        return [("name", value.name)]
+    if isinstance(value, SimpleNamespace | Namespace) or _is_of_user(module_of(type(value))):
+        # settings that nobody reads, such as whether to resume, may change
+        read = {*attributes, *_names_in_methods(type(value))}
+        return [(name, getattr(value, name)) for name in sorted(read & _stored(value))]
     wrapped = getattr(value, "__wrapped__", None)  # of a cached function
     if isinstance(wrapped, FunctionType):
         return [("function", wrapped)]
     return []
+
+
+def _stored(value: object) -> set[str]:
+    """Returns the names of an object's attributes that are its own."""
+    names = {*getattr(value, "__dict__", {})}
+    if is_dataclass(value):
+        names |= {field.name for field in fields(value) if hasattr(value, field.name)}
+    return names
+
+
+def _names_in_methods(kind: type) -> set[str]:
+    """Returns all names that the methods of a class of the user's read; those that Python calls itself but one."""
+    functions = [
+        member.fget if isinstance(member, property) else member
+        for base in kind.__mro__
+        if _is_of_user(module_of(base))
+        for name, member in vars(base).items()
+        if name == "__call__" or not name.startswith("__")
+    ]
+    return {name for each in functions if isinstance(each, FunctionType) for name in _names(each.__code__)}
 
 
 def settings_of(module: nn.Module) -> list[tuple[str, object]]:

@@ -42,6 +42,22 @@ READS = {
         "before": "@dataclasses.dataclass\nclass C:\n    s: float\nW = C({})",
         "body": "x * W.s",
     },
+    "an argument of the command line": {
+        "before": "import argparse\nW = argparse.Namespace(lam={}, resume=0)",
+        "body": "x * W.lam",
+    },
+    "an object": {
+        "before": "class C:\n    def __init__(self): self.s = {}\nW = C()",
+        "body": "x * W.s",
+    },
+    "what a method reads": {
+        "before": "class C:\n    def __init__(self): self.s = {}\n    def of(self, x): return x * self.s\nW = C()",
+        "body": "W.of(x)",
+    },
+    "a name": {
+        "before": "import enum\nclass C(enum.Enum):\n    A = 1.0\n    B = 0.5\nW = C({})",
+        "body": "x if W is C.A else 2 * x",
+    },
     "a cached function": {"before": "@functools.lru_cache\ndef f(): return {}", "body": "x * f()"},
     "a decorated function": {"before": "@torch.no_grad()\ndef f(): return {}", "body": "x * f()"},
 }
@@ -94,5 +110,7 @@ def test_what_code_does_not_read_is_not() -> None:
     attribute = {"body": "self.model(x) if hasattr(self, 'model') else x"}
     first = code_digest(made("", before="model = nn.Linear(2, 2)", **attribute))
     assert first == code_digest(made("", before="model = nn.Linear(3, 3)", **attribute))
+    resumed = [f"import argparse\nW = argparse.Namespace(lam=1, resume={flag})" for flag in (0, 1)]
+    assert len({code_digest(made("", before=text, body="x * W.lam")) for text in resumed}) == 1
     trained = {"before": "other = nn.Linear(2, 2)", "body": "x + other.weight.sum()"}
     assert code_digest(made("", **trained)) == code_digest(made("", **trained))
