@@ -72,7 +72,10 @@ def make_population(settings: SiteSettings, terms: ResolvedPlan, number: int, ou
     views = settings.data.augmentation
     client = Client(terms.model, terms.loss, DataLoader(dataset), declared_size, problem, views)
     if card.size != client.public_size:
-        raise DataError("the site has not as many examples as its card says; make a new one: fedpriv site card")
+        raise DataError(
+            "the site has not as many examples as its card says: bring them back, or make a site of the data as they "
+            "are (fedpriv site init), whose budget is counted by itself: who is in both pays from both"
+        )
     public_sizes([client], privacy)
     ownership.check_clients([client], None, privacy)
     shard = ClientShard([number], terms.sizes, len(terms.cards))
