@@ -29,6 +29,7 @@ from fedpriv.storage.identity import digest, module_of, parts
 
 _LITERALS = (type(None), bool, int, float, complex, str, bytes)
 _NAMED = (torch.dtype, torch.device, type(Ellipsis), range)  # other values that are what they are called
+_FOLDERS_OF_PACKAGES = {"site-packages", "dist-packages"}
 _INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib"))
 
 
@@ -233,9 +234,12 @@ def _is_of_user(module: str) -> bool:
     package = module.partition(".")[0]
     if package == "__main__":  # also in a notebook, whose file is that of an installed kernel
         return True
-    if package == "fedpriv" or package in sys.stdlib_module_names:
+    if package in ("fedpriv", "torch", "numpy") or package in sys.stdlib_module_names:  # torch: also built by hand
         return False
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None:
         return True
-    return not any(Path(file).resolve().is_relative_to(folder) for folder in _INSTALLED)
+    path = Path(file).resolve()
+    if _FOLDERS_OF_PACKAGES & {*path.parts}:  # also of another environment, of the operating system, or of one user
+        return False
+    return not any(path.is_relative_to(folder) for folder in _INSTALLED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,3 +115,19 @@ def test_what_code_does_not_read_is_not() -> None:
     assert len({code_digest(made("", before=text, body="x * W.lam")) for text in resumed}) == 1
     trained = {"before": "other = nn.Linear(2, 2)", "body": "x + other.weight.sum()"}
     assert code_digest(made("", **trained)) == code_digest(made("", **trained))
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages", "code"])
+def test_a_package_in_a_folder_of_packages_is_installed_wherever_that_is(
+    folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Such as torch in another environment on the path: its own state changes while a process runs."""
+    digests = set[str]()
+    for body in ("x", "x * 0.5"):
+        library = types.ModuleType(f"a_library_in_{folder.replace('-', '_')}")
+        library.__file__ = str(tmp_path / folder / "library.py")
+        exec(f"def f(x): return {body}", vars(library))
+        monkeypatch.setitem(sys.modules, library.__name__, library)
+        text = f"from {library.__name__} import f"
+        digests.add(code_digest(made("", before=text, body="f(x)")))
+    assert len(digests) == (2 if folder == "code" else 1)

@@ -174,10 +174,10 @@ def is_flatten(traced: fx.GraphModule, node: fx.Node) -> bool:
 
 def _traced_steps(model: nn.Module) -> tuple[list[Linear | Activation], bool]:
     """Returns the steps of a model, none if an operation is no step, and whether inputs are flattened first."""
-    found = traced_nodes(model)
-    if found is None:
+    trace = traced_nodes(model)
+    if trace is None:
         return [], False
-    traced, nodes = found
+    traced, nodes = trace
     steps: list[Linear | Activation] = []
     flattens = False
     for node in nodes[1:-1]:
@@ -226,12 +226,12 @@ def _is_same(chain: Chain, model: nn.Module, first: Linear) -> bool:
             expected = torch.autograd.grad(outputs.square().sum(), [*params.values()])
     except Exception:  # whatever a user's forward raises, also where a parameter has no part in the outputs
         return False
-    found = dict[str, Tensor]()
+    gradients = dict[str, Tensor]()
     for layer in chain.factors({name: p.detach() for name, p in params.items()}, x, lambda outputs: 2 * outputs):
-        found[layer.layer.weight] = layer.delta.T @ layer.input
+        gradients[layer.layer.weight] = layer.delta.T @ layer.input
         if layer.layer.bias:
-            found[layer.layer.bias] = layer.delta.sum(0)
+            gradients[layer.layer.bias] = layer.delta.sum(0)
     return all(
-        bool((found[name] - gradient).norm() <= _SAME * gradient.norm())
+        bool((gradients[name] - gradient).norm() <= _SAME * gradient.norm())
         for name, gradient in zip(params, expected, strict=True)
     )

@@ -202,10 +202,10 @@ def _only_layer(model: nn.Module) -> nn.Linear | None:
     flags = [parameter.requires_grad for parameter in model.parameters()]
     if len(flags) > 2 or not all(flags):
         return None
-    found = traced_nodes(model)
-    if found is None:
+    trace = traced_nodes(model)
+    if trace is None:
         return None
-    traced, nodes = found
+    traced, nodes = trace
     last = nodes[-2]
     if last.op == "call_module":
         layer = traced.get_submodule(str(last.target))
