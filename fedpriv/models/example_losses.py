@@ -19,6 +19,7 @@ from torch.func import vmap
 from torch.nn import functional
 
 from fedpriv.data.nested import Nested, each, first
+from fedpriv.models.losses import cross_entropy, cross_entropy_gradients
 
 BatchLoss = Callable[[Any, Any], Tensor]
 """Maps outputs and targets of a batch to a number, or to one number for each example."""
@@ -35,11 +36,15 @@ class ExampleForm:
 
     Attributes:
         losses: `(outputs [b, ...], targets [b, ...]) -> [b]`.
+        gradients: `(outputs [b, k], targets [b]) -> [b, k]`, the gradient of each loss in its outputs, for outputs and
+            targets of these shapes on a CPU; None if autograd is to compute it. Raises RuntimeError for targets that it
+            is not made for.
         differs: True if the mean of these losses differs from the original loss of a batch.
         warning: Warning for the user about this difference; empty if there is none.
     """
 
     losses: BatchLoss
+    gradients: BatchLoss | None = None
     differs: bool = False
     warning: str = ""
 
@@ -51,6 +56,8 @@ def example_form(loss: BatchLoss) -> ExampleForm | None:
     `NLLLoss` (and `functools.partial` of their functions) and `MultiMarginLoss`.
     """
     per_example: BatchLoss | None = getattr(loss, "per_example", None)
+    if per_example is cross_entropy:
+        return ExampleForm(cross_entropy, cross_entropy_gradients)
     if per_example is not None:
         return ExampleForm(per_example)
     if isinstance(loss, functools.partial) and loss.func in _FUNCTIONS and not loss.args:
@@ -118,6 +125,9 @@ def _weighted(loss: nn.CrossEntropyLoss) -> ExampleForm:
         counted = (targets != ignored).reshape(len(outputs), -1).sum(1)
         return values.sum(1) / counted.clamp_min(1)
 
+    is_plain = type(loss) is nn.CrossEntropyLoss and loss.weight is None and loss.label_smoothing == 0
+    if is_plain and loss.ignore_index < 0:  # no class is ignored
+        return ExampleForm(losses, cross_entropy_gradients)
     # with a sum torch does not divide by weights
     if loss.weight is None or reduction == "sum":
         return ExampleForm(losses)

@@ -14,7 +14,13 @@ from torch.nn import functional as F
 
 import fedpriv as fp
 from fedpriv import models
+from fedpriv.clients.batch import Batch
+from fedpriv.clients.layout import Layout
 from fedpriv.errors import ConfigError
+from fedpriv.oracle.backend_selection import choose
+from fedpriv.oracle.backends.functional import Functional
+from fedpriv.oracle.backends.loop import LoopBackend
+from fedpriv.privacy.clipping import Clip
 
 X, Y = classes()
 WEIGHTS = torch.tensor([1.0, 5.0, 20.0])
@@ -187,6 +193,53 @@ def test_labels_to_be_ignored_are_no_part_of_an_examples_mean(backend: Any) -> N
 
     result, _ = trained_here(Words(), nn.CrossEntropyLoss(), rows(X, targets), compute=fp.Compute(backend=backend))
     assert_same_parameters(result, trained_by_torch(Words(), losses, X, targets))
+
+
+@pytest.mark.parametrize(
+    "loss", [nn.CrossEntropyLoss(), nn.CrossEntropyLoss(reduction="sum"), models.Loss(models.cross_entropy)]
+)
+def test_closed_gradients_are_those_of_autograd(loss: nn.Module) -> None:
+    outputs, labels = torch.randn(7, 3, dtype=torch.float64, requires_grad=True), torch.tensor([0, 1, 2, 2, 1, 0, 1])
+    outputs.data[1] = torch.tensor([torch.inf, 0.0, 0.0])
+    outputs.data[2] *= 300
+    closed = Functional(linear(3), loss).closed_gradients(outputs, labels)
+    (recorded,) = torch.autograd.grad(F.cross_entropy(outputs, labels, reduction="sum"), outputs)
+    assert closed is not None
+    assert bool(recorded[1].isnan().all())
+    torch.testing.assert_close(closed, recorded, rtol=1e-12, atol=1e-15, equal_nan=True)
+
+
+def test_closed_gradients_are_the_same_bits_in_any_batch() -> None:
+    outputs, labels = torch.randn(130, 10) * 3, torch.arange(130) % 10
+    function = Functional(linear(10), nn.CrossEntropyLoss()).closed_gradients
+    whole = function(outputs, labels)
+    assert whole is not None
+    for size in (1, 7, 16, 33, 129):
+        part = function(outputs[-size:], labels[-size:])
+        assert part is not None and torch.equal(part, whole[-size:])
+
+
+@pytest.mark.parametrize(
+    ("loss", "labels"),
+    [
+        (nn.CrossEntropyLoss(), torch.tensor([0, -100, 1])),
+        (nn.CrossEntropyLoss(ignore_index=0), torch.tensor([0, 1, 2])),
+        (nn.CrossEntropyLoss(label_smoothing=0.1), torch.tensor([0, 1, 2])),
+        (nn.CrossEntropyLoss(weight=WEIGHTS), torch.tensor([0, 1, 2])),
+        (nn.CrossEntropyLoss(), torch.softmax(torch.randn(3, 3), 1)),
+    ],
+    ids=["ignored", "a class ignored", "smoothing", "weights", "probabilities"],
+)
+@pytest.mark.parametrize(
+    "model", [linear(3), nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))], ids=["linear", "chain"]
+)
+def test_losses_of_single_labels_without_a_closed_gradient(loss: nn.Module, labels: Tensor, model: nn.Module) -> None:
+    x = torch.randn(3, 4)
+    batch = Batch(torch.arange(1), x[None], labels[None], torch.ones(1, 3, dtype=torch.bool))
+    row = Layout.of(model).row_of(model).unsqueeze(0)
+    sums, _ = choose("auto", model, loss).clipped_sum(row, batch, Clip(0.3))
+    expected, _ = LoopBackend(model, loss).clipped_sum(row, batch, Clip(0.3))
+    torch.testing.assert_close(sums, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_weights_train_more_positives_and_are_said() -> None:

@@ -76,6 +76,15 @@ def tied() -> nn.Module:
     return nn.Sequential(layer, nn.ReLU(), layer)
 
 
+def bias_first() -> nn.Module:
+    layer = nn.Linear(FEATURES, CLASSES)
+    weight = layer.weight
+    del layer.weight
+    layer.weight = weight
+    assert [name for name, _ in layer.named_parameters()] == ["bias", "weight"]
+    return layer
+
+
 OTHERS: dict[str, Callable[[], nn.Module]] = {
     "another operation": lambda: Written(lambda net, x: net.second(torch.relu(net.first(x)) + 1)),
     "a second use": lambda: Written(
@@ -92,6 +101,7 @@ OTHERS: dict[str, Callable[[], nn.Module]] = {
     "frozen": frozen,
     "hooked": hooked,
     "tied": tied,
+    "a bias before its weight": bias_first,
     "normed weights": lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(FEATURES, CLASSES))),
 }
 

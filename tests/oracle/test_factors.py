@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedpriv.clients.batch import Batch
 from fedpriv.oracle.backends import BACKENDS, factors
+from fedpriv.oracle.backends.chains import WithBias
 from fedpriv.oracle.backends.factors import Convolved, Dense, Gradients, OuterProducts
 from fedpriv.oracle.backends.tables import FewRows, OneVector, Tied, few_rows
 from fedpriv.privacy.clipping import Clip
@@ -31,6 +32,7 @@ def kinds() -> dict[str, Gradients]:
     return {
         "one position": OuterProducts(normal(2, 3, 1, 9), normal(2, 3, 1, 7)),
         "positions": OuterProducts(normal(2, 3, 2, 16), normal(2, 3, 2, 16)),
+        "a layer with a bias": WithBias(OuterProducts(normal(2, 3, 1, 9), normal(2, 3, 1, 7))),
         "convolution": Convolved(normal(2, 3, 2, 40, 4, 2), normal(2, 3, 2, 5, 8, 6), (3, 3), options, 1),
         "rows": FewRows(torch.randint(0, 4, (2, 3, 6)), normal(2, 3, 6, 5), 8),
         "rows, repeated in one example": FewRows(mostly_distinct, normal(2, 3, 6, 5), 8),
@@ -51,6 +53,7 @@ def kinds() -> dict[str, Gradients]:
 def test_norms_and_sums_are_those_of_the_gradients(name: str, norm: str) -> None:
     found, clip = kinds()[name].settled(norm), Clip(1.0, norm)
     whole, weights = Dense(kinds()[name].whole()), torch.rand(2, 3, dtype=torch.float64)
+    assert found.size == whole.size
     torch.testing.assert_close(found.norms(clip), whole.norms(clip), rtol=1e-12, atol=0)
     sums, wanted = torch.ones(2, whole.values.shape[2], dtype=torch.float64), torch.ones_like(whole.values[:, 0])
     found.add_to(sums, weights)

@@ -15,6 +15,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
+from fedpriv.oracle.backends.factors import Gradients, OuterProducts
+from fedpriv.oracle.backends.summation import add_products
+from fedpriv.privacy.clipping import Clip, NormName
+
 _SAME = 1e-5  # largest relative difference from autograd's gradients: a model in bfloat16 differs by more
 _EXAMPLES = 3  # of the comparison
 
@@ -78,6 +82,69 @@ class Factors:
 
 
 @dataclass(frozen=True)
+class WithBias(Gradients):
+    """Gradients of a linear layer's weight and of its bias, which follows it in the row.
+
+    Both have the gradient of the layer's output as a factor, whose norms and weighted copy serve the two.
+
+    Attributes:
+        weight: The weight's gradients, of one position.
+    """
+
+    weight: OuterProducts
+
+    @property
+    def size(self) -> int:
+        """See `Gradients`."""
+        return self.weight.size + self.weight.left.shape[3]
+
+    @property
+    def numbers(self) -> int:
+        """See `Gradients`."""
+        return self.weight.numbers
+
+    def whole(self) -> Tensor:
+        """See `Gradients`."""
+        return torch.cat([self.weight.whole(), self.weight.left.squeeze(2)], 2)
+
+    def norms(self, clip: Clip) -> Tensor:
+        """See `Gradients`."""
+        norms = self._norms(clip.norm, clip.norms)
+        return self.weight.or_infinite(norms, lambda: clip.norms(self.whole()))
+
+    def unchecked_norms(self, clip: Clip) -> Tensor:
+        """See `Gradients`."""
+        return self._norms(clip.norm, clip.unchecked_norms)
+
+    def _norms(self, norm: NormName, norms_of: Callable[[Tensor], Tensor]) -> Tensor:
+        """Returns the norm of the output's gradient times that of the input with a 1 appended, `[k, b]`."""
+        norms = norms_of(self.weight.right)
+        if norm == "l1":
+            norms = norms.add_(1)
+        else:
+            norms = norms.square_().add_(1).sqrt_()
+        return norms.mul_(norms_of(self.weight.left)).squeeze(2)
+
+    def add_to(self, sums: Tensor, weights: Tensor) -> None:
+        """See `Gradients`."""
+        *_, outputs = self.weight.left.shape
+        weight_sums = sums[:, :-outputs].unflatten(1, (outputs, -1))
+        bias_sums = sums[:, -outputs:]
+        for cells, piece in self.weight.pieces():
+            left = piece.weighted_left(weights[:, cells])
+            add_products(weight_sums, left.mT, piece.right.squeeze(2))
+            bias_sums.add_(left.sum(1))
+
+    def masked(self, cells: Tensor) -> Gradients:
+        """See `Gradients`."""
+        return WithBias(self.weight.masked(cells))
+
+    def times(self, weights: Tensor) -> Gradients:
+        """See `Gradients`."""
+        return WithBias(self.weight.times(weights))
+
+
+@dataclass(frozen=True)
 class Chain:
     """Linear layers and activations, each of which takes what the one before it gives.
 
@@ -138,6 +205,8 @@ def chain_of(model: nn.Module) -> Chain | None:
     layers = [step for step in steps if isinstance(step, Linear)]
     used = [name for layer in layers for name in (layer.weight, layer.bias) if name]
     if not layers or sorted(used) != sorted(names) or len({*map(id, model.parameters())}) < len(names):
+        return None
+    if any((layer.weight, layer.bias) not in pairwise(names) for layer in layers if layer.bias):
         return None
     chain = Chain(steps, flattens)
     if _is_same(chain, model, layers[0]):

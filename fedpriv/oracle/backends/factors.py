@@ -1,4 +1,4 @@
-"""Per-example gradients of one parameter, whole or as factors of products: their norms and weighted sums.
+"""Per-example gradients of a parameter, whole or as factors of products: their norms and weighted sums.
 
 A layer's weight has one gradient for each example, which is often much larger than its two factors: the layer's input
 and the gradient of its output. Then its norm and the sum over examples are computed from the factors.
@@ -9,8 +9,9 @@ Shapes begin with `[k, b]`: b examples of each of k clients.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,7 +38,7 @@ Integers = tuple[int, ...]
 
 
 class Gradients(ABC):
-    """The gradients of one parameter, one for each example."""
+    """The gradients of one parameter, or of some that follow one another in a row; one gradient for each example."""
 
     @abstractmethod
     def whole(self) -> Tensor:
@@ -65,6 +66,11 @@ class Gradients(ABC):
 
     @property
     @abstractmethod
+    def size(self) -> int:
+        """How many numbers each gradient has."""
+
+    @property
+    @abstractmethod
     def numbers(self) -> int:
         """How many numbers are stored for each example."""
 
@@ -86,6 +92,11 @@ class Dense(Gradients):
     """Whole gradients, `[k, b, size]`."""
 
     values: Tensor
+
+    @property
+    def size(self) -> int:
+        """See `Gradients`."""
+        return self.values.shape[2]
 
     @property
     def numbers(self) -> int:
@@ -125,6 +136,11 @@ class OuterProducts(Gradients):
     right: Tensor
 
     @property
+    def size(self) -> int:
+        """See `Gradients`."""
+        return self.left.shape[3] * self.right.shape[3]
+
+    @property
     def numbers(self) -> int:
         """See `Gradients`."""
         return self.left[0, 0].numel() + self.right[0, 0].numel()
@@ -136,13 +152,21 @@ class OuterProducts(Gradients):
     def norms(self, clip: Clip) -> Tensor:
         """See `Gradients`; of several positions in l2 only."""
         norms = self._norms(clip.norms(self.left) * clip.norms(self.right))
-        # a gradient that overflows its type is broken, though its norm, computed from factors, may be finite
+        return self.or_infinite(norms, lambda: clip.norms(self.whole()))
+
+    def or_infinite(self, norms: Tensor, of_whole: Callable[[], Tensor]) -> Tensor:
+        """Returns the norms, but infinity for a gradient that overflows its type, whose norm from factors is finite.
+
+        Args:
+            norms: Norms from factors, `[k, b]`.
+            of_whole: Computes the norms from whole gradients.
+        """
         long = norms > torch.finfo(self.left.dtype).max
         if not is_on_cpu(long):
             # to count all of these as broken costs less than to wait for an accelerator's answer
             return norms.where(~long, torch.inf)
         if long.any():
-            return clip.norms(self.whole())
+            return of_whole()
         return norms
 
     def unchecked_norms(self, clip: Clip) -> Tensor:
@@ -157,7 +181,7 @@ class OuterProducts(Gradients):
     def squares(self) -> Tensor:
         """Returns the squared norms in float64, from products of pairs of positions, `[k, b]`."""
         squares: list[Tensor] = []
-        for piece in self._pieces():
+        for _, piece in self.pieces():
             left = piece.left.double()
             right = piece.right.double()
             squares.append(((left @ left.mT) * (right @ right.mT)).sum((2, 3)))
@@ -165,31 +189,34 @@ class OuterProducts(Gradients):
 
     def add_to(self, sums: Tensor, weights: Tensor) -> None:
         """See `Gradients`."""
-        start = 0
-        for piece in self._pieces():
-            end = start + piece.left.shape[1]
-            *sizes, outputs = piece.left.shape
-            left = weights.new_empty(*sizes, outputs + _APART)[..., :outputs].copy_(piece.left)
-            left.mul_(weights[:, start:end, None, None])
+        for cells, piece in self.pieces():
             right = piece.right.flatten(1, 2)
-            add_products(sums.unflatten(1, (-1, right.shape[2])), left.flatten(1, 2).mT, right)
-            start = end
+            left = piece.weighted_left(weights[:, cells])
+            add_products(sums.unflatten(1, (-1, right.shape[2])), left.mT, right)
 
-    def _pieces(self) -> list[OuterProducts]:
-        """Returns the products of some examples at a time, whose factors in float64 need little memory."""
+    def weighted_left(self, weights: Tensor) -> Tensor:
+        """Returns left factors times the weight of their example in float64, `[k, b] -> [k, b * t, o]`."""
+        *sizes, outputs = self.left.shape
+        left = weights.new_empty(*sizes, outputs + _APART)[..., :outputs].copy_(self.left)
+        return left.mul_(weights[:, :, None, None]).flatten(1, 2)
+
+    def pieces(self) -> Iterator[tuple[slice, OuterProducts]]:
+        """Yields the products of some examples at a time, whose factors in float64 need little memory."""
         clients, examples, positions, outputs = self.left.shape
         count = max(_CONVERTED // max(clients * positions * (outputs + self.right.shape[3]), 1), 1)
         if count >= examples:
-            return [self]
-        pairs = zip(self.left.split(count, 1), self.right.split(count, 1), strict=True)
-        return [OuterProducts(left, right) for left, right in pairs]
+            yield slice(0, examples), self
+            return
+        for start in range(0, examples, count):
+            cells = slice(start, start + count)
+            yield cells, OuterProducts(self.left[:, cells], self.right[:, cells])
 
-    def masked(self, cells: Tensor) -> Gradients:
+    def masked(self, cells: Tensor) -> OuterProducts:
         """See `Gradients`."""
         cells = cells[:, :, None, None]
         return OuterProducts(self.left.where(cells, 0), self.right.where(cells, 0))
 
-    def times(self, weights: Tensor) -> Gradients:
+    def times(self, weights: Tensor) -> OuterProducts:
         """See `Gradients`."""
         return OuterProducts(self.left * weights[:, :, None, None], self.right)
 
@@ -226,16 +253,21 @@ class Convolved(Gradients):
     Attributes:
         left: Gradient of its output, `[k, b, n, o, *s]`.
         right: Its input, `[k, b, n, c, *s]`.
-        size: Shape of a kernel, `[*s]`.
+        kernel: Shape of a kernel, `[*s]`.
         options: Its stride, padding and dilation.
         groups: Its groups of channels.
     """
 
     left: Tensor
     right: Tensor
-    size: Integers
+    kernel: Integers
     options: tuple[Integers, Integers, Integers]
     groups: int
+
+    @property
+    def size(self) -> int:
+        """See `Gradients`."""
+        return self.left.shape[3] * self.right.shape[3] // self.groups * math.prod(self.kernel)
 
     @property
     def numbers(self) -> int:
@@ -248,8 +280,8 @@ class Convolved(Gradients):
         left = self.left.flatten(0, 2)
         right = self.right.flatten(0, 2)
         images, outputs = left.shape[:2]
-        kernels = left.new_empty(1).expand(images * outputs, right.shape[1] // self.groups, *self.size)
-        no_padding = (0,) * len(self.size)
+        kernels = left.new_empty(1).expand(images * outputs, right.shape[1] // self.groups, *self.kernel)
+        no_padding = (0,) * len(self.kernel)
         gradients = torch.ops.aten.convolution_backward(
             left.flatten(0, 1).unsqueeze(0),
             right.flatten(0, 1).unsqueeze(0),
@@ -279,17 +311,17 @@ class Convolved(Gradients):
         """See `Gradients`."""
         left = self.left.flatten(4)
         channels = self.right.shape[3]
-        window = channels * torch.Size(self.size).numel()
+        window = channels * math.prod(self.kernel)
         positions = left.shape[2] * left.shape[4]
-        if self.groups > 1 or len(self.size) > 2 or not is_short(positions, left.shape[3], window, norm):
+        if self.groups > 1 or len(self.kernel) > 2 or not is_short(positions, left.shape[3], window, norm):
             return Dense(self.whole())
         return OuterProducts(left.mT.flatten(2, 3), self._windows().mT.flatten(2, 3))
 
     def _windows(self) -> Tensor:
-        """Returns the input under the kernel at each position, `[k, b, n, c * size, positions]`."""
+        """Returns the input under the kernel at each position, `[k, b, n, c * kernel, positions]`."""
         # `unfold` takes images of two dimensions: signals of one get a dimension of length 1 in front
-        flat = (1,) * (2 - len(self.size))
-        no_padding = (0,) * (2 - len(self.size))
+        flat = (1,) * (2 - len(self.kernel))
+        no_padding = (0,) * (2 - len(self.kernel))
         stride, padding, dilation = self.options
         if flat:
             images = self.right.flatten(0, 2).unflatten(2, (*flat, -1))
@@ -297,7 +329,7 @@ class Convolved(Gradients):
             images = self.right.flatten(0, 2)
         windows = functional.unfold(
             images,
-            (*flat, *self.size),
+            (*flat, *self.kernel),
             dilation=(*flat, *dilation),
             padding=(*no_padding, *padding),
             stride=(*flat, *stride),

@@ -121,6 +121,27 @@ class Functional:
             return self.form.losses(outputs, targets)
         return vmap(lambda o, y: self.loss_alone(o.unsqueeze(0), y))(outputs, targets)
 
+    def output_gradients(self, outputs: Tensor, targets: Nested) -> Tensor:
+        """Returns the gradient of each example's loss in the outputs: `[b, ...], [b, ...] -> [b, ...]`."""
+        gradients = self.closed_gradients(outputs, targets)
+        if gradients is not None:
+            return gradients
+        with torch.enable_grad():
+            outputs = outputs.detach().requires_grad_()
+            return torch.autograd.grad(self.losses(outputs, targets).sum(), outputs)[0]
+
+    def closed_gradients(self, outputs: Tensor, targets: Nested) -> Tensor | None:
+        """Returns `output_gradients` from a formula, in less time; None if there is none, or not for such targets."""
+        if self.form is None or self.form.gradients is None or not self._sees_batch:
+            return None
+        is_simple = isinstance(targets, Tensor) and outputs.dim() == 2 and targets.dim() == 1
+        if not is_simple or not is_on_cpu(outputs) or outputs.dtype not in (torch.float32, torch.float64):
+            return None
+        try:
+            return self.form.gradients(outputs.detach(), targets)
+        except RuntimeError:  # a target that is ignored, or is no class: the loss itself does what it should
+            return None
+
     def batch_losses(self, params: Mapping[str, Tensor], x: Nested, y: Nested) -> Tensor:
         """Returns the loss of each example, in one forward pass for tensors: `[b, ...], [b, ...] -> [b]`.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import cast
 
 import torch
@@ -19,7 +20,7 @@ from fedpriv.clients.client import Loss
 from fedpriv.data.nested import Nested, each, first, leaves
 from fedpriv.oracle.backends.batched_forward import BatchedForward, MixingRowsError
 from fedpriv.oracle.backends.calls import Call, Cells
-from fedpriv.oracle.backends.chains import Chain, chain_of
+from fedpriv.oracle.backends.chains import Chain, WithBias, chain_of
 from fedpriv.oracle.backends.factors import Dense, Gradients, OuterProducts
 from fedpriv.oracle.backends.functional import ScoresOrLoss, is_one_row
 from fedpriv.oracle.backends.per_example import PerExample, in_cache
@@ -80,22 +81,19 @@ class GhostBackend(PerExample):
         """Returns the gradients of a model that is linear layers and activations, from a few products."""
         cells = _cells(x)
         targets = each(lambda values: values.flatten(0, 1), y)
-
-        def gradient_of(outputs: Tensor) -> Tensor:
-            with torch.enable_grad():
-                outputs = outputs.detach().requires_grad_()
-                return torch.autograd.grad(self._functional.losses(outputs, targets).sum(), outputs)[0]
-
+        gradient_of = partial(self._functional.output_gradients, targets=targets)
         gradients: dict[str, Gradients] = {}
         params = self._functional.unflatten(row.detach())
-        for layer in chain.factors(params, x.flatten(0, 1).flatten(1), gradient_of):
-            delta = layer.delta.unflatten(0, cells)
-            gradients[layer.layer.weight] = OuterProducts(
-                delta.unsqueeze(2), layer.input.unflatten(0, cells).unsqueeze(2)
-            )
-            if layer.layer.bias:
-                gradients[layer.layer.bias] = Dense(delta)
-        return [gradients[name] for name, _ in self._functional.layout.shapes]
+        for factors in chain.factors(params, x.flatten(0, 1).flatten(1), gradient_of):
+            left = factors.delta.view(*cells, 1, -1)
+            right = factors.input.view(*cells, 1, -1)
+            weight = OuterProducts(left, right)
+            if factors.layer.bias:
+                gradients[factors.layer.weight] = WithBias(weight)
+            else:
+                gradients[factors.layer.weight] = weight
+        # a bias is right behind its weight, and in its gradients
+        return [gradients[name] for name, _ in self._functional.layout.shapes if name in gradients]
 
     def _gradients_without_vmap(self, row: Tensor, x: Nested, y: Nested) -> list[Gradients]:
         """Returns the gradients from a plain pass over all clients' examples as one batch; see `_recorded_gradients`.
@@ -115,11 +113,15 @@ class GhostBackend(PerExample):
                 outputs = self._functional.outputs(params, x, buffers)
             if not mode.is_rows(outputs):
                 raise MixingRowsError("the model returns no tensor with a row for each example")
-            objective = self._functional.losses(outputs, y).sum()
+            output_gradients = self._functional.closed_gradients(outputs, y)
+            if output_gradients is None:
+                objective = self._functional.losses(outputs, y).sum()
+            else:
+                objective = outputs
             if any(call.input.changed or call.output.changed for call in calls):
                 return []
             sought = [*mode.copies.values(), *(call.output.stored for call in calls)]
-            gradients = torch.autograd.grad(objective, sought, allow_unused=True)
+            gradients = torch.autograd.grad(objective, sought, output_gradients, allow_unused=True)
         return self._parameter_gradients(row, mode.copies, calls, gradients, cells)
 
     def _gradients_under_vmap(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:

@@ -116,10 +116,9 @@ class LinearBackend:
             outputs = torch.bmm(x, weight.mT)
             if self._has_bias:
                 outputs = outputs + bias.unsqueeze(1)
-        with torch.enable_grad():
-            outputs = outputs.detach().requires_grad_()
-            losses = self._functional.losses(outputs.flatten(0, 1), each(lambda y: y.flatten(0, 1), batch.targets))
-            return torch.autograd.grad(losses.sum(), outputs)[0].contiguous()
+        targets = each(lambda y: y.flatten(0, 1), batch.targets)
+        gradients = self._functional.output_gradients(outputs.flatten(0, 1), targets)
+        return gradients.unflatten(0, batch.mask.shape).contiguous()
 
     def _outer_sum(self, deltas: Tensor, weights: Tensor, x: Tensor) -> Tensor:
         """Returns the sum over the examples of `weight delta (x, 1)^T`: `[k, b, n_outputs], [k, b] -> [k, dim]`.

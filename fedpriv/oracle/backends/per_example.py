@@ -72,7 +72,14 @@ class PerExample(ABC):
 
     @abstractmethod
     def _gradients(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
-        """Returns each parameter's gradients at rows `[c, dim]`, of examples `[c, b, ...]` or `[c, b, views, ...]`."""
+        """Returns gradients of all parameters, in their order.
+
+        Args:
+            params: Rows, `[c, dim]`.
+            x: Inputs, `[c, b, ...]`, or with several views `[c, b, views, ...]`.
+            y: Targets, likewise.
+            views: The number of views of an example.
+        """
 
     @abstractmethod
     def _fitting(self, params: Tensor, x: Nested, y: Nested, norm: NormName, views: int) -> int:
@@ -92,8 +99,7 @@ class PerExample(ABC):
                 broken[rows] += count(~torch.isfinite(norms) & mask)
                 # a weight of 0 is not enough: 0 * inf is nan
                 gradients = [gradient.masked(weights > 0) for gradient in gradients]
-            parameter_sums = sums[rows].split([shape.numel() for _, shape in self._functional.layout.shapes], 1)
-            add_all(parameter_sums, gradients, weights)
+            add_all(sums[rows].split([gradient.size for gradient in gradients], 1), gradients, weights)
         return sums, broken
 
     def largest_norm(self, params: Tensor, batch: Batch, norm: Clip) -> Tensor:

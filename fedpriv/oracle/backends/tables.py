@@ -31,6 +31,11 @@ class FewRows(Gradients):
     n_rows: int
 
     @property
+    def size(self) -> int:
+        """See `Gradients`."""
+        return self.n_rows * self.values.shape[3]
+
+    @property
     def numbers(self) -> int:
         """See `Gradients`."""
         return self.values[0, 0].numel()
@@ -231,6 +236,11 @@ class Tied(Gradients):
 
     products: OuterProducts
     few: FewRows
+
+    @property
+    def size(self) -> int:
+        """See `Gradients`."""
+        return self.products.size
 
     @property
     def numbers(self) -> int:
