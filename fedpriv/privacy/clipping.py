@@ -107,6 +107,12 @@ class Clip:
             return rows.abs().sum(-1, dtype=dtype)
         return torch.linalg.vector_norm(rows, dim=-1, dtype=dtype)
 
+    def with_one(self, norms: Tensor) -> Tensor:
+        """Returns the norm of each row with a 1 appended, from its norm in float64: `[...] -> [...]`."""
+        if self.norm == "l1":
+            return norms + 1
+        return norms.hypot(torch.ones((), dtype=torch.float64))  # without overflow
+
     def factors(self, norms: Tensor) -> Tensor:
         """Returns the factor in [0, 1] for a row of each norm, `[...] -> [...]`; 0 for a norm that is not finite."""
         # torch's `bound / norms` without its detour through Python; for a norm of at most the bound 1, but for rounding

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from fedpriv.oracle.backends.factors import Gradients, OuterProducts
 from fedpriv.oracle.backends.summation import add_products
-from fedpriv.privacy.clipping import Clip, NormName
+from fedpriv.privacy.clipping import Clip
 
 _SAME = 1e-5  # largest relative difference from autograd's gradients: a model in bfloat16 differs by more
 _EXAMPLES = 3  # of the comparison
@@ -109,21 +109,16 @@ class WithBias(Gradients):
 
     def norms(self, clip: Clip) -> Tensor:
         """See `Gradients`."""
-        norms = self._norms(clip.norm, clip.norms)
+        norms = self._norms(clip, clip.norms)
         return self.weight.or_infinite(norms, lambda: clip.norms(self.whole()))
 
     def unchecked_norms(self, clip: Clip) -> Tensor:
         """See `Gradients`."""
-        return self._norms(clip.norm, clip.unchecked_norms)
+        return self._norms(clip, clip.unchecked_norms)
 
-    def _norms(self, norm: NormName, norms_of: Callable[[Tensor], Tensor]) -> Tensor:
+    def _norms(self, clip: Clip, norms_of: Callable[[Tensor], Tensor]) -> Tensor:
         """Returns the norm of the output's gradient times that of the input with a 1 appended, `[k, b]`."""
-        norms = norms_of(self.weight.right)
-        if norm == "l1":
-            norms = norms.add_(1)
-        else:
-            norms = norms.square_().add_(1).sqrt_()
-        return norms.mul_(norms_of(self.weight.left)).squeeze(2)
+        return clip.with_one(norms_of(self.weight.right)).mul_(norms_of(self.weight.left)).squeeze(2)
 
     def add_to(self, sums: Tensor, weights: Tensor) -> None:
         """See `Gradients`."""

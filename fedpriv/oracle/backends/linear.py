@@ -8,7 +8,6 @@ arXiv:1510.01799, for l2.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -161,17 +160,13 @@ class LinearBackend:
         if norm.norm not in norms_by_name:
             norms = None
             if is_on_cpu(x):
-                norms = self._with_bias(norm.unchecked_norms(x), norm.unchecked_norms)
+                norms = norm.unchecked_norms(x)
             if norms is None or not is_finite(norms):
-                norms = self._with_bias(norm.norms(x), norm.norms)
+                norms = norm.norms(x)
+            if self._has_bias:
+                norms = norm.with_one(norms)
             norms_by_name[norm.norm] = norms
         return norms_by_name[norm.norm]
-
-    def _with_bias(self, norms: Tensor, norms_of: Callable[[Tensor], Tensor]) -> Tensor:
-        """Returns the norm of `(x, 1)` from that of each `x`, by a function that returns the norms of rows."""
-        if self._has_bias:
-            return norms_of(torch.stack([norms, torch.ones_like(norms)], -1))
-        return norms
 
     def _broken(self, deltas: Tensor, batch: Batch, sums: Tensor) -> Tensor:
         """Returns flags of the examples whose gradients are not finite, `[k, b]`."""
