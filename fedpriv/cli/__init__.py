@@ -16,7 +16,6 @@ from fedpriv import __version__
 from fedpriv.cli import certifying, federating, federation_runs, operating, peering
 from fedpriv.cli.commands import naming, promises, reading, training
 
-
 _OBJECTS_BETWEEN_COLLECTIONS = 10_000
 
 
