@@ -331,14 +331,28 @@ def _translate(error: ErrorDetails, raw: Any, path: str) -> ConfigError:  # noqa
         if before or not schedule_name:
             return cause
         return ConfigError(".".join(keys) + field, cause.value, cause.fix)
-    return ConfigError(".".join(keys) or "configuration", value, _fix(error, context))
+    field = ".".join(keys) or "configuration"
+    if field in EXAMPLES and error["type"] in _ABSENT:
+        return ConfigError(field, value, f"is required, e.g. {EXAMPLES[field]}")
+    return ConfigError(field, value, _fix(error, context))
 
 
 _SCHEDULE = "strategy.schedule"
 
 
+EXAMPLES = {
+    "data": "data: {name: digits, partition: {kind: iid, n_clients: 10}}",
+    "data.partition": "partition: {kind: iid, n_clients: 1} if one owner has all examples",
+    "data.partition.kind": "kind: iid",
+    "data.label": "label: outcome, the name of its column",
+    "model": "model: logistic_regression",
+    "strategy": "strategy: {name: fedavg, learning_rate: 0.1}",
+    "privacy": "privacy: {epsilon: 1}",
+}
+"""What to write for settings that every configuration has, if they are absent."""
+_ABSENT = ("missing", "union_tag_not_found")
 _FIXES = {
-    **dict.fromkeys(("missing", "union_tag_not_found"), "is required"),
+    **dict.fromkeys(_ABSENT, "is required"),
     **dict.fromkeys(
         ("model_type", "model_attributes_type", "dataclass_type", "dict_type"), "give a mapping, e.g. {name: value}"
     ),

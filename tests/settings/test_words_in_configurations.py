@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 from answers import answer
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.config import load_config
+from fedpriv.config.base import EXAMPLES
 
 RUN = Path(__file__).parents[1] / "run.yaml"
 IN_YAML = {
@@ -68,3 +70,20 @@ def test_other_words_for_settings_of_a_strategy():
 def test_a_missing_setting_of_a_strategy_is_required_with_an_example():
     said = answer(lambda: load_config(RUN, ["strategy={name: fedavg}"]))
     assert said == "strategy.learning_rate = None: is required, e.g. learning_rate: 0.1"
+
+
+@pytest.mark.parametrize("field", [field for field in EXAMPLES if field != "data.label"])
+def test_an_absent_section_is_required_with_an_example_that_is_one(field: str, tmp_path: Path):
+    content = yaml.safe_load(RUN.read_text())
+    *sections, key = field.split(".")
+    section = content
+    for name in sections:
+        section = section[name]
+    del section[key]
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(content))
+    said = answer(lambda: load_config(path))
+    assert said == f"{field} = None: is required, e.g. {EXAMPLES[field]}"
+    section |= yaml.safe_load(EXAMPLES[field].partition(" if ")[0])
+    path.write_text(yaml.safe_dump(content))
+    load_config(path)
