@@ -19,7 +19,7 @@ from torch.func import vmap
 from torch.nn import functional
 
 from fedpriv.data.nested import Nested, each, first
-from fedpriv.models.losses import cross_entropy, cross_entropy_gradients
+from fedpriv.models.losses import IGNORED, cross_entropy, cross_entropy_gradients
 
 BatchLoss = Callable[[Any, Any], Tensor]
 """Maps outputs and targets of a batch to a number, or to one number for each example."""
@@ -126,7 +126,7 @@ def _weighted(loss: nn.CrossEntropyLoss) -> ExampleForm:
         return values.sum(1) / counted.clamp_min(1)
 
     is_plain = type(loss) is nn.CrossEntropyLoss and loss.weight is None and loss.label_smoothing == 0
-    if is_plain and loss.ignore_index < 0:  # no class is ignored
+    if is_plain and loss.ignore_index == IGNORED:
         return ExampleForm(losses, cross_entropy_gradients)
     # with a sum torch does not divide by weights
     if loss.weight is None or reduction == "sum":

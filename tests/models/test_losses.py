@@ -214,6 +214,8 @@ def test_closed_gradients_are_the_same_bits_in_any_batch() -> None:
     function = Functional(linear(10), nn.CrossEntropyLoss()).closed_gradients
     whole = function(outputs, labels)
     assert whole is not None
+    with_ignored = function(outputs, labels.index_fill(0, torch.tensor([3]), -100))
+    assert with_ignored is not None and torch.equal(with_ignored[4:], whole[4:]) and not with_ignored[3].any()
     for size in (1, 7, 16, 33, 129):
         part = function(outputs[-size:], labels[-size:])
         assert part is not None and torch.equal(part, whole[-size:])

@@ -139,7 +139,7 @@ class Functional:
             return None
         try:
             return self.form.gradients(outputs.detach(), targets)
-        except RuntimeError:  # a target that is ignored, or is no class: the loss itself does what it should
+        except RuntimeError:  # a target that is no class: the loss itself says so
             return None
 
     def batch_losses(self, params: Mapping[str, Tensor], x: Nested, y: Nested) -> Tensor:
