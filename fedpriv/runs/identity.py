@@ -20,7 +20,8 @@ from fedpriv.privacy.ledger import LedgerPosition
 from fedpriv.randomness.streams import Randomness, new_secret
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.settings_in_words import difference
-from fedpriv.storage.code_identity import code_digest, settings_of
+from fedpriv.storage.code_contents import settings_of
+from fedpriv.storage.code_identity import code_digest
 from fedpriv.storage.identity import digest
 
 _OTHER_VERSION = (
