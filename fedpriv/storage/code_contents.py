@@ -17,7 +17,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.jit import ScriptFunction, ScriptModule
 
+from fedpriv.storage.torch_script import computed_by
 from fedpriv.storage.user_code import is_module_of_user, is_of_user, names_in_methods
 
 LITERALS = (type(None), bool, int, float, complex, str, bytes)
@@ -99,6 +101,10 @@ def _of_network(network: nn.Module, _: Collection[str]) -> Contents:
     return [setting for module in network.modules() for setting in settings_of(module)]
 
 
+def _of_torch_script(value: ScriptFunction[..., Any] | ScriptModule, _: Collection[str]) -> Contents:
+    return computed_by(value)
+
+
 def _of_enum(value: Enum, _: Collection[str]) -> Contents:
     return [("name", value.name)]
 
@@ -124,6 +130,7 @@ _CONTENTS: tuple[tuple[tuple[type, ...], Callable[[Any, Collection[str]], Conten
     ((partial,), _of_partial),
     ((staticmethod, classmethod), _of_method),
     ((cached_property,), _of_cached_property),
+    ((ScriptFunction, ScriptModule), _of_torch_script),
     ((nn.Module,), _of_network),
     ((Enum,), _of_enum),
     ((SimpleNamespace, Namespace), _of_object),
