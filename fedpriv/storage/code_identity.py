@@ -22,7 +22,8 @@ What is not read:
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Generator, Sequence
+from contextlib import contextmanager
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 
 import numpy as np
@@ -37,27 +38,44 @@ _DESCRIBED_WHOLE = (*LITERALS, *CALLED, Tensor, np.ndarray)  # by the digest its
 _CODE = (type, FunctionType, MethodType)
 
 
+_SHORT = 8  # hexadecimal digits of the digest of one part
+
+
 def code_digest(*values: object) -> str:
     """Returns a digest of the code of the user's classes and functions in these values; empty if there are none."""
-    code = _UserCode()
-    for value in values:
-        code.add_code_in(value)
+    code = _UserCode(values)
     if not code.described:
         return ""
     return digest(*code.described)
 
 
+def code_in_parts(*values: object) -> dict[str, str]:
+    """Returns a short digest of each function of the user in these values, and of each value that one reads.
+
+    They are by name, so that an error can say which differ. Where several read a value, the first one is named.
+    """
+    return {name: digest(*described)[:_SHORT] for name, described in _UserCode(values).parts.items()}
+
+
 class _UserCode:
     """Collects the user's code, and the values that it reads.
 
+    Args:
+        values: Where the code lies.
+
     Attributes:
         described: Names, code and values, in the order in which they were met.
+        parts: The same by the function or class attribute to which they belong.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, values: Sequence[object]) -> None:
         self.described: list[object] = []
+        self.parts: dict[str, list[object]] = {}
+        self._part: list[object] = []  # the one that grows
         self._numbers: dict[int, int] = {}  # of the values that were met, by their identity
         self._met: list[object] = []  # references keep identities apart
+        for value in values:
+            self.add_code_in(value)
 
     def add_code_in(self, value: object) -> None:
         """Adds the code of a value and of all that it holds, but not the value itself."""
@@ -94,7 +112,8 @@ class _UserCode:
             elif isinstance(member, FunctionType):
                 self.add_code_in(member)
             elif not is_special or isinstance(member, staticmethod | classmethod):
-                self._add_read(name, member, ())
+                with self._in_part(f"{kind.__qualname__}.{name}"):
+                    self._add_read(name, member, ())
 
     def _add_function(self, function: FunctionType) -> None:
         """Adds a function of the user's, with the values of its defaults, its closure and its module that it reads."""
@@ -102,14 +121,20 @@ class _UserCode:
             return
         code = function.__code__
         names = names_in(code)
-        self.described += [function.__qualname__, code]
-        self._add_read("(defaults)", [function.__defaults__, function.__kwdefaults__], ())
-        for cell in function.__closure__ or ():
+        own_name = function.__qualname__
+        with self._in_part(f"the code of {own_name}"):
+            self._describe(own_name)
+            self._describe(code)
+        with self._in_part(f"defaults of {own_name}"):
+            self._add_read("(defaults)", [function.__defaults__, function.__kwdefaults__], ())
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             if cell != CellType():  # an empty one has no content
-                self._add_read("(closure)", cell.cell_contents, names)
+                with self._in_part(f"{name}, which {own_name} reads"):
+                    self._add_read("(closure)", cell.cell_contents, names)
         for name in global_names_in(code):
             if name in function.__globals__:
-                self._add_read(name, function.__globals__[name], names)
+                with self._in_part(f"{name}, which {own_name} reads"):
+                    self._add_read(name, function.__globals__[name], names)
 
     def _add_read(self, name: str, value: object, names: Collection[str]) -> None:
         """Adds a value that code reads: numbers, tensors and what holds some, and the code of all that it may call.
@@ -119,13 +144,13 @@ class _UserCode:
             value: The value.
             names: All names that the code reads; of a module or an object these are its attributes that count.
         """
-        self.described.append(name)
+        self._describe(name)
         if isinstance(value, _DESCRIBED_WHOLE):
-            self.described.append(value)
+            self._describe(value)
         elif _is_known_by_name(value):
-            self.described.append(f"{module_of(value)}.{getattr(value, '__qualname__', '')}")
+            self._describe(f"{module_of(value)}.{getattr(value, '__qualname__', '')}")
         elif self._was_met(value):
-            self.described.append(self._numbers[id(value)])  # which one it is
+            self._describe_again(value)
         elif isinstance(value, _CODE):
             self.add_code_in(value)
         else:
@@ -137,6 +162,23 @@ class _UserCode:
         self._meet(value)
         for name, content in contents_of(value, names):
             self._add_read(name, content, names)
+
+    def _describe(self, value: object) -> None:
+        self.described.append(value)
+        self._part.append(value)
+
+    def _describe_again(self, value: object) -> None:
+        """Describes a value that was met by its number; in parts by its kind, since numbers depend on other parts."""
+        self.described.append(self._numbers[id(value)])
+        self._part.append(getattr(value, "__qualname__", type(value).__qualname__))
+
+    @contextmanager
+    def _in_part(self, name: str) -> Generator[None]:
+        """What is described inside belongs to this part, but for what belongs to a part inside it."""
+        outer = self._part
+        self._part = self.parts.setdefault(name, [])
+        yield
+        self._part = outer
 
     def _was_met(self, value: object) -> bool:
         return id(value) in self._numbers
