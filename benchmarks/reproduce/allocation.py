@@ -4,13 +4,14 @@
 
 Each example is in one of k secret batches of an epoch; Poisson draws have rate 1 / k, and fixed batches are known.
 Delta is 1e-5 and noise is over the clip bound. Then the noise that each needs at epsilon 1 and 3, and the processor
-seconds of the price and of its calibration. `--quick` prints one line of each.
+seconds of the price and of its calibration. `--quick` prints the first line of each.
 """
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from itertools import product
 from time import process_time
 from typing import Any, get_args
 
@@ -37,42 +38,39 @@ def plan_of(sampling: str, batches: int, epochs: int, noise: float, relation: Re
     return [replace(first, round=t, **drawn) for t in range(batches * epochs)]
 
 
-def print_epsilons(settings: tuple[tuple[float, int, int], ...]) -> None:
-    """One line for each setting and relation."""
+def print_epsilons(lines: int | None) -> None:
+    """One line for each setting and relation, or as many as asked for."""
     print("| noise, batches x epochs | relation | allocation | Poisson | fixed, known |\n|---|---|---|---|---|")
-    for noise, batches, epochs in settings:
-        for relation in get_args(Relation):
-            plans = [plan_of(s, batches, epochs, noise, relation) for s in ("allocation", "poisson", "fixed")]
-            cells = [f"{account(plan, 1, DELTA).epsilon:.4g}" for plan in plans]
-            print(f"| {noise:g}, {batches} x {epochs} | {relation} | {' | '.join(cells)} |", flush=True)
+    for (noise, batches, epochs), relation in [*product(SETTINGS, get_args(Relation))][:lines]:
+        plans = [plan_of(s, batches, epochs, noise, relation) for s in ("allocation", "poisson", "fixed")]
+        cells = [f"{account(plan, 1, DELTA).epsilon:.4g}" for plan in plans]
+        print(f"| {noise:g}, {batches} x {epochs} | {relation} | {' | '.join(cells)} |", flush=True)
 
 
-def print_noises(targets: tuple[tuple[int, int], ...]) -> None:
-    """One line for each number of batches and epochs, relation and target."""
+def print_noises(lines: int | None) -> None:
+    """One line for each number of batches and epochs, relation and target, or as many as asked for."""
     print("\n| batches x epochs | relation | epsilon | noise, over that of Poisson draws | price | calibration |")
     print("|---|---|---|---|---|---|")
-    for batches, epochs in targets:
-        for relation in get_args(Relation):
-            for epsilon in (1.0, 3.0):
-                allocated = plan_of("allocation", batches, epochs, 1.0, relation)
-                start = process_time()
-                needed = calibrate(allocated, 1, epsilon, DELTA)
-                calibration = process_time() - start
-                ratio = needed / calibrate(plan_of("poisson", batches, epochs, 1.0, relation), 1, epsilon, DELTA)
-                start = process_time()
-                account([replace(record, noise_multiplier=needed * 1.01) for record in allocated], 1, DELTA)
-                price = process_time() - start
-                cells = f"{epsilon:g} | {ratio:.3f} | {price:.2g} s | {calibration:.2g} s"
-                print(f"| {batches} x {epochs} | {relation} | {cells} |", flush=True)
+    for (batches, epochs), relation, epsilon in [*product(TARGETS, get_args(Relation), (1.0, 3.0))][:lines]:
+        allocated = plan_of("allocation", batches, epochs, 1.0, relation)
+        start = process_time()
+        needed = calibrate(allocated, 1, epsilon, DELTA)
+        calibration = process_time() - start
+        ratio = needed / calibrate(plan_of("poisson", batches, epochs, 1.0, relation), 1, epsilon, DELTA)
+        start = process_time()
+        account([replace(record, noise_multiplier=needed * 1.01) for record in allocated], 1, DELTA)
+        price = process_time() - start
+        cells = f"{epsilon:g} | {ratio:.3f} | {price:.2g} s | {calibration:.2g} s"
+        print(f"| {batches} x {epochs} | {relation} | {cells} |", flush=True)
 
 
 def main() -> None:
     """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    last = 1 if parser.parse_args().quick else None
-    print_epsilons(SETTINGS[:last])
-    print_noises(TARGETS[:last])
+    lines = 1 if parser.parse_args().quick else None
+    print_epsilons(lines)
+    print_noises(lines)
 
 
 if __name__ == "__main__":

@@ -40,12 +40,13 @@ print(json.dumps([with_torch - start, done - with_torch, [name for name in slow 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", nargs="+", default=[*MODELS], choices=[*MODELS], help="models")
     options = parser.parse_args()
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    for name, model in MODELS.items():
+    for name in options.only:
         took: list[tuple[float, float, list[str]]] = []
         for _ in range(options.repeats):
-            code = FIRST_ROUND.replace("{model}", model)
+            code = FIRST_ROUND.replace("{model}", MODELS[name])
             done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env=environment)
             took.append(json.loads(done.stdout))
         of_torch = min(seconds for seconds, _, _ in took)

@@ -35,16 +35,16 @@ def oracle_step(batch: int, effort: Effort) -> Found:
     steps: dict[str, opponents.Step] = {PLAIN: opponents.plain(model)}
     steps |= {f"opacus {kind}": opponents.opacus(model, kind, batch, noise=1.0) for kind in ("ghost", "hooks")}
     runs = {name: drawn(step) for name, step in steps.items()}
-    return Found(interleaved({OURS: asks(model, x, y, rate), **runs}, effort))
+    return Found(interleaved({OURS: asks(model, x, y, rate, effort.of(MOST_ROUNDS, 200)), **runs}, effort))
 
 
-def asks(model: nn.Module, x: Tensor, y: Tensor, rate: float) -> Callable[[], object]:
+def asks(model: nn.Module, x: Tensor, y: Tensor, rate: float, most_rounds: int) -> Callable[[], object]:
     """One question to the oracle of a run, in a new round each time."""
     clients = fp.make_clients(model, Loss(cross_entropy), [TensorDataset(x, y)])
     privacy = fp.Privacy(noise_multiplier=1.0, sampling=fp.Poisson(rate), clip=fp.Clip(opponents.CLIP))
-    oracle = fp.Training(clients, fp.fedavg(0.1), privacy, rounds=MOST_ROUNDS).oracle
+    oracle = fp.Training(clients, fp.fedavg(0.1), privacy, rounds=most_rounds).oracle
     everyone, params = torch.arange(1), torch.cat([p.detach().flatten() for p in model.parameters()]).unsqueeze(0)
-    rounds = iter(range(MOST_ROUNDS))
+    rounds = iter(range(most_rounds))
 
     def run() -> Tensor:
         oracle.begin_round(next(rounds), everyone, params)

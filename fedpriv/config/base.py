@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from pydantic import (
@@ -149,7 +150,7 @@ class Plugin(Section):
     @classmethod
     def options_of(cls, section_fields: Mapping[str, Any]) -> type[BaseModel]:
         """Returns a model of the options of the builder that the section names, from its signature."""
-        return options_model(cls.builder(section_fields), {*cls.context, *cls.model_fields}, cls.spellings)
+        return _options_of_builder(cls, cls.builder(section_fields))
 
     @classmethod
     def forms(cls, name: str) -> Iterator[tuple[dict[str, str], type[BaseModel]]]:
@@ -171,6 +172,12 @@ class Plugin(Section):
     def build(self, **context: object) -> Any:  # noqa: ANN401 - what the registry makes
         """Builds what the section names, from its options and the caller's `context`."""
         return plugins.call(self.builder(dict(self)), self.name, self.options, field=self.field, context=context)
+
+
+@lru_cache(maxsize=256)
+def _options_of_builder(section: type[Plugin], builder: Callable[..., Any]) -> type[BaseModel]:
+    """Returns a model of a builder's options. It is kept: a configuration asks for each several times."""
+    return options_model(builder, {*section.context, *section.model_fields}, section.spellings)
 
 
 def options_model(

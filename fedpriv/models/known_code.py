@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.modules import module
 
 from fedpriv.storage.identity import module_of
+from fedpriv.storage.torch_script import is_torch_script
 
 _KNOWN = frozenset({"fedpriv", "torch", "builtins", "collections", "functools"})
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
@@ -38,6 +39,8 @@ def _is_known(thing: object, seen: set[int]) -> bool:
     if isinstance(thing, _PLAIN) or id(thing) in seen:
         return True
     seen.add(id(thing))
+    if is_torch_script(thing):  # torch's class, but a user's code, which may print
+        return False
     if isinstance(thing, _FUNCTIONS):
         owner = thing
     else:

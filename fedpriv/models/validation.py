@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from fedpriv.errors import ConfigError
 from fedpriv.settings.checks import checked
+from fedpriv.storage.torch_script import is_torch_script
 
 # the private bases, since they cover the synchronised and lazy variants too
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm  # noqa: SLF001
@@ -27,8 +28,8 @@ def validate_model(model: nn.Module) -> None:
     """Refuses models that no private run can use, as far as is known without data; a run then tries the model.
 
     These are models with normalisation over the batch, with running statistics or weights that a forward pass changes,
-    with parameters that are complex or have no shape yet, with gradients that are sparse or count words, or without a
-    trainable parameter. A BatchNorm in eval mode is a fixed map of each example and is accepted.
+    with parameters that are complex or have no shape yet, with gradients that are sparse or count words, without a
+    trainable parameter, or of TorchScript. A BatchNorm in eval mode is a fixed map of each example and is accepted.
 
     Raises:
         ConfigError: names the first such layer by its path, and the fix.
@@ -89,6 +90,11 @@ def _why_unfit(layer: nn.Module) -> str | None:
         return (
             "it is Opacus' wrapper, whose hooks compute gradients that fedpriv does not use: give the model before "
             "make_private, or model.to_standard_module()"
+        )
+    if is_torch_script(layer):
+        return (
+            "it is TorchScript, of which nobody sees whether its layers mix examples: give the module that was "
+            "scripted or traced; load_state_dict(scripted.state_dict()) brings the weights"
         )
     if _mixes(layer):
         return (

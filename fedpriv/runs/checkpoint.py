@@ -51,8 +51,9 @@ class Checkpoint:
         fixed_settings: Digest of the settings that a run has in common with one that extends it: all but the number of
             rounds, the target and the noise multiplier.
         streams: Public name of the noise of all attempts, see `Randomness.streams_name`.
-        code: Digest of the loss, of numbers of layers and of the user's code, see `fedpriv.runs.identity.digest_code`;
+        code: Digest of the loss, of numbers of layers and of the user's code, see `fedpriv.runs.identity.CodeIdentity`;
             empty in files of earlier versions.
+        code_parts: Short digests of its parts by name.
     """
 
     progress: dict[str, Any]
@@ -76,6 +77,7 @@ class Checkpoint:
     fixed_settings: str = ""
     streams: str = ""
     code: str = ""
+    code_parts: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def round(self) -> int:
@@ -128,9 +130,9 @@ class Checkpoint:
     def dumps(self) -> bytes:
         """Returns the content of the checkpoint's file."""
         content = io.BytesIO()
-        words = zlib.compress(json.dumps(self.words).encode()).hex()  # small, since it is written again and again
         payload = {field.name: getattr(self, field.name) for field in fields(self)}
-        torch.save({**payload, "words": words}, content)
+        packed = {"words": _packed(self.words), "code_parts": _packed(self.code_parts)}
+        torch.save({**payload, **packed}, content)
         return content.getvalue()
 
     @staticmethod
@@ -157,8 +159,11 @@ class Checkpoint:
             if missing:
                 raise KeyError(", ".join(sorted(missing)))
             head: str | None = payload.pop("head", None)
-            words: dict[str, str] = json.loads(zlib.decompress(bytes.fromhex(payload.pop("words"))))
-            return Checkpoint(head=head, words=words, **payload)
+            words = _unpacked(payload.pop("words"))
+            code_parts = dict[str, str]()
+            if "code_parts" in payload:  # not in files of earlier versions
+                code_parts = _unpacked(payload.pop("code_parts"))
+            return Checkpoint(head=head, words=words, code_parts=code_parts, **payload)
         except (
             RuntimeError,
             LookupError,
@@ -197,3 +202,12 @@ class Checkpoint:
             return Checkpoint.load(path, device)
         ledger.unlink(missing_ok=True)
         return None
+
+
+def _packed(texts: dict[str, str]) -> str:
+    """Returns texts by name in a form that is small, since it is written again and again."""
+    return zlib.compress(json.dumps(texts).encode()).hex()
+
+
+def _unpacked(packed: str) -> dict[str, str]:
+    return json.loads(zlib.decompress(bytes.fromhex(packed)))

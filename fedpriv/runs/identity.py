@@ -20,7 +20,8 @@ from fedpriv.privacy.ledger import LedgerPosition
 from fedpriv.randomness.streams import Randomness, new_secret
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.settings_in_words import difference
-from fedpriv.storage.code_identity import code_digest, settings_of
+from fedpriv.storage.code_contents import settings_of
+from fedpriv.storage.code_identity import code_digest, code_in_parts
 from fedpriv.storage.identity import digest
 
 _OTHER_VERSION = (
@@ -30,10 +31,12 @@ _OTHER_VERSION = (
 
 
 _OTHER_CODE = (
-    "was made with another loss or model, or with other code of your own (what differs is a setting of the loss or of "
-    "a layer, or the code of a class or function, or what it reads): other answers may not have the same noise. Resume "
-    "with what it began with; or with fresh noise (--fresh-noise), which charges the repeated rounds again"
+    "was made with another loss or model, or with other code of your own (what differs: {what}): other answers may "
+    "not have the same noise. Resume with what it began with; or with fresh noise (--fresh-noise), which charges the "
+    "repeated rounds again"
 )
+_UNKNOWN_PART = "a setting of the loss or of a layer, or the code of a class or function, or what it reads"
+_MOST_PARTS = 5  # that an error names
 
 
 _MAY_CHANGE = ("rounds", "privacy.epsilon", "privacy.noise_multiplier")
@@ -52,6 +55,29 @@ def _other_settings(before: Mapping[str, str], words: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True)
+class CodeIdentity:
+    """What answers depend on beside settings and data: loss, numbers of layers, the user's code.
+
+    Attributes:
+        digest: Digest of all.
+        parts: Short digests of its parts by name, to say which differ on a resume.
+    """
+
+    digest: str = ""
+    parts: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def difference(self, before: Mapping[str, str]) -> str:
+        """Returns the names of the parts that differ from those that a run began with; earlier versions kept none."""
+        differing = [name for name in {**before, **self.parts} if before.get(name) != self.parts.get(name)]
+        if not before or not differing:
+            return _UNKNOWN_PART
+        more = len(differing) - _MOST_PARTS
+        if more > 0:
+            differing[_MOST_PARTS:] = [f"{more} more"]
+        return "; ".join(differing)
+
+
+@dataclass(frozen=True)
 class RunIdentity:
     """The digests and seeds that a run and its resumption have in common.
 
@@ -63,7 +89,7 @@ class RunIdentity:
         model: Digest of the model's layers, frozen parameters and buffers; empty until they are known.
         rounds: Number of rounds that the run plans.
         fixed_settings: See `fedpriv.runs.checkpoint.Checkpoint`.
-        code: See `fedpriv.runs.checkpoint.Checkpoint`.
+        code: Of its loss, its model and the user's code; empty where no folder keeps it.
     """
 
     settings: str
@@ -72,7 +98,7 @@ class RunIdentity:
     words: Mapping[str, str] = field(default_factory=dict[str, str])
     rounds: int = 0
     fixed_settings: str = ""
-    code: str = ""
+    code: CodeIdentity = CodeIdentity()
 
     @staticmethod
     def new(
@@ -122,7 +148,7 @@ class RunIdentity:
         *,
         secret_seed: int | None,
         words: Mapping[str, str] | None = None,
-        code: str = "",
+        code: CodeIdentity = CodeIdentity(),
         fresh_noise: bool = False,
     ) -> RunIdentity:
         """Returns the identity of a run that is resumed.
@@ -133,7 +159,7 @@ class RunIdentity:
             folder: Its folder, for errors.
             secret_seed: The secret seed, if one is given.
             words: Its settings by name.
-            code: Digest of its loss and of the user's code, see `digest_code`.
+            code: Of its loss, its model and the user's code, see `identify_code`.
             fresh_noise: Whether it will draw new noise, so that its code may be another.
 
         Raises:
@@ -145,8 +171,9 @@ class RunIdentity:
             raise FedprivError(
                 f"{folder} was made with other settings, another secret_seed: leave it out, the folder has its own"
             )
-        if code and saved.code and code != saved.code and not fresh_noise:
-            raise FedprivError(f"{folder} {_OTHER_CODE}")
+        is_other_code = code.digest and saved.code and code.digest != saved.code
+        if is_other_code and not fresh_noise:
+            raise FedprivError(f"{folder} {_OTHER_CODE.format(what=code.difference(saved.code_parts))}")
         return RunIdentity(settings, saved.randomness(), words=saved.words)
 
     @staticmethod
@@ -221,7 +248,8 @@ class RunIdentity:
             rounds=self.rounds,
             fixed_settings=self.fixed_settings,
             streams=self.randomness.streams_name(),
-            code=self.code,
+            code=self.code.digest,
+            code_parts=dict(self.code.parts),
         )
 
 
@@ -251,8 +279,8 @@ def check_models(models: Sequence[str]) -> None:
         raise FedprivError(f"processes of this run have models with other frozen values or buffers: {fix}")
 
 
-def digest_code(clients: Sequence[Client], code_of: Sequence[object]) -> str:
-    """Returns a digest of what answers depend on beside settings and data: loss, numbers of layers, the user's code.
+def identify_code(clients: Sequence[Client], code_of: Sequence[object]) -> CodeIdentity:
+    """Returns the digests of what answers depend on beside settings and data.
 
     A copy of a run's folder that went on with another loss or other code would draw the noise that the run itself draws
     for other answers, and their difference would have none.
@@ -264,7 +292,8 @@ def digest_code(clients: Sequence[Client], code_of: Sequence[object]) -> str:
     model = clients[0].model
     loss = clients[0].loss
     numbers = [_numbers_of(module) for module in model.modules()]
-    return digest(loss, numbers, code_digest(*code_of, model, loss))
+    parts = {"the loss": digest(loss), "a number of a layer": digest(numbers), **code_in_parts(*code_of, model, loss)}
+    return CodeIdentity(digest(loss, numbers, code_digest(*code_of, model, loss)), parts)
 
 
 def _numbers_of(module: nn.Module) -> list[tuple[str, object]]:

@@ -61,7 +61,7 @@ from fedpriv.runs.budget_reservation import BudgetReservation
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.evaluation_data import EvaluationData
 from fedpriv.runs.extending import EarlierRun, common
-from fedpriv.runs.identity import RunIdentity, check_models, digest_code, digest_settings, restored
+from fedpriv.runs.identity import CodeIdentity, RunIdentity, check_models, digest_settings, identify_code, restored
 from fedpriv.runs.metric_log import MetricLog
 from fedpriv.runs.monitor import RunMonitor
 from fedpriv.runs.options import TrainingOptions
@@ -257,9 +257,9 @@ def _identify(
     )
     fixed_settings = _fixed_settings(experiment, options)
     words = _words(experiment, options)
-    code = ""
+    code = CodeIdentity()
     if options.folder is not None:
-        code = digest_code(clients, _programmed(experiment))
+        code = identify_code(clients, _programmed(experiment))
     secret_seed = options.secret_seed
     if resumed is not None:
         identity = RunIdentity.resumed(

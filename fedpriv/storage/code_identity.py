@@ -2,244 +2,196 @@
 
 Runs with the same secret seed share noise if their settings have the same digest (`fedpriv.storage.identity`), and then
 the difference of their answers has none. That digest has an object's state and the name of its class. In a notebook,
-or in a script that is edited between two runs, the name stays while the code changes. So the code of classes and
-functions of the user counts too, with the numbers, texts and tensors that it reads: from its module, from other modules
-of the user's, as class attributes and as defaults, also inside containers, dataclasses and networks. Installed packages
-do not count: their versions change seldom, and not between two runs that somebody compares.
+or in a script that is edited between two runs, the name stays while the code changes. So the code counts too.
+
+What is read:
+
+* the code of all functions, methods and classes of the user in what a run is given (its strategy, model, loss, ...),
+  also where it lies inside of other objects, with defaults, closures and class attributes;
+* what this code reads by name: from its module and from other modules of the user's. These are numbers, texts, tensors,
+  containers, objects and networks of these (`fedpriv.storage.code_contents`), and further code.
+
+What is not read:
+
+* installed packages, Python and fedpriv, of which the name counts: their versions change seldom, and not between two
+  runs that somebody compares;
+* the values that a run is given, apart from their code: their state is in the digest of settings;
+* what no code reads by name, since a notebook holds much that has nothing to do with a run;
+* files, and objects of other kinds than `code_contents` names: they may differ from process to process.
 """
 
 from __future__ import annotations
 
-import dis
-import sys
-import sysconfig
-from argparse import Namespace
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import fields, is_dataclass
-from enum import Enum
-from functools import cached_property, lru_cache, partial
-from pathlib import Path
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from collections.abc import Collection, Generator, Sequence
+from contextlib import contextmanager
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from fedpriv.storage.code_contents import CALLED, LITERALS, contents_of
 from fedpriv.storage.identity import digest, module_of, parts
+from fedpriv.storage.user_code import global_names_in, is_of_user, names_in
 
-_LITERALS = (type(None), bool, int, float, complex, str, bytes)
-_NAMED = (torch.dtype, torch.device, type(Ellipsis), range)  # other values that are what they are called
-_FOLDERS_OF_PACKAGES = {"site-packages", "dist-packages"}
-_INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib"))
+_WITHOUT_CODE = (*LITERALS, Tensor, np.ndarray, ModuleType, BuiltinFunctionType, CodeType)
+_DESCRIBED_WHOLE = (*LITERALS, *CALLED, Tensor, np.ndarray)  # by the digest itself
+_CODE = (type, FunctionType, MethodType)
+
+
+_SHORT = 8  # hexadecimal digits of the digest of one part
 
 
 def code_digest(*values: object) -> str:
-    """Returns a digest of the code of all classes and functions of the user in these values; empty if there are none.
-
-    It does not see what code reads from files, or from objects of other kinds than the module names.
-    """
-    code = _Code()
-    for value in values:
-        code.visit(value)
-    if not code.texts:
+    """Returns a digest of the code of the user's classes and functions in these values; empty if there are none."""
+    code = _UserCode(values)
+    if not code.described:
         return ""
-    return digest(*code.texts)
+    return digest(*code.described)
 
 
-class _Code:
-    """Collects descriptions of code.
+def code_in_parts(*values: object) -> dict[str, str]:
+    """Returns a short digest of each function of the user in these values, and of each value that one reads.
+
+    They are by name, so that an error can say which differ. Where several read a value, the first one is named.
+    """
+    return {name: digest(*described)[:_SHORT] for name, described in _UserCode(values).parts.items()}
+
+
+class _UserCode:
+    """Collects the user's code, and the values that it reads.
+
+    Args:
+        values: Where the code lies.
 
     Attributes:
-        texts: The descriptions.
+        described: Names, code and values, in the order in which they were met.
+        parts: The same by the function or class attribute to which they belong.
     """
 
-    def __init__(self) -> None:
-        self.texts: list[object] = []
-        self._visited: dict[int, object] = {}  # by identity; the reference keeps identities apart
+    def __init__(self, values: Sequence[object]) -> None:
+        self.described: list[object] = []
+        self.parts: dict[str, list[object]] = {}
+        self._part: list[object] = []  # the one that grows
+        self._numbers: dict[int, int] = {}  # of the values that were met, by their identity
+        self._met: list[object] = []  # references keep identities apart
+        for value in values:
+            self.add_code_in(value)
 
-    def visit(self, value: object) -> None:
-        """Collects the code of a value, and of all that it holds."""
-        if isinstance(value, (*_LITERALS, Tensor, np.ndarray, ModuleType, BuiltinFunctionType, CodeType)):
+    def add_code_in(self, value: object) -> None:
+        """Adds the code of a value and of all that it holds, but not the value itself."""
+        if isinstance(value, _WITHOUT_CODE) or self._was_met(value):
             return
-        if id(value) in self._visited:
-            return
-        self._remember(value)
+        self._meet(value)
         if isinstance(value, type):
-            self._visit_class(value)
+            self._add_class(value)
         elif isinstance(value, FunctionType):
-            self._visit_function(value)
+            self._add_function(value)
         elif isinstance(value, MethodType):
-            self.visit(value.__self__)
-            self.visit(value.__func__)
+            self.add_code_in(value.__self__)
+            self.add_code_in(value.__func__)
         else:
-            self.visit(type(value))
-            for content in (*parts(value), getattr(value, "__wrapped__", None)):  # that of a cached function
-                self.visit(content)
+            self._add_code_in_object(value)
 
-    def _remember(self, value: object) -> None:
-        """Remembers what was visited, but for tuples: whether two equal ones are the same one is up to Python."""
-        if not isinstance(value, tuple):
-            self._visited[id(value)] = value
+    def _add_code_in_object(self, value: object) -> None:
+        self.add_code_in(type(value))
+        for part in parts(value):
+            self.add_code_in(part)
+        self.add_code_in(getattr(value, "__wrapped__", None))  # that of a cached function
 
-    def _visit_class(self, value: type) -> None:
-        for base in value.__mro__:
-            if not _is_of_user(module_of(base)):
-                continue
-            for name, member in vars(base).items():
-                if isinstance(member, property):
-                    self.visit(member.fget)
-                elif isinstance(member, FunctionType):
-                    self.visit(member)
-                elif not name.startswith("__") or isinstance(member, staticmethod | classmethod):
-                    self._read(name, member)
+    def _add_class(self, kind: type) -> None:
+        for base in kind.__mro__:
+            if is_of_user(base):
+                self._add_members(base)
 
-    def _visit_function(self, function: FunctionType) -> None:
-        if not _is_of_user(module_of(function)):
+    def _add_members(self, kind: type) -> None:
+        """Adds the methods of a class, and the values of its attributes."""
+        for name, member in vars(kind).items():
+            is_special = name.startswith("__")  # such as __doc__ and __module__
+            if isinstance(member, property):
+                self.add_code_in(member.fget)
+            elif isinstance(member, FunctionType):
+                self.add_code_in(member)
+            elif not is_special or isinstance(member, staticmethod | classmethod):
+                with self._in_part(f"{kind.__qualname__}.{name}"):
+                    self._add_read(name, member, ())
+
+    def _add_function(self, function: FunctionType) -> None:
+        """Adds a function of the user's, with the values of its defaults, its closure and its module that it reads."""
+        if not is_of_user(function):
             return
         code = function.__code__
-        self.texts += [function.__qualname__, code]
-        self._read("(defaults)", [function.__defaults__, function.__kwdefaults__])
-        for cell in function.__closure__ or ():
+        names = names_in(code)
+        own_name = function.__qualname__
+        with self._in_part(f"the code of {own_name}"):
+            self._describe(own_name)
+            self._describe(code)
+        with self._in_part(f"defaults of {own_name}"):
+            self._add_read("(defaults)", [function.__defaults__, function.__kwdefaults__], ())
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             if cell != CellType():  # an empty one has no content
-                self._read("(closure)", cell.cell_contents, _names(code))
-        for name in sorted(_global_names(code)):
+                with self._in_part(f"{name}, which {own_name} reads"):
+                    self._add_read("(closure)", cell.cell_contents, names)
+        for name in global_names_in(code):
             if name in function.__globals__:
-                self._read(name, function.__globals__[name], _names(code))
+                with self._in_part(f"{name}, which {own_name} reads"):
+                    self._add_read(name, function.__globals__[name], names)
 
-    def _read(self, name: str, value: object, attributes: Collection[str] = ()) -> None:
-        """Collects a value that code reads: numbers, tensors and what holds some, and the code of all that it may call.
+    def _add_read(self, name: str, value: object, names: Collection[str]) -> None:
+        """Adds a value that code reads: numbers, tensors and what holds some, and the code of all that it may call.
 
         Args:
             name: Its name.
             value: The value.
-            attributes: Names of attributes that are read, where it may be a module.
+            names: All names that the code reads; of a module or an object these are its attributes that count.
         """
-        self.texts.append(name)
-        if isinstance(value, (*_LITERALS, *_NAMED, Tensor, np.ndarray)):
-            self.texts.append(value)
-            return
-        is_outside = isinstance(value, type | FunctionType) and not _is_of_user(module_of(value))
-        if is_outside or isinstance(value, BuiltinFunctionType):
-            self.texts.append(f"{module_of(value)}.{getattr(value, '__qualname__', '')}")
-            return
-        if isinstance(value, type | FunctionType | MethodType):
-            if id(value) in self._visited:
-                self.texts.append(list(self._visited).index(id(value)))
-            self.visit(value)
-            return
-        if id(value) in self._visited:
-            self.texts.append(list(self._visited).index(id(value)))  # which one it is
-            return
-        contents = _contents(value, attributes)
+        self._describe(name)
+        if isinstance(value, _DESCRIBED_WHOLE):
+            self._describe(value)
+        elif _is_known_by_name(value):
+            self._describe(f"{module_of(value)}.{getattr(value, '__qualname__', '')}")
+        elif self._was_met(value):
+            self._describe_again(value)
+        elif isinstance(value, _CODE):
+            self.add_code_in(value)
+        else:
+            self._add_contents(value, names)
+
+    def _add_contents(self, value: object, names: Collection[str]) -> None:
         if not isinstance(value, ModuleType):
-            self.visit(type(value))
-        self._remember(value)
-        for key, content in contents:
-            self._read(key, content, attributes)
+            self.add_code_in(type(value))
+        self._meet(value)
+        for name, content in contents_of(value, names):
+            self._add_read(name, content, names)
+
+    def _describe(self, value: object) -> None:
+        self.described.append(value)
+        self._part.append(value)
+
+    def _describe_again(self, value: object) -> None:
+        """Describes a value that was met by its number; in parts by its kind, since numbers depend on other parts."""
+        self.described.append(self._numbers[id(value)])
+        self._part.append(getattr(value, "__qualname__", type(value).__qualname__))
+
+    @contextmanager
+    def _in_part(self, name: str) -> Generator[None]:
+        """What is described inside belongs to this part, but for what belongs to a part inside it."""
+        outer = self._part
+        self._part = self.parts.setdefault(name, [])
+        yield
+        self._part = outer
+
+    def _was_met(self, value: object) -> bool:
+        return id(value) in self._numbers
+
+    def _meet(self, value: object) -> None:
+        """Remembers a value, but for tuples: whether two equal ones are the same one is up to Python."""
+        if not isinstance(value, tuple) and not self._was_met(value):
+            self._numbers[id(value)] = len(self._met)
+            self._met.append(value)
 
 
-def _contents(value: object, attributes: Collection[str]) -> list[tuple[str, object]]:
-    """Returns what code may read from a value, by name.
-
-    Of a module and of an object of the user's these are the attributes that are read, of a network its settings and
-    constants. Objects of other classes, such as a log, have none: they may differ from process to process.
-    """
-    if isinstance(value, ModuleType):
-        if not _is_of_user(value.__name__):
-            return []
-        return [(name, vars(value)[name]) for name in sorted(attributes) if name in vars(value)]
-    if isinstance(value, Mapping):
-        return [(repr(key), item) for key, item in value.items() if isinstance(key, _LITERALS)]
-    if isinstance(value, set | frozenset):
-        return [("item", item) for item in sorted((item for item in value if isinstance(item, _LITERALS)), key=repr)]
-    if isinstance(value, list | tuple):
-        return [("item", item) for item in value]
-    if isinstance(value, partial):
-        return [("function", value.func), ("positions", value.args), ("names", value.keywords)]
-    if isinstance(value, staticmethod | classmethod):
-        return [("function", value.__func__)]
-    if isinstance(value, cached_property):
-        return [("function", value.func)]
-    if isinstance(value, nn.Module):
-        return [(name, item) for module in value.modules() for name, item in settings_of(module)]
-    if isinstance(value, Enum):
-        return [("name", value.name)]
-    if isinstance(value, SimpleNamespace | Namespace) or _is_of_user(module_of(type(value))):
-        # settings that nobody reads, such as whether to resume, may change
-        read = {*attributes, *_names_in_methods(type(value))}
-        return [(name, getattr(value, name)) for name in sorted(read & _stored(value))]
-    wrapped = getattr(value, "__wrapped__", None)  # of a cached function
-    if isinstance(wrapped, FunctionType):
-        return [("function", wrapped)]
-    return []
-
-
-def _stored(value: object) -> set[str]:
-    """Returns the names of an object's attributes that are its own."""
-    names = {*getattr(value, "__dict__", {})}
-    if is_dataclass(value):
-        names |= {field.name for field in fields(value) if hasattr(value, field.name)}
-    return names
-
-
-def _names_in_methods(kind: type) -> set[str]:
-    """Returns all names that the methods of a class of the user's read; those that Python calls itself but one."""
-    functions = [
-        member.fget if isinstance(member, property) else member
-        for base in kind.__mro__
-        if _is_of_user(module_of(base))
-        for name, member in vars(base).items()
-        if name == "__call__" or not name.startswith("__")
-    ]
-    return {name for each in functions if isinstance(each, FunctionType) for name in _names(each.__code__)}
-
-
-def settings_of(module: nn.Module) -> list[tuple[str, object]]:
-    """Returns what determines the function of one layer beside its trained parameters and the layers inside it.
-
-    These are its numbers, such as a rate of dropout, texts and functions, and its buffers and frozen parameters.
-    """
-    plain = [(name, item) for name, item in sorted(vars(module).items()) if _is_plain(item)]
-    frozen = [(name, item) for name, item in module.named_parameters(recurse=False) if not item.requires_grad]
-    return [*plain, *module.named_buffers(recurse=False), *frozen]
-
-
-def _is_plain(value: object) -> bool:
-    if isinstance(value, tuple | list):
-        return all(_is_plain(item) for item in value)
-    return isinstance(value, (*_LITERALS, *_NAMED, FunctionType, BuiltinFunctionType))
-
-
-def _names(code: CodeType) -> set[str]:
-    """Returns all names that code, and the functions that it defines, may read, of attributes as well."""
-    return {name for each in _with_inner(code) for name in each.co_names}
-
-
-def _global_names(code: CodeType) -> set[str]:
-    """Returns the names that code, and the functions that it defines, may read from its module."""
-    instructions = (instruction for each in _with_inner(code) for instruction in dis.get_instructions(each))
-    return {instruction.argval for instruction in instructions if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-
-
-def _with_inner(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _with_inner(constant)
-
-
-@lru_cache(maxsize=1024)
-def _is_of_user(module: str) -> bool:
-    """Whether a module is neither part of Python or fedpriv, nor an installed package."""
-    package = module.partition(".")[0]
-    if package == "__main__":  # also in a notebook, whose file is that of an installed kernel
+def _is_known_by_name(value: object) -> bool:
+    """Returns whether a value is a class or function of an installed package, whose name says what it is."""
+    if isinstance(value, BuiltinFunctionType):
         return True
-    if package in ("fedpriv", "torch", "numpy") or package in sys.stdlib_module_names:  # torch: also built by hand
-        return False
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if file is None:
-        return True
-    path = Path(file).resolve()
-    if _FOLDERS_OF_PACKAGES & {*path.parts}:  # also of another environment, of the operating system, or of one user
-        return False
-    return not any(path.is_relative_to(folder) for folder in _INSTALLED)
+    return isinstance(value, type | FunctionType) and not is_of_user(value)

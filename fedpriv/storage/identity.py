@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, uint8
+from torch import Tensor, nn, uint8
+from torch.jit import ScriptFunction, ScriptModule
 
-from fedpriv.storage import strict_json
+from fedpriv.storage import strict_json, torch_script
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -216,6 +217,15 @@ def _function(value: FunctionType) -> tuple[object, ...]:
     else:
         code = value.__code__
     return name, code, value.__defaults__, value.__kwdefaults__, enclosed
+
+
+@parts.register(ScriptFunction)
+@parts.register(ScriptModule)
+def _torch_script(value: ScriptFunction[..., object] | ScriptModule) -> tuple[object, ...]:
+    contents = [item for pair in torch_script.computed_by(value) for item in pair]
+    if isinstance(value, nn.Module):
+        contents += value.parameters()
+    return tuple(contents)
 
 
 @parts.register(MethodType)

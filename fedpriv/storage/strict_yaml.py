@@ -25,9 +25,33 @@ _AMBIGUOUS = "!ambiguous"
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with the scalars of YAML 1.2. By default it reads 1.1, where 020 = 16 and 1:20 = 80."""
+    """PyYAML's safe loader with the scalars of YAML 1.2. By default it reads 1.1, where 020 = 16 and 1:20 = 80.
+
+    It checks the parser's events before any object is built from them.
+    """
 
     yaml_implicit_resolvers = {}  # noqa: RUF012 - PyYAML's own form
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._count = 0
+        self._depth = 0
+
+    def get_event(self) -> yaml.Event:
+        """Returns the next event of the parser."""
+        event = super().get_event()
+        if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
+            self._depth += 1
+        elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
+            self._depth -= 1
+        if self._count > MOST_PARTS:
+            raise _wrong(f"more than {MOST_PARTS} parts", event)
+        if self._depth > DEEPEST:
+            raise _wrong(f"more than {DEEPEST} levels", event)
+        if isinstance(event, yaml.NodeEvent):
+            _check_node(event)
+        self._count += 1
+        return event
 
 
 _Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"(~|null|Null|NULL|)$"), ["~", "n", "N", ""])
@@ -66,26 +90,9 @@ def read(text: str, where: str) -> Any:  # noqa: ANN401 - YAML may hold anything
     if len(text) > LONGEST:
         raise ConfigError("configuration", where, f"has {len(text)} characters: give at most {LONGEST}")
     try:
-        _check_form(text)
         return yaml.load(text, Loader=_Loader)  # a SafeLoader
     except yaml.YAMLError as error:
         raise ConfigError("configuration", where, _describe_error(error)) from None
-
-
-def _check_form(text: str) -> None:
-    """Checks the parser's events before any object is built from them."""
-    depth = 0
-    for number, event in enumerate(yaml.parse(text, Loader=_Loader)):
-        if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
-            depth += 1
-        elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
-            depth -= 1
-        if number > MOST_PARTS:
-            raise _wrong(f"more than {MOST_PARTS} parts", event)
-        if depth > DEEPEST:
-            raise _wrong(f"more than {DEEPEST} levels", event)
-        if isinstance(event, yaml.NodeEvent):
-            _check_node(event)
 
 
 def _check_node(event: yaml.NodeEvent) -> None:

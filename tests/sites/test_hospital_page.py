@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from forked_commands import ForkedCommand
 from parties import PATIENCE, free_port, until
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "hospital.md"
@@ -24,7 +22,7 @@ class Machine:
         self.folder = folder
         self.port = free_port()
         self.metrics = {name: free_port() for name in HOSPITALS}
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.running: dict[str, ForkedCommand] = {}
         text = PAGE.read_text()
         self.chapters = dict(re.findall(r"^## (\d)\. .*?\n(.*?)(?=^## )", text, flags=re.MULTILINE | re.DOTALL))
         for name in (*HOSPITALS, "server"):
@@ -50,20 +48,22 @@ class Machine:
         )
 
     def run(self, name: str, command: str) -> str:
-        done = subprocess.run(
-            self.words(command, name), **self.where(name), capture_output=True, text=True, timeout=PATIENCE
-        )
-        assert done.returncode == 0, f"{name}: {command}\n{done.stdout}{done.stderr}"
-        return done.stdout
+        output, errors = (self.folder / f"{name}.{stream}" for stream in ("output", "errors"))
+        for file in (output, errors):
+            file.unlink(missing_ok=True)
+        code = ForkedCommand(self.words(command, name), self.folder / name, output, errors).wait(PATIENCE)
+        assert code == 0, f"{name}: {command}\n{output.read_text()}{errors.read_text()}"
+        return output.read_text()
 
     def start(self, name: str, command: str) -> None:
-        with (self.folder / name / "output.log").open("ab") as log:
-            self.running[name] = subprocess.Popen(self.words(command, name), **self.where(name), stdout=log, stderr=log)
+        log = self.folder / name / "output.log"
+        self.running[name] = ForkedCommand(self.words(command, name), self.folder / name, log, log)
         until(lambda: self.said(name, "server") or self.running[name].poll() is not None, f"{name} does not answer")
-        assert self.running[name].poll() is None, (self.folder / name / "output.log").read_text()
+        assert self.running[name].poll() is None, log.read_text()
 
     def said(self, name: str, word: str) -> bool:
-        return word in (self.folder / name / "output.log").read_text()
+        log = self.folder / name / "output.log"
+        return log.exists() and word in log.read_text()
 
     def stop(self, name: str) -> None:
         process = self.running.pop(name)
@@ -74,10 +74,7 @@ class Machine:
     def words(self, command: str, name: str) -> list[str]:
         program, *words = [word.strip('"') for word in re.findall(r'"[^"]*"|\S+', self.local(command, name))]
         assert program == "fedpriv"
-        return [sys.executable, "-m", "fedpriv", *words]
-
-    def where(self, name: str) -> dict[str, object]:
-        return {"cwd": self.folder / name, "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
+        return words
 
 
 def write_people(path: Path, count: int, seed: int) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from parties import Parties, free_port, until
+from forked_commands import ForkedCommand
+from parties import free_port, until
 from PIL import Image
 from test_site_commands import fedpriv, refused
 
@@ -68,29 +66,23 @@ def refused_plan_with_a_server() -> str:
     return refused("federate", "plan", "run.yaml", *cards, "--out", "other", "--keys", "keys")
 
 
-def test_three_processes_train_without_a_server(plan: FederationPlan) -> None:
+def test_three_processes_train_without_a_server(plan: FederationPlan, tmp_path: Path) -> None:
     ports = {name: free_port() for name in NAMES}
-    running = []
+    running: list[ForkedCommand] = []
     for number, name in enumerate(NAMES):
         fedpriv("site", "join", name, "fed/plan.yaml", "--accept", plan.fingerprint)
         words = ["site", "peer", name, "--listen", f"tcp/127.0.0.1:{ports[name]}", "--wait", "20"]
         if number:
             words += ["--connect", f"tcp/127.0.0.1:{ports[NAMES[number - 1]]}"]
-        running.append(
-            subprocess.Popen(
-                [sys.executable, "-m", "fedpriv", *words],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-            )
-        )
+        log = tmp_path / f"{name}.log"
+        running.append(ForkedCommand(words, tmp_path, log, log))
     try:
-        said = [process.communicate(timeout=240)[0] for process in running]
+        codes = [process.wait(240) for process in running]
     finally:
         for process in running:
             process.kill()
-    assert [process.returncode for process in running] == [0, 0, 0], said
+    said = [(tmp_path / f"{name}.log").read_text() for name in NAMES]
+    assert codes == [0, 0, 0], said
     assert "round 4/4; mixed with north, south" in said[1]
     folder = Path("middle/runs") / plan.hash
     result = json.loads((folder / "result.json").read_text())
@@ -111,17 +103,15 @@ def test_a_site_has_one_process_for_plans_of_both_kinds(plan: FederationPlan, tm
     star = FederationPlan.read(Path("star/plan.yaml").read_text())
     for folder, proposal in (("fed", plan), ("star", star)):
         fedpriv("site", "join", "south", f"{folder}/plan.yaml", "--accept", proposal.fingerprint)
-    parties = Parties(tmp_path, os.environ)
-    address = f"tcp/127.0.0.1:{free_port()}"
-    parties.start("node", [sys.executable, "-m", "fedpriv", "site", "peer", "south", "--listen", address])
+    address, log = f"tcp/127.0.0.1:{free_port()}", tmp_path / "node.log"
+    node = ForkedCommand(["site", "peer", "south", "--listen", address], tmp_path, log, log)
     try:
-        until(lambda: "neighbours" in (tmp_path / "node.log").read_text(), "the node does not start")
-        process = parties.running["node"].pid
+        until(lambda: log.exists() and "neighbours" in log.read_text(), "the node does not start")
         words = refused("site", "run", "south", "--connect", address)
-        assert f"south is in use by process {process} on " in words
+        assert f"south is in use by process {node.pid} on " in words
         assert "`fedpriv site run` answers all plans with a server, `fedpriv site peer` one plan on a graph" in words
     finally:
-        parties.kill("node")
+        node.kill()
     # whoever comes next has the plans of both kinds, and counts both
     site = Site("south")
     site.prepare()

@@ -52,7 +52,6 @@ class Functional:
         self.frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
         names = [id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False)]
         self._tied = len({*names}) < len(names)
-        self._scripted = any(isinstance(module, torch.jit.ScriptModule) for module in model.modules())
         self._paths: dict[str, tuple[Sequence[str], str]] = {}
 
     def unflatten(self, rows: Tensor) -> dict[str, Tensor]:
@@ -71,7 +70,7 @@ class Functional:
             buffers = self.buffers()
         values = {**params, **buffers}
         positional, named = arguments(inputs)
-        if self._tied or self._scripted:
+        if self._tied:
             return functional_call(self.model, values, positional, named, tie_weights=self._tied)
         replaced: list[tuple[dict[str, Any], str, Tensor | None]] = []
         try:

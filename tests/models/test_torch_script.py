@@ -1,0 +1,138 @@
+"""TorchScript: a loss of it trains like the function that it was made of, and a network of it is refused by name."""
+
+from __future__ import annotations
+
+import importlib.util
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from plain_torch import rows
+from torch import Tensor, nn
+from torch.nn import functional
+
+import fedpriv as fp
+from fedpriv.models.known_code import is_known
+from fedpriv.storage.code_identity import code_digest
+from fedpriv.storage.identity import digest
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:a secret_seed is given")
+
+
+def plain(outputs: Tensor, labels: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs, labels)
+
+
+class Loss(nn.Module):
+    """A loss with a setting that TorchScript keeps beside the code."""
+
+    def __init__(self, scale: float = 1.0) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return functional.cross_entropy(outputs, labels) * self.scale
+
+
+BATCH = torch.zeros(5, 3), torch.arange(5) % 3
+LOSSES: dict[str, Callable[[], Callable[[Tensor, Tensor], Tensor]]] = {
+    "a scripted function": lambda: torch.jit.script(plain),
+    "a traced function": lambda: torch.jit.trace(plain, BATCH),
+    "a scripted module": lambda: torch.jit.script(Loss()),
+    "a function that calls a scripted one": lambda: calling(torch.jit.script(plain)),
+}
+
+
+def calling(scripted: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda outputs, labels: scripted(outputs, labels)
+
+
+def trained(model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    draw = torch.Generator().manual_seed(0)
+    data = [rows(torch.randn(12, 4, generator=draw), torch.arange(12) % 3) for _ in range(2)]
+    clients = fp.make_clients(model, loss, data)
+    result = fp.train(clients, fp.fedavg(0.5), fp.Privacy(clip=fp.Clip(1.0), noise_multiplier=1e-6), rounds=3, seed=0)
+    return torch.cat([parameter.detach().flatten() for parameter in result.model.parameters()])
+
+
+def network() -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(4, 3)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_of_torch_script_trains_like_its_function(name: str) -> None:
+    torch.testing.assert_close(trained(network(), LOSSES[name]()), trained(network(), plain), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_it_may_print_what_it_computes_with(name: str) -> None:
+    """So the ledger's lines are written before it is called, as for any code of a user's own."""
+    assert not is_known(LOSSES[name]())
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "scripted": (lambda: torch.jit.script(network()), "model = 'RecursiveScriptModule"),
+    "traced": (lambda: torch.jit.trace(network(), torch.zeros(2, 4)), "model = 'RecursiveScriptModule"),
+    "with a scripted layer": (
+        lambda: nn.Sequential(torch.jit.script(nn.Linear(4, 4)), nn.Linear(4, 3)),
+        "model.0 = 'RecursiveScriptModule",
+    ),
+    "with a layer that mixes examples": (
+        lambda: torch.jit.script(nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))),
+        "model = 'RecursiveScriptModule",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_of_torch_script_is_refused(name: str) -> None:
+    made, field = NETWORKS[name]
+    with pytest.raises(fp.ConfigError, match=r"TorchScript.*load_state_dict") as error:
+        trained(made(), plain)
+    assert str(error.value).startswith(field)
+
+
+def edited(folder: Path, text: str) -> types.ModuleType:
+    """A module of the user's with `f` and `loss`, imported after its file was edited."""
+    path = folder / f"{len([*folder.iterdir()])}.py"
+    path.write_text(f"import torch\nfrom torch import Tensor, nn\n{text}\ndef loss(o, y):\n    return f(o).sum()\n")
+    spec = importlib.util.spec_from_file_location("a_module_with_torch_script", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+TEXTS = {
+    "scripted": "@torch.jit.script\ndef f(o: Tensor) -> Tensor:\n    return o * {}",
+    "inside another": "def g(o: Tensor) -> Tensor:\n    return o * {}\n"
+    "@torch.jit.script\ndef f(o: Tensor) -> Tensor:\n    return g(o)",
+    "traced": "f = torch.jit.trace(lambda o: o * {}, torch.ones(2))",
+    "a large constant": "f = torch.jit.trace(lambda o: o * (torch.arange(20.0) == 3 * {})[:2], torch.ones(2))",
+    "a setting": "class N(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.s = {}\n"
+    "    def forward(self, o: Tensor) -> Tensor:\n        return o * self.s\nf = torch.jit.script(N())",
+    "a buffer": "class N(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    "        self.register_buffer('s', torch.tensor({}))\n"
+    "    def forward(self, o: Tensor) -> Tensor:\n        return o * self.s\nf = torch.jit.script(N())",
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_numbers_of_torch_script_are_in_digests(name: str, tmp_path: Path) -> None:
+    """Two runs with one secret seed share noise if their digests are the same: then they must compute the same."""
+    modules = [edited(tmp_path, TEXTS[name].format(number)) for number in ("1.0", "0.5", "1.0")]
+    for digests in ([code_digest(module.loss) for module in modules], [digest(module.f) for module in modules]):
+        first, other, again = digests
+        assert first != other
+        assert first == again
+
+
+def test_what_torch_script_does_not_hold_is_refused(tmp_path: Path) -> None:
+    ignored = "@torch.jit.ignore\ndef g(o: Tensor) -> Tensor:\n    return o\n"
+    module = edited(tmp_path, f"{ignored}@torch.jit.script\ndef f(o: Tensor) -> Tensor:\n    return g(o)")
+    with pytest.raises(fp.ConfigError, match=r"^TorchScript = 'f': calls Python .*torch.jit.ignore.*give the Python"):
+        digest(module.f)
