@@ -30,15 +30,19 @@ def print_costs(
     """
     runs = [RunFiles.read(folder) for folder in folders]
     with busy_with("counting"):
+        costs = [spending_of(run, plan_of(run)) for run in runs]
         account = account_for(
-            [spending_of(run, plan_of(run)) for run in runs],
+            costs,
             [0.0 if run.ledger.header.delta is None else run.ledger.header.delta for run in runs],
             delta=delta,
             accountant=accountant,
             colluders=colluders,
             group=group,
         )
-    notes = (*account.notes, *(unfinished(run.folder) for run in runs if run.result is None))
+    notes = list(account.notes)
+    for run, cost in zip(runs, costs, strict=True):
+        if run.result is None:
+            notes.append(unfinished(run.folder, len(cost.records) - len(run.ledger.records)))
     if as_json:
         print_json({**account.to_json(), "notes": notes})
     else:

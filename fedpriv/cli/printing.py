@@ -80,9 +80,9 @@ def print_comparison(runs: Sequence[Run], *, as_json: bool) -> None:
     """Prints several runs, one line each, with notes on comparing them."""
     from fedpriv.config.of_run import plan_of
     from fedpriv.reports import comparison
-    from fedpriv.reports.spendings import PlannedSpending, ended_early
+    from fedpriv.reports.spendings import PlannedSpending, may_stay_unfinished
 
-    plans = [plan_of(run.files) if ended_early(run.files) else PlannedSpending() for run in runs]
+    plans = [plan_of(run.files) if may_stay_unfinished(run.files) else PlannedSpending() for run in runs]
     notes = comparison.notes(runs, plans)
     if as_json:
         print_json({"runs": [run.to_json() for run in runs], "notes": notes})

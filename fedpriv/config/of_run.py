@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fedpriv.config.building import outline, planned
 from fedpriv.config.files import load_config
 from fedpriv.errors import FedprivError
 from fedpriv.planning.plan import FirstPart, Plan
+from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.accounting.events import cost_of
-from fedpriv.privacy.accounting.plan_filter import SLACK, covers
-from fedpriv.reports.spendings import PlannedSpending, ended_early
-from fedpriv.runs.run_accountant import remaining_records
+from fedpriv.privacy.accounting.plan_filter import SLACK, covers, n_within
+from fedpriv.privacy.record import Record
+from fedpriv.reports.spendings import PlannedSpending, may_stay_unfinished
+from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.run_files import RunFiles, fixed_data
 from fedpriv.runs.settings_in_words import settings_in_words
 
@@ -31,14 +34,41 @@ def plan_of(files: RunFiles) -> PlannedSpending:
         sizes = outline(config).sizes
         if not _are_sizes_of_run(sizes, files):
             sizes = None
-        if not ended_early(files) or files.result is None or files.checkpoint is None:
+        if not may_stay_unfinished(files) or files.checkpoint is None:
             return PlannedSpending(sizes=sizes)
         plan = planned(config, int(files.checkpoint.seed, 16), FirstPart.of(files.ledger))
     except FedprivError:
         return PlannedSpending()
     if not _is_plan_of_run(plan, files) or (sizes is None and not files.ledger.records):
         return PlannedSpending(sizes=sizes)
-    return PlannedSpending(tuple(remaining_records(plan, files.result["rounds"])), sizes)
+    return PlannedSpending(tuple(_remaining(plan, files.ledger.records, files.checkpoint)), sizes)
+
+
+def _remaining(plan: Plan, on_record: Sequence[Record], checkpoint: Checkpoint) -> Sequence[Record]:
+    """Returns the releases of a plan that a run has not made, as far as its target allows them.
+
+    Args:
+        plan: The plan.
+        on_record: All that the run has released.
+        checkpoint: Its last checkpoint, whose attempt is the one that would go on.
+    """
+    if not plan.privacy.private:
+        return []
+    made = [record for record in on_record if record.attempt == checkpoint.attempt]
+    # an attempt with fresh noise begins at a checkpoint, and makes later rounds of an earlier attempt again
+    first = min((record.round for record in made), default=checkpoint.round)
+    keys = {(record.round, record.query, record.index) for record in made}
+    remaining = [
+        replace(record, attempt=checkpoint.attempt)
+        for record in plan.records
+        if record.round >= first and (record.round, record.query, record.index) not in keys
+    ]
+    if plan.privacy.epsilon is None or plan.calibrated:
+        return remaining
+    accountant = Accountant(plan.n_clients, plan.privacy.delta)
+    for record in on_record:
+        accountant.count(record)
+    return remaining[: n_within(accountant, remaining, plan.privacy.epsilon)]
 
 
 def _are_sizes_of_run(sizes: Sequence[int], files: RunFiles) -> bool:

@@ -141,9 +141,19 @@ def _notes(runs: Sequence[RunCost]) -> list[str]:
     return notes
 
 
-def unfinished(folder: Path) -> str:
-    """Returns a note on a run that is not finished."""
-    return f"{folder} is not finished: counted so far. If it is left here, the whole plan is charged"
+def unfinished(folder: Path, n_to_come: int) -> str:
+    """Returns a note on a run that is not finished.
+
+    Args:
+        folder: Its folder.
+        n_to_come: Number of releases to come that are counted; 0 if its plan is unknown.
+    """
+    if n_to_come:
+        return f"{folder} is not finished: its whole plan is charged, as if it were left here"
+    return (
+        f"{folder} is not finished, and its plan is not known here: counted so far. If it is left here, the whole plan "
+        "is charged"
+    )
 
 
 def _bound_in_words(cell: Cell) -> str:

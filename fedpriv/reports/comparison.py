@@ -11,6 +11,7 @@ from fedpriv.evaluation.metrics import headlines
 from fedpriv.planning.notebook_display import aligned
 from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.privacy.composition import compose
+from fedpriv.reports.accounts import unfinished
 from fedpriv.reports.report import Run
 from fedpriv.reports.spendings import PlannedSpending, spending_of
 
@@ -54,16 +55,24 @@ def notes(runs: Sequence[Run], plans: Sequence[PlannedSpending] = ()) -> list[st
         rounds_in_words = first_rounds_in_words((run.result or {}).get("first_nonfinite", {}))
         if rounds_in_words:
             texts.append(f"training broke in {run.folder}; first not finite: {rounds_in_words}")
-    total = math.fsum(price.epsilon for price in spent)
     same_promise = not {"unit", "relation", "trust"} & {*differing}
     same_data = len({run.config["data"]["name"] for run in runs}) == 1
-    if same_promise and same_data and math.isfinite(total) and len(spent) == len(runs):
+    is_finite = all(math.isfinite(price.epsilon) for price in spent)
+    if same_promise and same_data and is_finite and len(spent) == len(runs):
         delta = math.fsum(price.delta for price in spent)
-        basic = f"epsilon={round_up(total)} at delta={delta:.6g}"
         plans = plans or [PlannedSpending()] * len(runs)
         try:
             spendings = [spending_of(run.files, plan) for run, plan in zip(runs, plans, strict=True)]
             whole = compose(spendings, min(price.delta for price in spent))
+            prices = list(spent)
+            counted = list[str]()
+            for number, (run, spending) in enumerate(zip(runs, spendings, strict=True)):
+                n_to_come = len(spending.records) - len(run.files.ledger.records)
+                if run.result is None:  # the table has what its ledger has
+                    prices[number] = compose([spending], spent[number].delta)
+                    counted.append(unfinished(run.folder, n_to_come))
+            total = math.fsum(price.epsilon for price in prices)
+            basic = f"epsilon={round_up(total)} at delta={delta:.6g}"
         except PrivacyError as error:  # as for `fedpriv account`: if runs share noise, no sum holds either
             return [*texts, f"these runs do not add up: {error}"]
         together = f"epsilon={round_up(whole.epsilon)} at delta={round_up(whole.delta)}"
@@ -71,6 +80,7 @@ def notes(runs: Sequence[Run], plans: Sequence[PlannedSpending] = ()) -> list[st
             f"if these runs read the same private data, they cost up to {together} together, and so "
             f"does choosing the best of them; {basic} if results of earlier ones chose settings of later ones"
         )
+        texts += counted
     return texts
 
 

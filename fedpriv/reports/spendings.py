@@ -30,8 +30,16 @@ def ended_early(files: RunFiles) -> bool:
     return files.result is not None and files.result["ended"] in CHARGED_WHOLE
 
 
+def may_stay_unfinished(files: RunFiles) -> bool:
+    """Whether a run has not made all its plan, for a reason that may depend on its data, or has not done so yet."""
+    return files.result is None or ended_early(files)
+
+
 def spending_of(files: RunFiles, plan: PlannedSpending) -> RunCost:
     """Returns what a run is charged.
+
+    A run that is not finished is charged for its whole plan, as if it were left as it is: whoever stopped it may have
+    seen what it had released. Where its plan is unknown it is counted so far (`fedpriv.reports.accounts.unfinished`).
 
     Raises:
         LedgerError: the run's files are altered or incomplete.
@@ -41,14 +49,14 @@ def spending_of(files: RunFiles, plan: PlannedSpending) -> RunCost:
     header = files.ledger.header
     name = str(files.folder)
     records = list(files.ledger.records)
-    if ended_early(files):
-        if plan.remaining is None:
+    if may_stay_unfinished(files):
+        if plan.remaining is None and files.result is not None:
             raise PrivacyError(
                 f"{name} ended early, so it is charged for its whole plan, which is not in its folder, or does not fit "
                 "its data any more: restore its config.yaml or its data files, allow its plugins (--allow-plugins), or "
                 "use fedpriv.total with the results in Python"
             )
-        records += plan.remaining
+        records += plan.remaining or ()
     if header.n_clients is None:
         raise PrivacyError(f"{name} holds the ledger of an early format that does not say how many clients there are")
     return RunCost(

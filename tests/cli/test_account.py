@@ -11,7 +11,9 @@ import pytest
 from commands import fedpriv, refused, result_of, trained
 
 import fedpriv as fp
-from fedpriv.config import build, load_config
+from fedpriv.config import build, load_config, to_yaml
+from fedpriv.privacy.accounting.spent import round_up
+from fedpriv.storage.folder import RunFolder
 
 DIGITS = Path(__file__).parents[1] / "run.yaml"
 
@@ -90,7 +92,53 @@ def test_other_data_are_counted_as_if_one_unit_were_in_all(runs: list[Path], tmp
     assert accounted(runs[0], whole[0])["unit"] == "sample"
 
 
-def test_an_unfinished_run_is_counted_so_far(tmp_path: Path):
+def left(folder: Path, *overrides: str, fresh_noise: bool = False) -> Path:
+    """A run that somebody stopped after four rounds; with fresh noise it went on for one, and was stopped again."""
+    config = load_config(DIGITS, ["data.partition.n_clients=3", "rounds=9", *overrides])
+    with RunFolder.new(folder) as run:
+        run.write("config.yaml", to_yaml(config).encode())
+        for report in build(config, run):
+            if report.round == 4:
+                break
+    if fresh_noise:
+        with RunFolder(folder) as run:
+            for _ in build(config, run, resume=True, fresh_noise=True):
+                break
+    return folder
+
+
+@pytest.mark.parametrize("sampling", ["privacy.sampling=full", "privacy.sampling={allocation: {batches: 3}}"])
+def test_an_unfinished_run_is_charged_for_its_whole_plan(tmp_path: Path, sampling: str):
+    """Who stopped it may have seen its models: then no price of fewer rounds holds."""
+    run = left(tmp_path / "run", sampling)
+    facts = accounted(run)
+    assert 2.9 < facts["epsilon"] <= 3.0
+    assert any("is not finished: its whole plan is charged" in note for note in facts["notes"])
+    page = fedpriv("statement", str(run)).stdout
+    assert f"at most epsilon={round_up(facts['epsilon'])}" in page
+    assert "5 more were planned and are charged" in page
+    other = trained(tmp_path / "other", "secret_seed=9", "data.partition.n_clients=3")
+    together = accounted(run, other)
+    shown = " ".join(fedpriv("show", str(run), str(other)).stdout.split())
+    assert f"up to epsilon={round_up(together['epsilon'])}" in shown
+    assert f"epsilon={round_up(together['basic']['epsilon'])} at delta=2e-05 if results" in shown
+
+
+def test_an_unfinished_run_with_new_noise_is_charged_for_what_it_may_repeat(tmp_path: Path):
+    """Its first checkpoint has no round: four rounds are on record, one of them twice, and eight are to come."""
+    noise = "privacy={noise_multiplier: 20}"
+    unbroken = accounted(trained(tmp_path / "whole", "rounds=13", noise, "data.partition.n_clients=3"))
+    again = accounted(left(tmp_path / "run", noise, "log.checkpoint_every=100", fresh_noise=True))
+    assert again["epsilon"] == pytest.approx(unbroken["epsilon"])
+
+
+def test_an_unfinished_run_is_charged_for_no_more_than_its_target_allows(tmp_path: Path):
+    limit = "privacy={noise_multiplier: 20, epsilon: 1}"
+    ended = accounted(trained(tmp_path / "ended", "rounds=200", limit, "data.partition.n_clients=3"))
+    assert accounted(left(tmp_path / "run", "rounds=200", limit))["epsilon"] == ended["epsilon"] <= 1
+
+
+def test_an_unfinished_run_whose_plan_is_unknown_is_counted_so_far(tmp_path: Path):
     config = load_config(DIGITS, ["data.partition.n_clients=3", "rounds=9"])
     training = build(config, tmp_path / "run")
     for report in training:
@@ -98,7 +146,7 @@ def test_an_unfinished_run_is_counted_so_far(tmp_path: Path):
             break
     training.save()
     facts = accounted(tmp_path / "run")
-    assert 0 < facts["epsilon"] < 3 and any("is not finished" in note for note in facts["notes"])
+    assert 0 < facts["epsilon"] < 3 and any("counted so far" in note for note in facts["notes"])
 
 
 def test_a_run_that_ended_early_is_charged_for_its_whole_plan(tmp_path: Path):
