@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedpriv.errors import LedgerError
+from fedpriv.privacy.accounting.accountant import Accountant
+from fedpriv.privacy.accounting.plan_filter import n_within
 from fedpriv.privacy.composition import RunCost
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.record import Record
@@ -17,6 +19,7 @@ from fedpriv.sites.on_record import NOTICES, ledger_beside, read_notices
 from fedpriv.sites.plan_filter import single_site_record
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_keys import known_public_keys
+from fedpriv.sites.site_settings import SiteBudget
 from fedpriv.storage import files
 
 
@@ -75,3 +78,34 @@ def read_federation(path: Path, card: SiteDescriptor) -> SiteFederation:
         colluders=min((record.pairs.colluders for record in planned if record.pairs is not None), default=None),
         notices=read_notices(path.with_name(NOTICES)),
     )
+
+
+def charged(federations: Sequence[SiteFederation], budget: SiteBudget) -> list[RunCost]:
+    """Returns what a site is charged for each of its federations: in all that it has begun, the whole plan.
+
+    Whoever ended a federation early, or left the site out of a round, may have seen the site's answers; then the price
+    of the answers that were given is too small. What the budget of the site does not allow is never given.
+
+    Args:
+        federations: All federations of the site.
+        budget: Its budget, which nobody has lowered because of what was seen.
+    """
+    accountant = Accountant(1, budget.delta)
+    for federation in federations:
+        for record in federation.done.records:
+            accountant.count(record)
+    costs = list[RunCost]()
+    for federation in federations:
+        done = federation.done
+        given = {(record.round, record.query, record.index) for record in done.records}
+        missing = [
+            replace(record, attempt=done.records[-1].attempt)
+            for record in federation.whole.records
+            if given and (record.round, record.query, record.index) not in given
+        ]
+        missing = sorted(missing, key=lambda record: record.round)
+        missing = missing[: n_within(accountant, missing, budget.epsilon)]
+        for record in missing:
+            accountant.count(record)
+        costs.append(replace(done, records=[*done.records, *missing]))
+    return costs

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedpriv.errors import FedprivError
 from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
 from fedpriv.privacy.adversaries import COLLUDERS, MESSAGES, MODEL, SERVER
-from fedpriv.privacy.composition import compose
+from fedpriv.privacy.composition import RunCost, compose
 from fedpriv.privacy.matrix import Cell, matrix
 from fedpriv.reports import wording
 from fedpriv.reports.statement import (
@@ -24,7 +24,7 @@ from fedpriv.reports.statement import (
 )
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.on_record import plan_files
-from fedpriv.sites.site_federations import SiteFederation, read_federation
+from fedpriv.sites.site_federations import SiteFederation, charged, read_federation
 from fedpriv.sites.site_folder import CARD, SECRETS, SETTINGS
 from fedpriv.sites.site_settings import SiteSettings
 from fedpriv.storage import files
@@ -76,7 +76,9 @@ def site_statement(folder: Path, *, colluders: int = 1, group: int = 10) -> Stat
     if not federations:
         raise FedprivError(f"{folder} has joined no federation: there is nothing to state yet")
     delta = settings.budget.delta
-    spent = compose([federation.done for federation in federations], delta)
+    costs = charged(federations, settings.budget)
+    spent = compose(costs, delta)
+    so_far = compose([federation.done for federation in federations], delta)
     whole = compose([federation.whole for federation in federations], delta)
     networks = wording.frozen_networks([settings.data.model_dump(mode="json")])
     limit = f"{settings.budget.epsilon:g} at delta={wording.small(delta)}"
@@ -85,11 +87,11 @@ def site_statement(folder: Path, *, colluders: int = 1, group: int = 10) -> Stat
         wording.sentence("All that left this site", spent),
         (
             _protected(settings, card, federations, spent),
-            against(_cells(federations, card, delta, colluders, group)),
-            _released(federations),
+            against(_cells(federations, costs, card, delta, colluders, group)),
+            _released(federations, costs),
             _assumptions(_min_colluders(federations), spent),
             StatementSection("What is not protected?", (_LEARNED, wording.public(), *networks, _secrets(folder))),
-            _cost(federations, spent, whole, limit),
+            _cost(federations, so_far, whole, limit),
             _verification(folder, federations),
         ),
     )
@@ -117,10 +119,18 @@ def _at_most(number: int) -> str:
 
 
 def _cells(
-    federations: Sequence[SiteFederation], card: SiteDescriptor, delta: float, colluders: int, group: int
+    federations: Sequence[SiteFederation],
+    costs: Sequence[RunCost],
+    card: SiteDescriptor,
+    delta: float,
+    colluders: int,
+    group: int,
 ) -> list[Cell]:
     """Returns the guarantees for this site's own records, whatever the others do: one cell for each adversary."""
-    costs = [replace(each.done, sizes=_true_sizes(each.card), data=card.name) for each in federations]
+    costs = [
+        replace(cost, sizes=_true_sizes(each.card), data=card.name)
+        for each, cost in zip(federations, costs, strict=True)
+    ]
     all_cells = matrix(costs, delta, colluders=colluders, group=group)
     cells = [cell for cell in all_cells if not cell.unit.endswith("clients")]
     if all(federation.proposal.is_graph for federation in federations):
@@ -180,7 +190,7 @@ def _used_for(federation: SiteFederation) -> str:
     return f"{purpose_of(settings)}, {settings['rounds']} rounds, with other sites"
 
 
-def _released(federations: Sequence[SiteFederation]) -> StatementSection:
+def _released(federations: Sequence[SiteFederation], costs: Sequence[RunCost]) -> StatementSection:
     heading = ("federation", "with", "when (UTC, by its files)", "answers to questions about the data, and their noise")
     rows = tuple(
         (
@@ -198,7 +208,13 @@ def _released(federations: Sequence[SiteFederation]) -> StatementSection:
         for federation in federations
         for notice in federation.notices
     ]
-    return StatementSection("What was released, and when?", (text, *signed), (), (heading, *rows))
+    missing = [
+        f"{federation.proposal.document.run}: {len(cost.records) - len(federation.done.records)} more were planned and "
+        "are charged: who ended it, or left the site out of a round, may have seen its answers."
+        for federation, cost in zip(federations, costs, strict=True)
+        if len(cost.records) > len(federation.done.records)
+    ]
+    return StatementSection("What was released, and when?", (text, *missing, *signed), (), (heading, *rows))
 
 
 def _cost(
@@ -215,7 +231,10 @@ def _cost(
         ]
     used = f"epsilon={round_up(spent.epsilon)} of {limit} is spent so far; an answer that would pass it is refused"
     rows += [("the site's lifetime budget", used)]
-    text = "Federations compose as one if joining later ones did not depend on the answers of earlier ones."
+    text = (
+        "Federations compose as one if joining later ones did not depend on the answers of earlier ones. What is spent "
+        "so far holds if answers did not decide how many there were; part 1 does not need that."
+    )
     return StatementSection(
         "What did all federations cost together, and what would another one cost?", (text,), tuple(rows)
     )

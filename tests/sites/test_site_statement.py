@@ -17,6 +17,7 @@ from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.reports import picture
 from fedpriv.runs.results import software
 from fedpriv.sites import Site
+from fedpriv.sites.sealing import seal_site
 from fedpriv.sites.statement import site_statement
 
 
@@ -132,3 +133,49 @@ def test_only_a_site_has_a_picture(tmp_path: Path):
     done = CliRunner().invoke(app, ["statement", str(tmp_path), "--out", str(tmp_path / "run.png")])
     assert done.exit_code == 2
     assert "ends in .md, .html, .pdf" in done.output
+
+
+def test_a_site_is_charged_for_a_whole_plan_that_somebody_ended_early(tmp_path: Path):
+    """Who ended it may have seen the site's answers: then no price of fewer of them holds."""
+    found = party(tmp_path, "strategy={name: fedavg, learning_rate: 0.5}")
+    next(iter(found.federation))
+    so_far = found.sites[1].spent().epsilon
+    found.close()
+    assert so_far < 1.5
+    at_work = page_of(found, "east")
+    seal_site(tmp_path / "east", unfinished=True)
+    for text in (at_work, page_of(found, "east")):
+        assert "All that left this site reveals at most epsilon=3 (delta=1e-5)" in text
+        assert "| 1 colluding data holder | what they know together | 3 [c]" in text
+        assert "3 more were planned and are charged" in text
+        assert f"epsilon={round_up(so_far)} of 50 at delta=1e-5 is spent so far" in text
+
+
+def test_a_site_is_charged_for_a_round_in_which_it_was_left_out(tmp_path: Path):
+    found = party(tmp_path, "strategy={name: fedavg, learning_rate: 0.5}")
+    rounds = iter(found.federation)
+    next(rounds)
+    east = found.transport.sites.pop(1)
+    next(rounds)
+    found.transport.sites[1] = east
+    list(rounds)
+    found.close()
+    text = page_of(found, "east")
+    assert "at most epsilon=3 (delta=1e-5)" in text and "1 more were planned and are charged" in text
+    assert "more were planned" not in page_of(found, "west")
+
+
+def test_a_site_is_charged_for_no_more_than_its_budget_allows(tmp_path: Path):
+    found = party(tmp_path, "strategy={name: fedavg, learning_rate: 0.5}", epsilon=(50.0, 2.0, 50.0, 50.0))
+    rounds = iter(found.federation)
+    next(rounds)
+    found.close()
+    first = site_statement(tmp_path / "east").summary
+    (tmp_path / "whole").mkdir()
+    found = party(tmp_path / "whole", "strategy={name: fedavg, learning_rate: 0.5}", epsilon=(50.0, 2.0, 50.0, 50.0))
+    list(found.federation)
+    spent = found.sites[1].spent().epsilon
+    found.close()
+    assert 1.0 < spent <= 2.0
+    assert f"at most epsilon={round_up(spent)} " in first
+    assert site_statement(tmp_path / "whole" / "east").summary == first
