@@ -30,7 +30,7 @@ def print_costs(
     """
     runs = [RunFiles.read(folder) for folder in folders]
     with busy_with("counting"):
-        costs = [spending_of(run, plan_of(run)) for run in runs]
+        costs = [spending_of(run, plan_of(run), so_far=True) for run in runs]
         account = account_for(
             costs,
             [0.0 if run.ledger.header.delta is None else run.ledger.header.delta for run in runs],

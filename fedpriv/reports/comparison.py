@@ -62,7 +62,7 @@ def notes(runs: Sequence[Run], plans: Sequence[PlannedSpending] = ()) -> list[st
         delta = math.fsum(price.delta for price in spent)
         plans = plans or [PlannedSpending()] * len(runs)
         try:
-            spendings = [spending_of(run.files, plan) for run, plan in zip(runs, plans, strict=True)]
+            spendings = [spending_of(run.files, plan, so_far=True) for run, plan in zip(runs, plans, strict=True)]
             whole = compose(spendings, min(price.delta for price in spent))
             prices = list(spent)
             counted = list[str]()

@@ -35,24 +35,34 @@ def may_stay_unfinished(files: RunFiles) -> bool:
     return files.result is None or ended_early(files)
 
 
-def spending_of(files: RunFiles, plan: PlannedSpending) -> RunCost:
+def spending_of(files: RunFiles, plan: PlannedSpending, *, so_far: bool = False) -> RunCost:
     """Returns what a run is charged.
 
     A run that is not finished is charged for its whole plan, as if it were left as it is: whoever stopped it may have
-    seen what it had released. Where its plan is unknown it is counted so far (`fedpriv.reports.accounts.unfinished`).
+    seen what it had released.
+
+    Args:
+        files: The files of the run.
+        plan: What is known of its plan.
+        so_far: Count a run that is not finished so far if its plan is unknown: `fedpriv.reports.accounts.unfinished`
+            tells the reader.
 
     Raises:
         LedgerError: the run's files are altered or incomplete.
-        PrivacyError: the run ended early, and the remaining releases of its plan, which it is charged for, are unknown.
+        PrivacyError: the run ended early or is not finished, and the remaining releases of its plan, for which it is
+            charged, are unknown.
     """
     refuse(findings(files))
     header = files.ledger.header
     name = str(files.folder)
     records = list(files.ledger.records)
     if may_stay_unfinished(files):
-        if plan.remaining is None and files.result is not None:
+        if plan.remaining is None and not (so_far and files.result is None):
+            why = "ended early"
+            if files.result is None:
+                why = "is not finished"
             raise PrivacyError(
-                f"{name} ended early, so it is charged for its whole plan, which is not in its folder, or does not fit "
+                f"{name} {why}, so it is charged for its whole plan, which is not in its folder, or does not fit "
                 "its data any more: restore its config.yaml or its data files, allow its plugins (--allow-plugins), or "
                 "use fedpriv.total with the results in Python"
             )
