@@ -12,6 +12,7 @@ from fedpriv.config.building import planned
 from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
 from fedpriv.planning.plan import Plan
 from fedpriv.privacy.accounting import search
+from fedpriv.privacy.accounting.bounds import ceiling
 from fedpriv.privacy.accounting.epochs import costs_of
 from fedpriv.privacy.accounting.events import PrivacyCost, histories
 from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
@@ -44,7 +45,7 @@ def plan_trial(config: Config) -> Plan:
     return planned(config, config.seed or 0)
 
 
-def price_search(settings: SearchSettings, plans: Sequence[Plan]) -> SearchPrice:
+def price_search(settings: SearchSettings, plans: Sequence[Plan], data: str | None = None) -> SearchPrice:
     """Returns the price of a whole search.
 
     Guarantee: an upper bound. If every trial is seen, it is that of all answers of all trials together: the settings of
@@ -53,6 +54,8 @@ def price_search(settings: SearchSettings, plans: Sequence[Plan]) -> SearchPrice
     Args:
         settings: The settings of the search.
         plans: The plans of the trials, in order; a single plan stands for all trials, which then cost the same.
+        data: What determines the clients' examples, which are then the same in all trials; None if nothing does, as for
+            files that may change while the search is stopped: then a unit may be at the worst client of each trial.
 
     Raises:
         PrivacyError: a hidden number of trials has no price for this adversary.
@@ -65,7 +68,7 @@ def price_search(settings: SearchSettings, plans: Sequence[Plan]) -> SearchPrice
                 f"trial {number}",
                 plan.records,
                 plan.n_clients,
-                "the same in all trials",
+                data,
                 not_covered=plan.not_covered,
                 float64_noise=plan.float64_noise,
             )
@@ -74,7 +77,7 @@ def price_search(settings: SearchSettings, plans: Sequence[Plan]) -> SearchPrice
         spent = compose(runs, plans[0].privacy.delta)
         rests_on = "all answers of all trials may be seen; the number of trials and their noise are fixed beforehand"
     else:
-        spent = _price_hidden(settings, plans[0], one_trial)
+        spent = _price_hidden(settings, plans[0], one_trial, data)
         rests_on = (
             "only the best trial's model and settings are ever seen: not how many trials there were (a secret "
             f"{settings.hidden} draw, {settings.trials} on average), how long they took, or the others"
@@ -88,7 +91,7 @@ def price_search(settings: SearchSettings, plans: Sequence[Plan]) -> SearchPrice
     return SearchPrice(spent, one_trial, rests_on)
 
 
-def _price_hidden(settings: SearchSettings, plan: Plan, one_trial: PrivacySpent) -> PrivacySpent:
+def _price_hidden(settings: SearchSettings, plan: Plan, one_trial: PrivacySpent, data: str | None) -> PrivacySpent:
     """Returns the price of a search whose number of trials is a secret draw."""
     trusts = {record.trust.partition("+")[0].partition("(")[0] for record in plan.records}
     if trusts != {"central"}:
@@ -98,6 +101,8 @@ def _price_hidden(settings: SearchSettings, plan: Plan, one_trial: PrivacySpent)
         )
     costs = count_costs(plan.records, plan.n_clients)
     client_histories = [history for _, history in histories(costs, plan.n_clients)]
+    if data is None:
+        client_histories = [ceiling(client_histories)]
     epsilon = search.hidden(settings.number, client_histories, plan.privacy.delta)
     # what a trial reveals beside its model is never published
     return replace(one_trial, epsilon=epsilon, accountant="rdp", per_client=(epsilon,) * plan.n_clients, not_covered=())

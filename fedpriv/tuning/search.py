@@ -13,8 +13,9 @@ from typing import Any
 
 from fedpriv.config import Config, to_yaml
 from fedpriv.config.base import check
+from fedpriv.config.building import outline
 from fedpriv.config.files import override
-from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.errors import ConfigError, DataError, FedprivError
 from fedpriv.planning.plan import Plan
 from fedpriv.privacy.budget import Budget
 from fedpriv.runs.budget_reservation import data_digest
@@ -30,6 +31,7 @@ from fedpriv.tuning.trials import Watch, run_trial
 
 PLAN, STATE = "search.json", "trials.json"
 SEEN, _SECRET, BEST, FOUND = "trials", "secret", "best", "best.json"
+_SIZES = "sizes"  # in the plan: the public number of examples of each client, from which the price follows
 _PLANNED_CHOICES = 8  # choices that are planned beforehand where all trials must cost the same
 
 
@@ -137,7 +139,31 @@ class Search:
             BudgetExhausted: the price is above the limit.
             ConfigError: trials would cost differently where they must not.
         """
-        return price_search(self.settings, self.plans)
+        return price_search(self.settings, self.plans, self.data)
+
+    @property
+    def data(self) -> str | None:
+        """A name of the clients' examples, by what determines them; None if they may change between two trials."""
+        return data_digest(self.base.model_dump(mode="json"))
+
+    def check_sizes(self, path: Path) -> None:
+        """Refuses a search whose clients have not as many examples as when it began: its price followed from these.
+
+        Raises:
+            DataError: the numbers differ, or are not on record and may have changed.
+        """
+        noted = json.loads(files.read(path / PLAN)).get(_SIZES)
+        if noted == self._sizes or (noted is None and self.data is not None):
+            return
+        raise DataError(
+            f"{path} began with other data: its clients have not as many examples as then, and noise and price follow "
+            "from these numbers. Bring the data back as they were, or search again in another folder, whose epsilon is "
+            "counted by itself"
+        )
+
+    @property
+    def _sizes(self) -> list[int]:
+        return list(outline(self.base).sizes)
 
     @cached_property
     def plans(self) -> Sequence[Plan]:
@@ -235,9 +261,12 @@ class Search:
         )
         path = folder.path / PLAN
         if not path.exists():
-            folder.write(PLAN, strict_json.dumps(plan, indent=2).encode())
-        elif json.loads(files.read(path)) != json.loads(strict_json.dumps(plan)):
+            folder.write(PLAN, strict_json.dumps({**plan, _SIZES: self._sizes}, indent=2).encode())
+            return
+        before = {name: part for name, part in json.loads(files.read(path)).items() if name != _SIZES}
+        if before != json.loads(strict_json.dumps(plan)):
             raise FedprivError(f"{folder.path} holds another search; choose another folder (--out)")
+        self.check_sizes(folder.path)
 
     @property
     def _trials_folder(self) -> str:

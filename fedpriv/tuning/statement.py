@@ -30,7 +30,6 @@ from fedpriv.storage import files
 from fedpriv.tuning.search import BEST, FOUND, PLAN, SEEN, STATE, Search, Trial
 from fedpriv.tuning.space import Choices, Range, Value
 
-_SAME_DATA = "the same in all trials"
 _SEES_MORE = "whoever sees more of the search, as colluding data holders do"
 _SEES = {
     MODEL: "the published model, its settings, its score",
@@ -84,8 +83,10 @@ def _state_visible(search: Search, folder: Path, colluders: int, group: int) -> 
     # finished trials by their ledgers, the others by their plans
     runs = [Run.read(search.trial_folder(folder, trial.number)) for trial in finished]
     spendings = [
-        replace(_read_cost(search, run, trial), data=_SAME_DATA) for run, trial in zip(runs, finished, strict=True)
+        replace(_read_cost(search, run, trial), data=search.data) for run, trial in zip(runs, finished, strict=True)
     ]
+    if len(finished) < search.settings.trials:
+        search.check_sizes(folder)
     spendings += _planned_costs(search, len(finished))
     spent = compose(spendings, delta)
     cells = matrix(spendings, delta, colluders=colluders, group=group)
@@ -134,6 +135,7 @@ def _state_hidden(search: Search, folder: Path, colluders: int, group: int) -> S
     """Returns the statement of a search whose number of trials is a secret draw."""
     if not (folder / BEST / FOUND).exists():
         raise FedprivError(f"{folder} is not finished, and nothing of it may be published: go on with fedpriv tune")
+    search.check_sizes(folder)  # no ledger is left, so that the price follows from them again
     published = json.loads(files.read(folder / BEST / FOUND))
     plan = search.plans[0]
     spent = search.price.spent
@@ -142,7 +144,7 @@ def _state_hidden(search: Search, folder: Path, colluders: int, group: int) -> S
         "trial",
         plan.records,
         plan.n_clients,
-        _SAME_DATA,
+        search.data,
         outline(search.base).sizes,
         spent.not_covered,
         float64_noise=plan.float64_noise,
@@ -242,7 +244,7 @@ def _planned_costs(search: Search, n_finished: int) -> list[RunCost]:
                 f"trial {number}",
                 plan.records,
                 plan.n_clients,
-                _SAME_DATA,
+                search.data,
                 sizes,
                 plan.not_covered,
                 float64_noise=plan.float64_noise,

@@ -12,6 +12,7 @@ import yaml
 from commands import fedpriv, refused
 
 import fedpriv as fp
+from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.runs.budget_reservation import data_digest
 
 NOISE = 2.0
@@ -79,6 +80,39 @@ def test_a_run_that_ended_early_is_not_charged_by_the_plan_for_other_rows(tmp_pa
     assert "does not fit its data any more" in refused("account", str(tmp_path / "run"))
     write_table(tmp_path / "train.csv", {"b": 4, "z": 4})
     assert accounted(tmp_path / "run")["epsilon"] == pytest.approx(result["epsilon"], rel=1e-9)
+
+
+def test_an_unfinished_run_whose_plan_is_that_of_other_rows_has_no_statement(tmp_path: Path):
+    """By the plan for more rows it would cost less, and counted so far as well."""
+    write_table(tmp_path / "train.csv", {"b": 4, "z": 4})
+    train(tmp_path, "run", rounds=40, log={"stop": {"metric": "accuracy", "patience": 1}})
+    (tmp_path / "run" / "result.json").unlink()
+    whole = accounted(tmp_path / "run")
+    assert "whole plan is charged" in whole["notes"][0]
+    write_table(tmp_path / "train.csv", {"b": 400, "z": 400})
+    assert "is not finished, so it is charged for its whole plan" in refused("statement", str(tmp_path / "run"))
+    so_far = accounted(tmp_path / "run")
+    assert so_far["epsilon"] < whole["epsilon"] and "counted so far" in so_far["notes"][0]
+
+
+def test_a_search_has_the_price_of_the_rows_that_it_began_with(tmp_path: Path):
+    """No ledger of a hidden search is left, and with a hundred times as many rows its plan costs next to nothing."""
+    space = tmp_path / "space.yaml"
+    space.write_text("strategy.learning_rate: [0.1, 0.5]\n")
+    write_table(tmp_path / "train.csv", {"b": 4, "z": 4})
+    train(tmp_path, "run", privacy={"trust": "central"})
+    search = ["tune", str(tmp_path / "config.yaml"), str(space), "--sampler", "random", "--trials", "2"]
+    seen = [*search, "--out", str(tmp_path / "seen"), "--json"]
+    hidden = [*search, "--hidden", "logarithmic", "--out", str(tmp_path / "hidden"), "--json"]
+    paid = [json.loads(fedpriv(*words).stdout)["epsilon"] for words in (seen, hidden)]
+    write_table(tmp_path / "train.csv", {"b": 400, "z": 400})
+    for words in (seen, hidden):
+        assert "began with other data" in refused(*words)
+    # of open trials the ledgers are there
+    assert f"epsilon={round_up(paid[0])}" in fedpriv("statement", str(tmp_path / "seen")).stdout
+    assert "began with other data" in refused("statement", str(tmp_path / "hidden"))
+    write_table(tmp_path / "train.csv", {"b": 4, "z": 4})
+    assert f"epsilon={round_up(paid[1])}" in fedpriv("statement", str(tmp_path / "hidden")).stdout
 
 
 def test_whole_clients_are_counted_by_the_rows_that_they_had(tmp_path: Path):
