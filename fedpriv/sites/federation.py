@@ -122,6 +122,7 @@ class Federation:
         self._counters = CounterStore(self._folder.path, terms.hash, verifying_keys, self._folder.write)
         self.progress = self._restore_progress(terms.begin())
         self.ended = None
+        self._n_asked = 0  # rounds that sites may have answered, also if the last of them was never used
 
     @property
     def model(self) -> Tensor:
@@ -134,9 +135,14 @@ class Federation:
         return self.terms.strategy
 
     def spent(self) -> PrivacySpent:
-        """Returns an upper bound on what each site has spent so far: no site answers more than its plan announces."""
+        """Returns an upper bound on what each site has spent so far: no site answers more than its plan announces.
+
+        If the federation ended before its plan, the end may depend on answers, so the whole plan is charged.
+        """
         plan = self.terms.plan
-        released = [record for record in plan.records if record.round < self.progress.round]
+        released = plan.records
+        if self.ended is None:
+            released = [record for record in plan.records if record.round < max(self._n_asked, self.progress.round)]
         return account(released, plan.n_clients, plan.privacy.delta)
 
     def __iter__(self) -> Iterator[SiteRound]:
@@ -147,6 +153,7 @@ class Federation:
             if self.strategy.is_done(self.progress.server):
                 self.ended = "strategy"
                 return
+            self._n_asked = index + 1
             rows, absent = self._collect_messages(index)
             reasons = {names[site]: why for site, why in sorted(absent.items())}
             noticed = tuple(names[site] for site in sorted(self._notices_for(index)) if site in absent)

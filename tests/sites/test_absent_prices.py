@@ -117,3 +117,33 @@ def test_with_constraints_no_noise_is_left_out_and_an_absent_site_ends_the_run(t
         unpack_response(found.transport.sent[0][1], terms.widths[1]).message,
     )
     found.close()
+
+
+@pytest.mark.parametrize("options", [FAIR, ("strategy={name: fedavg, learning_rate: 0.5}",)])
+def test_the_server_says_no_less_than_sites_have_spent_in_a_round_that_it_never_used(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Constraints need every site: one is missing in the first round, and the others have answered."""
+    found = party(tmp_path, *options)
+    found.transport.sites = {} if options != FAIR else {number: found.sites[number] for number in range(3)}
+    assert not list(found.federation)
+    assert found.federation.ended is not None and found.federation.ended.startswith("absent")
+    largest = max(site.spent().epsilon for site in found.sites.values())
+    assert (largest > 0) == (options == FAIR)
+    assert found.federation.spent().epsilon >= largest
+    assert found.federation.spent() == found.federation.terms.plan.spent()
+    found.close()
+
+
+def test_the_server_counts_a_round_that_is_being_asked(tmp_path: Path) -> None:
+    found = party(tmp_path, "strategy={name: fedavg, learning_rate: 0.5}")
+    seen = list[float]()
+
+    def look(site: int, reply: bytes) -> bytes:
+        seen.append(found.federation.spent().epsilon - found.sites[site].spent().epsilon)
+        return reply
+
+    found.transport.spoil = look
+    list(found.federation)
+    assert len(seen) == 16 and min(seen) > -1e-9
+    found.close()
