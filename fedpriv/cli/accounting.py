@@ -30,7 +30,8 @@ def print_costs(
     """
     runs = [RunFiles.read(folder) for folder in folders]
     with busy_with("counting"):
-        costs = [spending_of(run, plan_of(run), so_far=True) for run in runs]
+        plans = [plan_of(run) for run in runs]
+        costs = [spending_of(run, plan, so_far=True) for run, plan in zip(runs, plans, strict=True)]
         account = account_for(
             costs,
             [0.0 if run.ledger.header.delta is None else run.ledger.header.delta for run in runs],
@@ -40,9 +41,9 @@ def print_costs(
             group=group,
         )
     notes = list(account.notes)
-    for run, cost in zip(runs, costs, strict=True):
+    for run, plan in zip(runs, plans, strict=True):
         if run.result is None:
-            notes.append(unfinished(run.folder, len(cost.records) - len(run.ledger.records)))
+            notes.append(unfinished(run.folder, is_whole=plan.remaining is not None))
     if as_json:
         print_json({**account.to_json(), "notes": notes})
     else:

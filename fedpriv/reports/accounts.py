@@ -141,14 +141,14 @@ def _notes(runs: Sequence[RunCost]) -> list[str]:
     return notes
 
 
-def unfinished(folder: Path, n_to_come: int) -> str:
+def unfinished(folder: Path, *, is_whole: bool) -> str:
     """Returns a note on a run that is not finished.
 
     Args:
         folder: Its folder.
-        n_to_come: Number of releases to come that are counted; 0 if its plan is unknown.
+        is_whole: Whether its whole plan is counted; False if that is unknown.
     """
-    if n_to_come:
+    if is_whole:
         return f"{folder} is not finished: its whole plan is charged, as if it were left here"
     return (
         f"{folder} is not finished, and its plan is not known here: counted so far. If it is left here, the whole plan "

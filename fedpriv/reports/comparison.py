@@ -66,11 +66,10 @@ def notes(runs: Sequence[Run], plans: Sequence[PlannedSpending] = ()) -> list[st
             whole = compose(spendings, min(price.delta for price in spent))
             prices = list(spent)
             counted = list[str]()
-            for number, (run, spending) in enumerate(zip(runs, spendings, strict=True)):
-                n_to_come = len(spending.records) - len(run.files.ledger.records)
+            for number, (run, plan) in enumerate(zip(runs, plans, strict=True)):
                 if run.result is None:  # the table has what its ledger has
-                    prices[number] = compose([spending], spent[number].delta)
-                    counted.append(unfinished(run.folder, n_to_come))
+                    prices[number] = compose([spendings[number]], spent[number].delta)
+                    counted.append(unfinished(run.folder, is_whole=plan.remaining is not None))
             total = math.fsum(price.epsilon for price in prices)
             basic = f"epsilon={round_up(total)} at delta={delta:.6g}"
         except PrivacyError as error:  # as for `fedpriv account`: if runs share noise, no sum holds either

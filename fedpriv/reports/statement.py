@@ -142,7 +142,7 @@ def statement_of(runs: Sequence[Run], spendings: Sequence[RunCost], account: Acc
             rests(spendings, spent.accountant, assumed, alone=alone),
             not_covered(spent, _secret_of(runs), networks=wording.frozen_networks(run.config["data"] for run in runs)),
             _others(runs, spendings, account),
-            _verify(runs, spendings),
+            _verify(runs),
         ),
     )
 
@@ -398,7 +398,7 @@ def _unknown_to_verifier(records: Sequence[Record]) -> str:
     return ""
 
 
-def _verify(runs: Sequence[Run], spendings: Sequence[RunCost]) -> StatementSection:
+def _verify(runs: Sequence[Run]) -> StatementSection:
     rows = [(f"{run.folder}: ledger", run.evidence) for run in runs]
     names = " ".join(str(run.folder) for run in runs)
     rows += [
@@ -410,11 +410,7 @@ def _verify(runs: Sequence[Run], spendings: Sequence[RunCost]) -> StatementSecti
         ("runs made by", made_with(run.result for run in runs)),
         made_by(),
     ]
-    unfinished_runs = [
-        unfinished(run.folder, len(spending.records) - len(run.files.ledger.records))
-        for run, spending in zip(runs, spendings, strict=True)
-        if run.result is None
-    ]
+    unfinished_runs = [unfinished(run.folder, is_whole=True) for run in runs if run.result is None]
     return StatementSection("How can this be verified?", tuple(unfinished_runs), tuple(rows))
 
 
