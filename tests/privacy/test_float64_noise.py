@@ -142,7 +142,7 @@ def test_an_own_mechanism_is_in_the_ledger(tmp_path: Path) -> None:
     files = RunFiles.read(tmp_path)
     assert files.result is None
     assert str(files.counted).endswith(", rounding=float64)")
-    together = compose([spending_of(files, PlannedSpending())], 1e-5)
+    together = compose([spending_of(files, PlannedSpending(), so_far=True)], 1e-5)
     assert together.float64_noise == ("noise of an own mechanism",)
 
 

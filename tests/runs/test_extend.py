@@ -241,7 +241,7 @@ def test_what_the_first_rounds_revealed_is_not_forgotten(tmp_path: Path) -> None
     assert first.optimality_gap is not None
     assert first.spent.not_covered == gap
     gc.collect()
-    assert spending_of(RunFiles.read(tmp_path / "a"), PlannedSpending()).not_covered == gap
+    assert spending_of(RunFiles.read(tmp_path / "a"), PlannedSpending(), so_far=True).not_covered == gap
     assert RunFiles.read(tmp_path / "a").counted.not_covered == gap
     assert run(tmp_path / "b", 6, epsilon=3.0, extend=tmp_path / "a").spent.not_covered == gap
     gc.collect()
