@@ -54,10 +54,10 @@ def _remaining(plan: Plan, on_record: Sequence[Record], checkpoint: Checkpoint) 
     """
     if not plan.privacy.private:
         return []
-    made = [record for record in on_record if record.attempt == checkpoint.attempt]
+    of_attempt = [record for record in on_record if record.attempt == checkpoint.attempt]
     # an attempt with fresh noise begins at a checkpoint, and makes later rounds of an earlier attempt again
-    first = min((record.round for record in made), default=checkpoint.round)
-    keys = {(record.round, record.query, record.index) for record in made}
+    first = min((record.round for record in of_attempt), default=checkpoint.round)
+    keys = {(record.round, record.query, record.index) for record in of_attempt}
     remaining = [
         replace(record, attempt=checkpoint.attempt)
         for record in plan.records
