@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import math
-import time
 import re
+import time
 from pathlib import Path
 
 import pytest
