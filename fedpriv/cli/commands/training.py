@@ -136,6 +136,23 @@ def _extend(
     running.run(settings, run_folder, again=again, extend=earlier, as_json=as_json)
 
 
+def _refuse_trial(run: Path) -> None:
+    """Refuses fresh noise in a trial of a search, whose price and budget have each trial's noise once.
+
+    Raises:
+        FedprivError: the run is a trial.
+    """
+    from fedpriv.errors import FedprivError
+    from fedpriv.tuning.statement import is_search
+
+    search = run.resolve().parent.parent
+    if is_search(search):
+        raise FedprivError(
+            f"{run} is a trial of the search {search}, whose price and budget have its noise once; go on with the same "
+            f"noise: run the search's command again with --out {search}, or resume without --fresh-noise"
+        )
+
+
 @commands.command()
 def resume(
     run: RunFolder,
@@ -164,6 +181,8 @@ def resume(
         refuse(findings(RunFiles.read(run)))
     if (run / "result.json").exists():
         raise FedprivError(f"{run} is finished; look at it with: fedpriv show {run}")
+    if fresh_noise:
+        _refuse_trial(run)
     settings = load_config(run / "config.yaml")
     if not processes.leads():
         return running.follow(settings, resumed=True, fresh_noise=fresh_noise)
