@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from fedpriv.clients.client import Client
 from fedpriv.clients.client_set import as_client_set
@@ -20,7 +20,6 @@ from fedpriv.privacy.ledger import LedgerPosition
 from fedpriv.randomness.streams import Randomness, new_secret
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.settings_in_words import difference
-from fedpriv.storage.code_contents import settings_of
 from fedpriv.storage.code_identity import code_digest, code_in_parts
 from fedpriv.storage.identity import digest
 
@@ -56,7 +55,7 @@ def _other_settings(before: Mapping[str, str], words: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class CodeIdentity:
-    """What answers depend on beside settings and data: loss, numbers of layers, the user's code.
+    """What answers depend on beside settings and data: loss, settings of layers, the user's code.
 
     Attributes:
         digest: Digest of all.
@@ -291,14 +290,8 @@ def identify_code(clients: Sequence[Client], code_of: Sequence[object]) -> CodeI
     """
     model = clients[0].model
     loss = clients[0].loss
-    numbers = [_numbers_of(module) for module in model.modules()]
-    parts = {"the loss": digest(loss), "a number of a layer": digest(numbers), **code_in_parts(*code_of, model, loss)}
-    return CodeIdentity(digest(loss, numbers, code_digest(*code_of, model, loss)), parts)
-
-
-def _numbers_of(module: nn.Module) -> list[tuple[str, object]]:
-    """Returns the settings of a layer, without tensors, which `fingerprint` compares."""
-    return [(name, value) for name, value in settings_of(module) if not isinstance(value, Tensor)]
+    parts = {"the loss": digest(loss), **code_in_parts(*code_of, model, loss, layers=model)}
+    return CodeIdentity(digest(loss, code_digest(*code_of, model, loss, layers=model)), parts)
 
 
 def digest_settings(clients: Sequence[Client], *settings: Any) -> str:  # noqa: ANN401 - settings of every kind

@@ -1,91 +1,163 @@
 """What code may read from a value: its items, its attributes, or the function inside it.
 
-A table says it for each kind of value. Objects of other kinds, such as a log or an open file, have no contents here:
-they may differ from process to process, and nobody computes with them.
+A table says it for each kind of value. Items of containers are read, with the keys of mappings. Of an object of a class
+of the user's, and of a module, those attributes are read whose names some code has: it may have been handed the object.
+Where a class decides itself what a name means (`__getattr__`), all attributes are. Of a network it is what determines
+its function beside trained parameters, which change while code is run.
+
+Objects of other kinds, such as a log or an open file, have no contents here: they may differ from process to process,
+and nobody computes with them.
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
+from array import array
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from collections.abc import Set as AbstractSet
-from dataclasses import fields, is_dataclass
+from contextlib import suppress
 from enum import Enum
-from functools import cached_property, partial
-from types import BuiltinFunctionType, FunctionType, ModuleType, SimpleNamespace
+from functools import cached_property, partial, singledispatchmethod
+from numbers import Number
+from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
+import numpy as np
 import torch
 from torch import nn
 from torch.jit import ScriptFunction, ScriptModule
 
+from fedpriv.storage.identity import digest
 from fedpriv.storage.torch_script import computed_by
-from fedpriv.storage.user_code import is_module_of_user, is_of_user, names_in_methods
+from fedpriv.storage.user_code import is_module_of_user, is_of_user
 
 LITERALS = (type(None), bool, int, float, complex, str, bytes)
 """Classes of numbers and texts."""
-CALLED = (torch.dtype, torch.device, type(Ellipsis), range)
+CALLED = (torch.dtype, torch.device, type(Ellipsis), range, slice)
 """Classes of other values that are what they are called."""
+NUMBERS = (Number, np.generic, bytearray, array)
+"""Classes of other numbers, such as fractions, decimal numbers and those of numpy, and of arrays of them."""
 
 Contents = list[tuple[str, object]]
 """Values by name, in the order in which they are read."""
+
+_OF_EVERY_LAYER = {*vars(nn.Module())} - {"training"}  # attributes for its parameters, its layers and its hooks
 
 
 def contents_of(value: object, names: Collection[str]) -> Contents:
     """Returns what code may read from a value.
 
     Args:
-        value: Neither a literal nor a tensor, a class or a function.
-        names: All names that the code reads; of a module or an object it is only these.
+        value: Neither a tensor, a class nor a function.
+        names: All names that any code reads; of a module or an object it is only these.
     """
-    for kinds, contents in _CONTENTS:
+    for kinds, contents in _OF_KIND:
         if isinstance(value, kinds):
             return contents(value, names)
-    if is_of_user(type(value)):
-        return _of_object(value, names)
-    wrapped = getattr(value, "__wrapped__", None)
-    if isinstance(wrapped, FunctionType):  # of a cached function
-        return [("function", wrapped)]
+    contents = [*_items_of(value), *_attributes_of(value, names)]
+    function = wrapped_in(value)
+    if function is not None:
+        contents.append(("function", function))
+    return contents
+
+
+def wrapped_in(value: object) -> FunctionType | None:
+    """Returns the function inside a cached function, without a call of an object's own code."""
+    try:
+        wrapped = object.__getattribute__(value, "__wrapped__")
+    except AttributeError:
+        return None
+    if isinstance(wrapped, FunctionType):
+        return wrapped
+    return None
+
+
+def attributes_of_function(function: FunctionType, names: Collection[str]) -> Contents:
+    """Returns what code may read from a function as from an object.
+
+    One that `functools.singledispatch` has made reads from its registry which function each type of argument has.
+    """
+    return [(name, item) for name, item in sorted(vars(function).items()) if name in {*names, "registry"}]
+
+
+def attributes_of_layer(layer: nn.Module) -> Contents:
+    """Returns a layer's attributes, such as a rate of dropout, without its parameters, buffers, layers and hooks."""
+    return [(name, item) for name, item in sorted(vars(layer).items()) if name not in _OF_EVERY_LAYER]
+
+
+def _items_of(value: object) -> Contents:
+    """Returns the items of a container; of a cache, whose items come and go, and of other values it has none."""
+    if isinstance(value, WeakKeyDictionary | WeakValueDictionary):
+        return []
+    if isinstance(value, Mapping):
+        return [pair for key, item in value.items() for pair in (("key", key), ("item", item))]
+    if isinstance(value, set | frozenset):
+        return [("item", item) for item in sorted(value, key=_place_in_set)]
+    if isinstance(value, list | tuple | deque):
+        return [("item", item) for item in value]
     return []
 
 
-def settings_of(module: nn.Module) -> Contents:
-    """Returns what determines the function of one layer beside its trained parameters and the layers inside it.
+def _place_in_set(item: object) -> str:
+    if isinstance(item, LITERALS):
+        return repr(item)
+    return digest(item)
 
-    These are its numbers, such as a rate of dropout, texts and functions, and its buffers and frozen parameters.
+
+def _attributes_of(value: object, names: Collection[str]) -> Contents:
+    """Returns the attributes of an object of the user's that code reads.
+
+    A setting that nobody reads may change, such as whether to resume.
     """
-    plain = [(name, item) for name, item in sorted(vars(module).items()) if _is_plain(item)]
-    frozen = [(name, item) for name, item in module.named_parameters(recurse=False) if not item.requires_grad]
-    return [*plain, *module.named_buffers(recurse=False), *frozen]
+    kind = type(value)
+    if not (is_of_user(kind) or isinstance(value, SimpleNamespace | Namespace)):
+        return []
+    stored = _stored_in(value)
+    if not _decides_itself(kind):
+        stored = {name: item for name, item in stored.items() if name in names}
+    return sorted(stored.items())
 
 
-def _is_plain(value: object) -> bool:
-    if isinstance(value, tuple | list):
-        return all(_is_plain(item) for item in value)
-    return isinstance(value, (*LITERALS, *CALLED, FunctionType, BuiltinFunctionType))
+def _stored_in(value: object) -> dict[str, object]:
+    """Returns an object's own attributes, by name, without a call of its code."""
+    stored = dict[str, object]()
+    for base in type(value).__mro__:
+        for name, member in vars(base).items():
+            if isinstance(member, MemberDescriptorType):  # of a slot
+                with suppress(AttributeError):  # it is empty
+                    stored[name] = member.__get__(value)
+    with suppress(AttributeError):  # it has slots alone
+        stored |= object.__getattribute__(value, "__dict__")
+    return stored
+
+
+def _decides_itself(kind: type) -> bool:
+    """Returns whether a class has code that says what an attribute is."""
+    members = [vars(base).get(name) for base in kind.__mro__ for name in ("__getattr__", "__getattribute__")]
+    return any(isinstance(member, FunctionType) for member in members)
 
 
 def _of_module(module: ModuleType, names: Collection[str]) -> Contents:
     if not is_module_of_user(module.__name__):
         return []
-    return [(name, vars(module)[name]) for name in sorted(names) if name in vars(module)]
-
-
-def _of_mapping(mapping: Mapping[Any, object], _: Collection[str]) -> Contents:
-    return [(repr(key), item) for key, item in mapping.items() if isinstance(key, LITERALS)]
-
-
-def _of_set(values: AbstractSet[object], _: Collection[str]) -> Contents:
-    literals = [item for item in values if isinstance(item, LITERALS)]
-    return [("item", item) for item in sorted(literals, key=repr)]
-
-
-def _of_sequence(values: Collection[object], _: Collection[str]) -> Contents:
-    return [("item", item) for item in values]
+    return [(name, item) for name, item in sorted(vars(module).items()) if name in names]
 
 
 def _of_partial(function: partial[Any], _: Collection[str]) -> Contents:
     return [("function", function.func), ("positions", function.args), ("names", function.keywords)]
+
+
+def _of_bound_method(method: MethodType, _: Collection[str]) -> Contents:
+    return [("object", method.__self__), ("function", method.__func__)]
+
+
+def _of_builtin_method(method: BuiltinFunctionType, _: Collection[str]) -> Contents:
+    return [("object", method.__self__), ("name", method.__name__)]
+
+
+def _of_method_by_type(method: singledispatchmethod[Any], _: Collection[str]) -> Contents:
+    return [("function", method.dispatcher)]
 
 
 def _of_method(method: staticmethod[..., Any] | classmethod[Any, ..., Any], _: Collection[str]) -> Contents:
@@ -97,8 +169,13 @@ def _of_cached_property(attribute: cached_property[Any], _: Collection[str]) -> 
 
 
 def _of_network(network: nn.Module, _: Collection[str]) -> Contents:
-    """Returns the settings and constants of all layers: trained parameters change while code is run."""
-    return [setting for module in network.modules() for setting in settings_of(module)]
+    """Returns the settings and constants of all layers, without trained parameters."""
+    return [setting for layer in network.modules() for setting in _settings_of(layer)]
+
+
+def _settings_of(layer: nn.Module) -> Contents:
+    frozen = [(name, item) for name, item in layer.named_parameters(recurse=False) if not item.requires_grad]
+    return [*attributes_of_layer(layer), *layer.named_buffers(recurse=False), *frozen]
 
 
 def _of_torch_script(value: ScriptFunction[..., Any] | ScriptModule, _: Collection[str]) -> Contents:
@@ -109,29 +186,16 @@ def _of_enum(value: Enum, _: Collection[str]) -> Contents:
     return [("name", value.name)]
 
 
-def _of_object(value: object, names: Collection[str]) -> Contents:
-    """Returns the attributes that the code or the object's own methods read.
-
-    A setting that nobody reads may change, such as whether to resume.
-    """
-    stored = {*getattr(value, "__dict__", {})}
-    if is_dataclass(value):
-        stored |= {field.name for field in fields(value) if hasattr(value, field.name)}
-    read = {*names, *names_in_methods(type(value))}
-    return [(name, getattr(value, name)) for name in sorted(read & stored)]
-
-
-# the first kind that fits decides: an enumeration of the user's is an Enum before it is an object of the user's
-_CONTENTS: tuple[tuple[tuple[type, ...], Callable[[Any, Collection[str]], Contents]], ...] = (
+# the first kind that fits decides: a network of TorchScript is also one of Python
+_OF_KIND: tuple[tuple[tuple[type, ...], Callable[[Any, Collection[str]], Contents]], ...] = (
     ((ModuleType,), _of_module),
-    ((Mapping,), _of_mapping),
-    ((set, frozenset), _of_set),
-    ((list, tuple), _of_sequence),
     ((partial,), _of_partial),
+    ((MethodType,), _of_bound_method),
+    ((BuiltinFunctionType,), _of_builtin_method),
     ((staticmethod, classmethod), _of_method),
+    ((singledispatchmethod,), _of_method_by_type),
     ((cached_property,), _of_cached_property),
     ((ScriptFunction, ScriptModule), _of_torch_script),
     ((nn.Module,), _of_network),
     ((Enum,), _of_enum),
-    ((SimpleNamespace, Namespace), _of_object),
 )

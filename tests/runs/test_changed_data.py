@@ -196,13 +196,21 @@ def test_results_with_noise_of_their_own_are_added_up() -> None:
     assert 2 < both.epsilon < 4
 
 
-def sized_model(scale: float, code: str = "self.layer(x) * self.scale") -> torch.nn.Module:
+def sized_model(
+    scale: float, code: str = "self.layer(x) * self.scale * self.of['a class'] * self.other.scale", **numbers: float
+) -> torch.nn.Module:
     """A class whose code is edited between two runs, as in a notebook."""
     text = f"""
-class Scaled(nn.Module):
+class Other:
     def __init__(self, scale):
+        self.scale = scale
+
+class Scaled(nn.Module):
+    def __init__(self, scale, factor=1.0, of_other=1.0):
         super().__init__()
         self.layer, self.scale = nn.Linear(4, 2), scale
+        self.of = {{"a class": torch.tensor(factor)}}
+        self.other = Other(of_other)
 
     def forward(self, x):
         return {code}
@@ -210,7 +218,7 @@ class Scaled(nn.Module):
     names: dict[str, Any] = {"nn": torch.nn, "torch": torch, "__name__": "__main__"}
     exec(text, names)
     torch.manual_seed(0)
-    made: torch.nn.Module = names["Scaled"](scale)
+    made: torch.nn.Module = names["Scaled"](scale, **numbers)
     return made
 
 
@@ -218,7 +226,16 @@ CODE: dict[str, tuple[torch.nn.Module, torch.nn.Module]] = {
     "the same": (sized_model(1.0), torch.nn.CrossEntropyLoss()),
     "a setting of the loss": (sized_model(1.0), torch.nn.CrossEntropyLoss(label_smoothing=0.5)),
     "a number of a layer": (sized_model(0.5), torch.nn.CrossEntropyLoss()),
+    "a tensor in a dictionary of a layer": (sized_model(1.0, factor=0.5), torch.nn.CrossEntropyLoss()),
+    "an object of a layer": (sized_model(1.0, of_other=0.5), torch.nn.CrossEntropyLoss()),
     "code": (sized_model(1.0, "torch.tanh(self.layer(x)) * self.scale"), torch.nn.CrossEntropyLoss()),
+}
+DIFFERS = {
+    "a setting of the loss": "the loss",
+    "a number of a layer": "scale of a Scaled layer",
+    "a tensor in a dictionary of a layer": "of of a Scaled layer",
+    "an object of a layer": "other of a Scaled layer",
+    "code": "the code of Scaled.forward; torch, which Scaled.forward reads",
 }
 
 
@@ -244,8 +261,9 @@ def test_noise_of_a_run_hides_no_answers_of_other_code(tmp_path: Path, name: str
     if name == "the same":
         assert torch.equal(finished(with_code(name, tmp_path / "copy", resume=True)).params, first.params)
         return
-    with pytest.raises(FedprivError, match="another loss or model, or with other code of your own"):
+    with pytest.raises(FedprivError, match="another loss or model, or with other code of your own") as error:
         with_code(name, tmp_path / "copy", resume=True)
+    assert f"what differs: {DIFFERS[name]})" in str(error.value)
     # with noise of its own it may go on
     other = finished(with_code(name, tmp_path / "copy", resume=True, fresh_noise=True))
     assert (other.params - first.params).norm() > first.params.norm() / 10
