@@ -21,7 +21,7 @@ What is not read:
 * the values that a run is given, apart from their code and layers: their state is in the digest of settings;
 * trained parameters, and what was computed from some: they change while code is run;
 * what no code reads by name, since a notebook holds much that has nothing to do with a run. So an attribute that code
-  reads only by `vars`, or by a text that it makes or has in a list, does not count;
+  reads only by `vars`, `asdict` or `**`, or by a text that it makes or has in a list, does not count;
 * files, and objects of other kinds than `code_contents` names: they may differ from process to process.
 """
 
