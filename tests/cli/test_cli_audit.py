@@ -30,6 +30,12 @@ def few_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedpriv.audit.canaries.REPLICAS", 4)
 
 
+@pytest.fixture(autouse=True)
+def empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An audit looks for other runs in the folder `runs`, where those of `make demo` may lie."""
+    monkeypatch.chdir(tmp_path)
+
+
 def audit(*given: str) -> tuple[int, str]:
     found = CliRunner().invoke(app, ["audit", *given], catch_exceptions=False)
     return found.exit_code, found.stdout
