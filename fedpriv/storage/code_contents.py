@@ -138,37 +138,37 @@ def _decides_itself(kind: type) -> bool:
     return any(isinstance(member, FunctionType) for member in members)
 
 
-def _of_module(module: ModuleType, names: Collection[str]) -> Contents:
+def _contents_of_module(module: ModuleType, names: Collection[str]) -> Contents:
     if not is_module_of_user(module.__name__):
         return []
     return [(name, item) for name, item in sorted(vars(module).items()) if name in names]
 
 
-def _of_partial(function: partial[Any], _: Collection[str]) -> Contents:
+def _contents_of_partial(function: partial[Any], _: Collection[str]) -> Contents:
     return [("function", function.func), ("positions", function.args), ("names", function.keywords)]
 
 
-def _of_bound_method(method: MethodType, _: Collection[str]) -> Contents:
+def _contents_of_bound_method(method: MethodType, _: Collection[str]) -> Contents:
     return [("object", method.__self__), ("function", method.__func__)]
 
 
-def _of_builtin_method(method: BuiltinFunctionType, _: Collection[str]) -> Contents:
+def _contents_of_builtin_method(method: BuiltinFunctionType, _: Collection[str]) -> Contents:
     return [("object", method.__self__), ("name", method.__name__)]
 
 
-def _of_method_by_type(method: singledispatchmethod[Any], _: Collection[str]) -> Contents:
+def _contents_of_method_by_type(method: singledispatchmethod[Any], _: Collection[str]) -> Contents:
     return [("function", method.dispatcher)]
 
 
-def _of_method(method: staticmethod[..., Any] | classmethod[Any, ..., Any], _: Collection[str]) -> Contents:
+def _contents_of_method(method: staticmethod[..., Any] | classmethod[Any, ..., Any], _: Collection[str]) -> Contents:
     return [("function", method.__func__)]
 
 
-def _of_cached_property(attribute: cached_property[Any], _: Collection[str]) -> Contents:
+def _contents_of_cached_property(attribute: cached_property[Any], _: Collection[str]) -> Contents:
     return [("function", attribute.func)]
 
 
-def _of_network(network: nn.Module, _: Collection[str]) -> Contents:
+def _contents_of_network(network: nn.Module, _: Collection[str]) -> Contents:
     """Returns the settings and constants of all layers, without trained parameters."""
     return [setting for layer in network.modules() for setting in _settings_of(layer)]
 
@@ -178,24 +178,24 @@ def _settings_of(layer: nn.Module) -> Contents:
     return [*attributes_of_layer(layer), *layer.named_buffers(recurse=False), *frozen]
 
 
-def _of_torch_script(value: ScriptFunction[..., Any] | ScriptModule, _: Collection[str]) -> Contents:
+def _contents_of_torch_script(value: ScriptFunction[..., Any] | ScriptModule, _: Collection[str]) -> Contents:
     return computed_by(value)
 
 
-def _of_enum(value: Enum, _: Collection[str]) -> Contents:
+def _contents_of_enum(value: Enum, _: Collection[str]) -> Contents:
     return [("name", value.name)]
 
 
 # the first kind that fits decides: a network of TorchScript is also one of Python
 _OF_KIND: tuple[tuple[tuple[type, ...], Callable[[Any, Collection[str]], Contents]], ...] = (
-    ((ModuleType,), _of_module),
-    ((partial,), _of_partial),
-    ((MethodType,), _of_bound_method),
-    ((BuiltinFunctionType,), _of_builtin_method),
-    ((staticmethod, classmethod), _of_method),
-    ((singledispatchmethod,), _of_method_by_type),
-    ((cached_property,), _of_cached_property),
-    ((ScriptFunction, ScriptModule), _of_torch_script),
-    ((nn.Module,), _of_network),
-    ((Enum,), _of_enum),
+    ((ModuleType,), _contents_of_module),
+    ((partial,), _contents_of_partial),
+    ((MethodType,), _contents_of_bound_method),
+    ((BuiltinFunctionType,), _contents_of_builtin_method),
+    ((staticmethod, classmethod), _contents_of_method),
+    ((singledispatchmethod,), _contents_of_method_by_type),
+    ((cached_property,), _contents_of_cached_property),
+    ((ScriptFunction, ScriptModule), _contents_of_torch_script),
+    ((nn.Module,), _contents_of_network),
+    ((Enum,), _contents_of_enum),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 from torch import nn
 from torch.jit import ScriptFunction, ScriptModule
@@ -32,10 +32,11 @@ def computed_by(value: ScriptFunction[..., object] | ScriptModule) -> list[tuple
         ConfigError: it calls Python functions, which it does not hold.
     """
     try:
-        archive = zipfile.ZipFile(io.BytesIO(_saved(value)))
+        saved: bytes = cast("Any", value).save_to_buffer()  # torch's stubs ask for an argument that has a default
     except RuntimeError as error:
         fix = "calls Python functions that it does not hold (torch.jit.ignore): give the Python function itself"
         raise ConfigError("TorchScript", _name(value), fix) from error
+    archive = zipfile.ZipFile(io.BytesIO(saved))
     contents: list[tuple[str, object]] = [("operations", _operations(value))]
     for path in sorted(archive.namelist()):
         name = path.partition("/")[2]
@@ -53,10 +54,6 @@ def _operations(value: ScriptFunction[..., object] | ScriptModule) -> str:
     if graph is None:  # a network without a forward pass
         return ""
     return _COUNTED_NAME.sub("", _PLACE_IN_A_FILE.sub("", graph.str(False)))
-
-
-def _saved(value: Any) -> bytes:  # noqa: ANN401 - torch's stubs ask for an argument that has a default
-    return value.save_to_buffer()
 
 
 def _name(value: object) -> str:
