@@ -196,6 +196,7 @@ def make_trial(population: Population, model: nn.Module, seed: int = 0) -> Trial
                 quiet = TracedModel(population, point[0])
                 quiet.model.eval()
                 draws = quiet.draws(point[1])
+            draws = draws or TracedModel(population, point[0]).loss_draws(point[1], point[2])
         except Exception:  # whatever a user's model or loss raises
             continue
         for trial in _precisions(population, model, point, seed):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node, disable_saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from fedpriv.clients.client import Loss
 from fedpriv.clients.population import Population
@@ -46,10 +46,31 @@ class TracedModel:
             layer.register_forward_pre_hook(lambda layer, inputs: proxy._enter(layer, inputs))  # noqa: SLF001 - its own
             layer.register_forward_hook(lambda layer, inputs, outputs: proxy._leave(layer, inputs, outputs))  # noqa: SLF001
 
-    def outputs(self, x: Nested) -> Any:  # noqa: ANN401 - whatever a model gives
-        """Returns the outputs of a batch, `[b, ...]`."""
-        with torch.no_grad():
-            return self._outputs(self._row, x)
+    def outputs(self, x: Nested) -> Any:  # noqa: ANN401 - whatever a model returns
+        """Returns the outputs of a batch, `[b, ...]`, computed as in a run, with gradients on, and detached."""
+        with torch.enable_grad():
+            return tree_map(_detached, self._outputs(self._row, x))
+
+    def constant_outputs(self, x: Nested) -> Any:  # noqa: ANN401
+        """Returns outputs that have no gradient, whatever their type; None if the model needs gradients for them."""
+        try:
+            with torch.no_grad():
+                return self._outputs(self._row, x)
+        except RuntimeError:  # `torch.autograd.grad` in a forward pass
+            outputs = self.outputs(x)
+        if all(isinstance(part, Tensor) for part in tree_leaves(outputs)):
+            return outputs
+        return None
+
+    def loss_and_gradient(self, x: Nested, y: Nested) -> tuple[Tensor, Tensor]:
+        """Returns the loss of a batch as it is, and the gradient of its sum in the parameters, `[dim]`."""
+        row = self._row.detach().clone().requires_grad_()
+        with torch.enable_grad():
+            loss = self.functional.loss(self._outputs(row, x), y)
+        if not loss.requires_grad:
+            return loss, torch.zeros_like(row)
+        (gradient,) = torch.autograd.grad(loss.sum(), row, materialize_grads=True)
+        return loss.detach(), gradient
 
     def events(self, x: Nested) -> list[Event]:
         """Returns the inputs and outputs of every layer, in order of computation; the model's outputs come last."""
@@ -112,10 +133,21 @@ class TracedModel:
         before = [generator.manual_seed(0).get_state() for generator in torch_generators(first(x).device)]
         return any(not torch.equal(a, b) for a, b in zip(after, before, strict=True))
 
+    def loss_draws(self, x: Nested, y: Nested) -> bool:
+        """Returns True if the loss draws random numbers from torch."""
+        outputs = self.outputs(x)
+        generators = torch_generators(first(x).device)
+        before = [generator.manual_seed(0).get_state() for generator in generators]
+        self.functional.loss(outputs, y)
+        after = [generator.get_state() for generator in generators]
+        return any(not torch.equal(a, b) for a, b in zip(after, before, strict=True))
+
     def _outputs(self, row: Tensor, x: Nested) -> Any:  # noqa: ANN401
         self._events = []
         self._running = []
         start_draws_anew(first(x).device)
+        # other objects of the same values: a forward pass may ask for gradients in its inputs
+        x = each(Tensor.detach, x)
         outputs = self.functional.outputs(self.functional.unflatten(row), x)
         if isinstance(outputs, Tensor) and outputs.shape[:1] != first(x).shape[:1]:
             fix = (
@@ -140,7 +172,15 @@ def select_examples(tree: T, rows: Sequence[int]) -> T:
 
 def example_loss(loss: Loss, outputs: Any, targets: Nested) -> Tensor:  # noqa: ANN401
     """Returns the loss of one example as a scalar; refuses a loss that gives anything else."""
-    value = cast("object", loss(outputs, targets))
+    return as_scalar(loss, loss(outputs, targets))
+
+
+def as_scalar(loss: Loss, value: object) -> Tensor:
+    """Returns what a loss gave for one example as a scalar.
+
+    Raises:
+        ConfigError: it is no tensor with one number.
+    """
     if not isinstance(value, Tensor):
         fix = f"gives a {type(value).__name__} for one example; return a tensor with one number"
         raise ConfigError("loss", name_of(loss), fix)
@@ -148,6 +188,12 @@ def example_loss(loss: Loss, outputs: Any, targets: Nested) -> Tensor:  # noqa: 
         fix = f"gives {value.numel()} numbers for one example; use a reduction"
         raise ConfigError("loss", name_of(loss), fix)
     return value.reshape(())
+
+
+def _detached(part: object) -> object:
+    if isinstance(part, Tensor):
+        return part.detach()
+    return part
 
 
 def _tensors(values: object) -> list[Tensor]:

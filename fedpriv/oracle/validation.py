@@ -10,42 +10,33 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedpriv.clients.client import Loss
 from fedpriv.clients.population import Population
 from fedpriv.data.nested import Nested, arguments, each, first, leaves
 from fedpriv.errors import ConfigError, DataError, FedprivError, in_short
 from fedpriv.models.known_code import is_known
 from fedpriv.oracle.backends.functional import is_finite
 from fedpriv.oracle.batch_sizes import LARGEST, batch_sizes, repeated
+from fedpriv.oracle.differences import OTHER_KERNEL, SAME_KERNEL, differ, rows_differ
+from fedpriv.oracle.loss_validation import validate_loss
 from fedpriv.oracle.low_precision import check_precision
 from fedpriv.oracle.traced_model import (
     Event,
     TracedModel,
-    example_loss,
-    graph_nodes,
-    name_of,
     select_examples,
     start_draws_anew,
 )
 from fedpriv.privacy.settings import Privacy
-from fedpriv.randomness.streams import torch_generators
 
 Point = tuple[Tensor, Nested, Nested]
 """Parameters `[dim]`, inputs and targets."""
-# largest relative differences that rounding explains
-_SAME_KERNEL = 1e-4  # of one kernel on inputs of one shape
-_OTHER_KERNEL = 1e-2  # of two kernels: one for a batch, one for a batch of one
-_OTHER_REDUCTION = 1e-3  # of a batch's loss and the mean of single losses
 # indices of two batches that share their first example
 _FIRST_BATCH = [0, 1, 2]
 _SECOND_BATCH = [0, 3, 4]
 _EXAMPLES = 5
-_LARGEST_OF_OUTPUTS = 16384  # largest batch whose outputs a loss gets at once, see `Compute.chunk`
 _IGNORE_INDEX = -100  # label that torch's losses ignore by default
 
 
@@ -75,15 +66,11 @@ def validate_per_example(population: Population, privacy: Privacy | None = None)
         notes = _changes_in_forward(population.model, select_examples(x, _FIRST_BATCH))
         _check_memory(trial, TracedModel(population, row), x)
         _check_neighbours(trial, x)
-        check_loss_parameters(trial.functional.loss)
-        most_examples = population.most_examples
-        _check_loss(trial, most_examples, select_examples(x, _FIRST_BATCH), select_examples(y, _FIRST_BATCH))
-        _check_reads_outputs_only(trial, select_examples(x, _FIRST_BATCH), select_examples(y, _FIRST_BATCH))
-        notes += _check_loss_of_batch(trial, x, y)
+        notes += validate_loss(trial, population, x, y)
         _check_gradients(trial, x, y)
         _check_alone(trial, x, y)
         if not is_known(population.model):
-            _check_larger_batches(trial, most_examples, x)
+            _check_larger_batches(trial, population.most_examples, x)
         _check_labels(trial, population)
         if privacy is not None:
             check_precision(population, privacy, row, x, y)
@@ -199,8 +186,8 @@ def _check_memory(trial: TracedModel, fresh: TracedModel, x: Nested) -> None:
         if value._version != frozen[name] or not torch.equal(value, untouched[name]):  # noqa: SLF001
             fix = "a forward pass changes it, though it is frozen and released as it is; change a copy"
             raise ConfigError(f"model.{name}", "frozen", fix)
-    _compare(trial, before, after, rows, _SAME_KERNEL, why)
-    _compare(trial, between, fresh.events(select_examples(x, _SECOND_BATCH)), rows, _SAME_KERNEL, why)
+    _compare(trial, before, after, rows, SAME_KERNEL, why)
+    _compare(trial, between, fresh.events(select_examples(x, _SECOND_BATCH)), rows, SAME_KERNEL, why)
 
 
 def _check_neighbours(trial: TracedModel, x: Nested) -> None:
@@ -208,9 +195,9 @@ def _check_neighbours(trial: TracedModel, x: Nested) -> None:
     why = "what it gives for an example depends on the other examples of the batch; "
     first_events = trial.events(select_examples(x, _FIRST_BATCH))
     second_events = trial.events(select_examples(x, _SECOND_BATCH))
-    if _differ_in(first_events[-1], second_events[-1], 0, 0, _SAME_KERNEL):
+    if _differ_in(first_events[-1], second_events[-1], 0, 0, SAME_KERNEL):
         why += _suggest_batch_first(trial, x) or "use GroupNorm or the like"
-    _compare(trial, first_events, second_events, [(0, 0)], _SAME_KERNEL, why)
+    _compare(trial, first_events, second_events, [(0, 0)], SAME_KERNEL, why)
 
 
 def _suggest_batch_first(trial: TracedModel, x: Nested) -> str | None:
@@ -223,9 +210,9 @@ def _suggest_batch_first(trial: TracedModel, x: Nested) -> str | None:
         alone = [trial.events(select_examples(x, [i]))[-1] for i in _FIRST_BATCH]
     except Exception:  # whatever a user's model raises
         return None
-    if _differ_in(first_batch, second_batch, 0, 0, _SAME_KERNEL):
+    if _differ_in(first_batch, second_batch, 0, 0, SAME_KERNEL):
         return None
-    if any(_differ_in(first_batch, single, i, 0, _OTHER_KERNEL) for i, single in enumerate(alone)):
+    if any(_differ_in(first_batch, single, i, 0, OTHER_KERNEL) for i, single in enumerate(alone)):
         return None
     return "with batch_first=True that is not so: this was tried. Weights stay, and outputs become other ones"
 
@@ -235,7 +222,7 @@ def _check_gradients(trial: TracedModel, x: Nested, y: Nested) -> None:
     first_gradient, second_gradient = (
         trial.gradient(select_examples(x, batch), select_examples(y, batch)) for batch in (_FIRST_BATCH, _SECOND_BATCH)
     )
-    if _differ(first_gradient, second_gradient, _SAME_KERNEL):
+    if differ(first_gradient, second_gradient, SAME_KERNEL):
         fix = "an example's gradient depends on the other examples of the batch: a backward pass of its own mixes them"
         raise ConfigError("model", type(trial.model).__name__, fix)
 
@@ -252,14 +239,14 @@ def _check_alone(trial: TracedModel, x: Nested, y: Nested) -> None:
     why = "what it gives for an example alone is not what it gives in a batch; "
     batch = trial.events(select_examples(x, _FIRST_BATCH))
     alone = [trial.events(select_examples(x, [i])) for i in range(len(_FIRST_BATCH))]
-    if any(_differ_in(batch[-1], single[-1], i, 0, _OTHER_KERNEL) for i, single in enumerate(alone)):
+    if any(_differ_in(batch[-1], single[-1], i, 0, OTHER_KERNEL) for i, single in enumerate(alone)):
         why += _suggest_batch_first(trial, x) or "make it independent of the batch's size"
     for i, single in enumerate(alone):
-        _compare(trial, batch, single, [(i, 0)], _OTHER_KERNEL, why)
-    if _differ(
+        _compare(trial, batch, single, [(i, 0)], OTHER_KERNEL, why)
+    if differ(
         trial.gradient(select_examples(x, _FIRST_BATCH), select_examples(y, _FIRST_BATCH)),
         trial.gradient(select_examples(x, [0]), select_examples(y, [0])),
-        _OTHER_KERNEL,
+        OTHER_KERNEL,
     ):
         fix = "an example's gradient alone is not that in a batch: a backward pass of its own depends on the batch"
         raise ConfigError("model", type(trial.model).__name__, fix)
@@ -287,8 +274,8 @@ def _check_larger_batches(trial: TracedModel, most_examples: int | None, x: Nest
             f"what it gives for an example in a batch of {size} examples is not what it gives in one of "
             f"{len(_FIRST_BATCH)}; make it independent of the batch's size"
         )
-        rows = _differing_rows(larger[-1], small[-1], indices, _OTHER_KERNEL)
-        _compare(trial, larger, small, rows[:1], _OTHER_KERNEL, why)
+        rows = _differing_rows(larger[-1], small[-1], indices, OTHER_KERNEL)
+        _compare(trial, larger, small, rows[:1], OTHER_KERNEL, why)
 
 
 def _check_labels(trial: TracedModel, population: Population) -> None:
@@ -319,226 +306,6 @@ def _check_labels(trial: TracedModel, population: Population) -> None:
         if label < 0 and ((label == _IGNORE_INDEX and not loss.any()) or not torch.isfinite(loss).all()):
             problem = f"client {numbers[client]} has label {label}, which the loss passes over"
             raise DataError(f"{problem}: number the classes from 0, drop what has none")
-
-
-def _check_loss(trial: TracedModel, most_examples: int | None, x: Nested, y: Nested) -> None:
-    """Refuses a loss that remembers examples, or whose per-example form mixes them."""
-    loss = trial.functional.loss
-    outputs = trial.outputs(x)
-    if trial.functional.form is None:
-        form = None
-    else:
-        form = trial.functional.form.losses
-    memory = "answers the same example differently when it is asked again; keep nothing between calls"
-    order = [0, 1, 2, 0]
-    if isinstance(outputs, Tensor):
-        single_outputs = outputs[order].split(1)
-    else:
-        single_outputs = [trial.outputs(select_examples(x, [i])) for i in order]
-    alone = torch.cat(
-        [_with_gradient(loss, output, select_examples(y, [i])) for output, i in zip(single_outputs, order, strict=True)]
-    )
-    # the first example is the first and the last of the order
-    if _differ(alone[0], alone[3], _SAME_KERNEL):
-        raise ConfigError("loss", name_of(loss), memory)
-    if form is None or not isinstance(outputs, Tensor):
-        return
-    together = _with_gradient(form, outputs, y)
-    if len(together) != len(outputs):
-        fix = f"its per-example form {name_of(form)} gives {len(together)} losses for {len(outputs)} examples"
-        raise ConfigError("loss", name_of(loss), f"{fix}; return one for each")
-    # a form that differs from the loss on purpose comes with a warning
-    differs = trial.functional.form is not None and trial.functional.form.differs
-    if not differs and any(_differ(single, row, _SAME_KERNEL) for single, row in zip(alone[:3], together, strict=True)):
-        fix = "gives an example another loss or gradient in a batch than alone; use its own output and target only"
-        raise ConfigError("loss", name_of(loss), f"its per-example form {name_of(form)} {fix}")
-    _with_gradient(form, outputs.flip(0), select_examples(y, [2, 1, 0]))
-    if _differ(together, _with_gradient(form, outputs, y), _SAME_KERNEL):
-        raise ConfigError("loss", name_of(loss), f"its per-example form {name_of(form)} {memory}")
-    if not is_known(loss):
-        _check_form_in_larger_batches(loss, form, most_examples, outputs, y, together)
-
-
-def _check_form_in_larger_batches(
-    loss: Loss, form: Loss, most_examples: int | None, outputs: Tensor, y: Nested, expected: Tensor
-) -> None:
-    """Refuses a per-example form that gives an example another loss or gradient in a larger batch.
-
-    A form gets the outputs of many clients' examples at once.
-
-    Args:
-        loss: The loss, for the error.
-        form: Its per-example form.
-        most_examples: How many examples all clients have; None if that is not known.
-        outputs: Outputs of a few examples, `[b, ...]`.
-        y: Their targets.
-        expected: Their losses and derivatives, as of `_with_gradient`.
-    """
-    tensors = (outputs, expected, *leaves(y))
-    memory = sum(tensor.numel() * tensor.element_size() for tensor in tensors) // len(outputs)
-    for size in batch_sizes(most_examples, _LARGEST_OF_OUTPUTS, memory):
-        indices = repeated(len(outputs), size)
-        try:
-            larger = _with_gradient(form, outputs[indices], select_examples(y, indices))
-        except Exception:  # what a loss raises in a batch of this size, with which it mixes nothing
-            continue
-        if len(larger) != size or _rows_differ(larger, expected[indices], _SAME_KERNEL).any():
-            fix = (
-                f"gives an example another loss or gradient in a batch of {size} examples than in one of "
-                f"{len(outputs)}; use its own output and target only, whatever the batch's size"
-            )
-            raise ConfigError("loss", name_of(loss), f"its per-example form {name_of(form)} {fix}")
-
-
-def check_loss_parameters(loss: Loss) -> None:
-    """Refuses a loss with trainable parameters: a run trains only those of the model.
-
-    Raises:
-        ConfigError: names the first such parameter.
-    """
-    if not isinstance(loss, nn.Module):
-        return
-    for name, parameter in loss.named_parameters():
-        if parameter.requires_grad:
-            fix = (
-                f"has a parameter {name} of its own, which would not be trained, clipped or released. Make it a part "
-                "of the model (let the model's forward apply it to its outputs), or freeze it: requires_grad_(False)"
-            )
-            raise ConfigError("loss", name_of(loss), fix)
-
-
-def _check_reads_outputs_only(trial: TracedModel, x: Nested, y: Nested) -> None:
-    """Refuses a loss with a gradient that does not come through the outputs, such as a penalty on parameters."""
-    outputs = trial.outputs(x)
-    if not isinstance(outputs, Tensor):
-        return
-    start_draws_anew(first(x).device)
-    with torch.enable_grad():
-        value = trial.functional.loss(outputs[:1].detach(), select_examples(y, [0]))
-    if not value.requires_grad:
-        return
-    shapes = {tensor.shape for tensor in _gradient_leaves(value) if isinstance(tensor, nn.Parameter)}
-    names = [name for name, parameter in trial.model.named_parameters() if parameter.shape in shapes]
-    source = "a tensor with a gradient that is no output of the model"
-    if shapes and names:
-        source = f"a parameter of the shape of the model's {names[0]}"
-    elif shapes:
-        source = f"a parameter of shape {tuple(next(iter(shapes)))}"
-    fix = (
-        f"reads {source}: its gradient would be dropped, since an example's loss is differentiated through its outputs "
-        "alone. For a penalty on parameters take the strategy's own: weight_decay of the optimizer, or the regularizer "
-        "(fedpriv.strategies.proximal.L2); else detach() what it reads"
-    )
-    raise ConfigError("loss", name_of(trial.functional.loss), fix)
-
-
-def _gradient_leaves(value: Tensor) -> list[Tensor]:
-    """Returns the tensors that a value's gradient flows to."""
-    variables = [getattr(node, "variable", None) for node in graph_nodes(value)]
-    return [variable for variable in variables if variable is not None]
-
-
-def _check_loss_of_batch(trial: TracedModel, x: Nested, y: Nested) -> list[str]:
-    """Compares the loss of a batch with the losses of its examples alone; returns warnings for the user.
-
-    Gradients are those of single examples. So a loss whose value for a batch is not the mean or the sum of its values
-    for single examples, as with a penalty on a batch's mean, would train something else here than its author wrote.
-    """
-    loss = trial.functional.loss
-    form = trial.functional.form
-    if form is not None:
-        if form.warning:
-            return [form.warning]
-        return []
-    outputs = trial.outputs(x)
-    if not isinstance(outputs, Tensor):
-        return []  # an object with a loss of its own has a meaning for one example at a time
-    notes: list[str] = []
-    for targets in _other_targets(outputs, y):
-        try:
-            batch, alone, draws = _batch_and_single_losses(loss, outputs, targets)
-        except Exception:  # whatever a user's loss raises for synthetic targets
-            continue
-        if draws or not (is_finite(batch) and is_finite(alone)):
-            continue
-        note = _compare_reductions(loss, outputs, targets, batch, alone)
-        if note:
-            notes.append(note)
-    return notes
-
-
-def _other_targets(outputs: Tensor, y: Nested) -> Iterator[Nested]:
-    """Yields targets of the same kind: the given ones and, for class numbers, two more that use all classes."""
-    yield y
-    if isinstance(y, Tensor) and not y.is_floating_point() and outputs.dim() > y.dim():
-        classes = outputs.shape[1]
-        for step in (1, 2):
-            numbers = torch.arange(y.numel(), device=y.device).reshape(y.shape)
-            yield ((numbers * step + step - 1) % max(classes, 1)).to(y.dtype)
-
-
-def _batch_and_single_losses(loss: Loss, outputs: Tensor, y: Nested) -> tuple[Tensor, Tensor, bool]:
-    """Returns a batch's loss, the losses of its examples alone `[b]`, and whether the loss draws random numbers."""
-    device = first(y).device
-    start_draws_anew(device)
-    before = [generator.get_state() for generator in torch_generators(device)]
-    batch = loss(outputs, y)
-    draws = any(
-        not torch.equal(state, generator.get_state())
-        for state, generator in zip(before, torch_generators(device), strict=True)
-    )
-    alone = [example_loss(loss, outputs[i : i + 1], select_examples(y, [i])) for i in range(len(outputs))]
-    return batch.detach().double(), torch.stack(alone).detach().double(), draws
-
-
-def _compare_reductions(loss: Loss, outputs: Tensor, targets: Nested, batch: Tensor, alone: Tensor) -> str:
-    """Returns a warning if a batch's loss is not the mean of its examples' losses; empty if it is.
-
-    Raises:
-        ConfigError: it is neither the mean nor the sum.
-    """
-    name = name_of(loss)
-    if batch.numel() == len(alone) and not _differ(batch.flatten(), alone, _OTHER_REDUCTION):
-        return ""
-    if batch.numel() != 1:
-        fix = f"gives {batch.numel()} numbers for {len(alone)} examples; return their mean, or one for each example"
-        raise ConfigError("loss", name, fix)
-    value = batch.reshape(())
-    if not _differ(value, alone.mean(), _OTHER_REDUCTION):
-        return ""
-    if not _differ(value, alone.sum(), _OTHER_REDUCTION):
-        return (
-            f"the loss {name} sums over a batch: here the mean over examples is trained and shown, so a learning rate "
-            "for the sum is to be multiplied by the batch's size"
-        )
-    if not _differ(_without_broadcasting(loss, outputs, targets, value), alone.mean(), _OTHER_REDUCTION):
-        shapes = f"outputs {tuple(outputs.shape[1:])} against targets {tuple(first(targets).shape[1:])} of each example"
-        return (
-            f"the loss {name} compares {shapes}: in a batch torch would compare every output with every target; here "
-            "each example is compared with its own. Give both one shape, e.g. by model(x).squeeze(-1)"
-        )
-    fix = (
-        f"gives a batch of {len(alone)} examples {float(value):.4g}, which is neither the mean "
-        f"({float(alone.mean()):.4g}) nor the sum ({float(alone.sum()):.4g}) of what it gives each alone. "
-        "Gradients are those of single examples, so another loss would be trained. Write what it gives each example: "
-        "fedpriv.models.Loss(lambda outputs, targets: ...), which returns a tensor [b] (in torch's own losses "
-        "reduction='none'), with weights divided by a public number and without terms about the batch"
-    )
-    raise ConfigError("loss", name, fix)
-
-
-def _without_broadcasting(loss: Loss, outputs: Tensor, targets: Nested, otherwise: Tensor) -> Tensor:
-    """Returns the loss of the batch with outputs in the targets' shape; `otherwise` if they differ in another way."""
-    if not isinstance(targets, Tensor):
-        return otherwise
-    try:
-        if outputs.dim() == targets.dim() + 1 and outputs.shape[-1] == 1:
-            return loss(outputs.squeeze(-1), targets).detach().double().reshape(())
-        if outputs.dim() + 1 == targets.dim() and targets.shape[-1] == 1:
-            return loss(outputs.unsqueeze(-1), targets).detach().double().reshape(())
-    except Exception:  # whatever a user's loss raises
-        return otherwise
-    return otherwise
 
 
 def _changes_in_forward(model: nn.Module, x: Nested) -> list[str]:
@@ -580,21 +347,6 @@ def _public_attributes(model: nn.Module) -> dict[str, object]:
     }
 
 
-def _with_gradient(loss: Loss, outputs: Any, targets: Nested) -> Tensor:  # noqa: ANN401
-    """Returns losses and, if outputs are a tensor, their derivatives in the outputs, `[b, 1 + output size]`."""
-    start_draws_anew(first(targets).device)
-    if not isinstance(outputs, Tensor):
-        return loss(outputs, targets).detach().reshape(-1, 1)
-    outputs = outputs.detach().clone().requires_grad_()
-    values = loss(outputs, targets).reshape(-1, 1)
-    # another weight for each loss: a derivative in another example's output would have the wrong one
-    weights = 1 + torch.arange(len(values), device=values.device, dtype=values.dtype).unsqueeze(1)
-    gradient = torch.autograd.grad((weights * values).sum(), outputs)[0]
-    if len(values) != len(outputs):
-        return values.detach()
-    return torch.cat([values.detach(), gradient.reshape(len(gradient), -1) / weights], 1)
-
-
 def _compare(
     trial: TracedModel,
     actual: Sequence[Event],
@@ -617,7 +369,7 @@ def _compare(
 def _differ_in(first_event: Event, second_event: Event, i: int, j: int, tolerance: float) -> bool:
     """Returns whether row i of a tensor of the first event differs from row j of the same tensor of the second."""
     pairs = [(a, b) for a, b in zip(first_event[1], second_event[1], strict=False) if a.dim() and b.dim()]
-    return any(_differ(a[i], b[j], tolerance) for a, b in pairs if len(a) > i and len(b) > j)
+    return any(differ(a[i], b[j], tolerance) for a, b in pairs if len(a) > i and len(b) > j)
 
 
 def _differing_rows(larger: Event, small: Event, indices: Sequence[int], tolerance: float) -> list[tuple[int, int]]:
@@ -629,25 +381,8 @@ def _differing_rows(larger: Event, small: Event, indices: Sequence[int], toleran
         indices: Row of the small batch that each row of the larger one repeats.
         tolerance: As of `_differ`.
     """
-    differ = torch.zeros(len(indices), dtype=torch.bool)
+    flags = torch.zeros(len(indices), dtype=torch.bool)
     for many, few in zip(larger[1], small[1], strict=False):
         if many.dim() and few.dim() and len(many) == len(indices) and len(few) > max(indices):
-            differ |= _rows_differ(many, few[list(indices)], tolerance).cpu()
-    return [(row, indices[row]) for row in differ.nonzero().flatten().tolist()]
-
-
-def _rows_differ(a: Tensor, b: Tensor, tolerance: float) -> Tensor:
-    """Returns in which rows two tensors of as many rows differ as in `_differ`, `[n]`."""
-    if a.shape != b.shape:
-        return torch.ones(len(a), dtype=torch.bool)
-    a, b = (rows.detach().reshape(len(rows), -1).double().nan_to_num() for rows in (a, b))
-    return (a - b).norm(dim=1) > tolerance * torch.maximum(a.norm(dim=1), b.norm(dim=1))
-
-
-def _differ(a: Tensor, b: Tensor, tolerance: float) -> bool:
-    """Returns whether two tensors differ in shape, or by more than `tolerance` times the larger norm."""
-    if a.shape != b.shape:
-        return True
-    a = a.detach().double().nan_to_num()
-    b = b.detach().double().nan_to_num()
-    return bool((a - b).norm() > tolerance * torch.maximum(a.norm(), b.norm()))
+            flags |= rows_differ(many, few[list(indices)], tolerance).cpu()
+    return [(row, indices[row]) for row in flags.nonzero().flatten().tolist()]

@@ -118,7 +118,7 @@ class Functional:
             return outputs.flatten()  # vmap needs at least one example
         if self.form is not None and self._sees_batch:
             return self.form.losses(outputs, targets)
-        return vmap(lambda o, y: self.loss_alone(o.unsqueeze(0), y))(outputs, targets)
+        return vmap(lambda o, y: self.loss_alone(o.unsqueeze(0), y), randomness="different")(outputs, targets)
 
     def output_gradients(self, outputs: Tensor, targets: Nested) -> Tensor:
         """Returns the gradient of each example's loss in the outputs: `[b, ...], [b, ...] -> [b, ...]`."""

@@ -1,0 +1,81 @@
+"""Real examples that are most likely to trigger a special case of a loss: extreme targets, and one of each class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from fedpriv.clients.population import Population
+from fedpriv.clients.reading import Pair
+from fedpriv.data.nested import Nested, each, joined, leaves
+
+_CLIENTS = 1024  # clients whose targets are searched
+_CLASSES = 12  # different whole numbers of a column, of which an example is taken
+_COLUMNS = 4  # numbers of a target that are looked at
+
+Cell = tuple[float, int, int]
+"""A number in a target, its client and the example's index."""
+
+
+def extreme_examples(population: Population) -> Pair:
+    """Returns examples with the smallest and largest targets or of different classes, and the first two.
+
+    Returns:
+        Inputs and targets, `[m, ...]` each.
+    """
+    clients = population.validated_clients
+    clients = clients[:: -(-len(clients) // _CLIENTS)]
+    extremes = dict[str, Cell]()
+    classes = dict[str, dict[float, Cell]]()
+    for client in clients:
+        _, targets = population.examples_of(client)
+        for name, column in _columns(targets):
+            if _is_continuous(column):
+                for sign in (1.0, -1.0):
+                    index = int((sign * column).argmin())
+                    cell = (sign * float(column[index]), client, index)
+                    key = f"{name}, {sign}"
+                    extremes[key] = min(cell, extremes.get(key, cell))
+            else:
+                for value, index in _first_of_each(column):
+                    classes.setdefault(name, {}).setdefault(value, (value, client, index))
+    cells = [*extremes.values()]
+    for found in classes.values():
+        cells += _spread(sorted(found.values()))
+    examples = sorted({(client, index) for _, client, index in cells})
+    pairs = [_example(population, client, index) for client, index in examples]
+    return joined([*pairs, population.first_examples(2)])
+
+
+def _columns(targets: Nested) -> Iterator[tuple[str, Tensor]]:
+    """Yields single numbers of each target, `[m]`: the first ones of each tensor."""
+    for number, leaf in enumerate(leaves(targets)):
+        flat = leaf.reshape(len(leaf), -1)
+        for position in range(min(flat.shape[1], _COLUMNS)):
+            yield f"{number}/{position}", flat[:, position]
+
+
+def _is_continuous(values: Tensor) -> bool:
+    return values.is_floating_point() and bool((values != values.round()).any())
+
+
+def _first_of_each(column: Tensor) -> Iterator[tuple[float, int]]:
+    """Yields the different values of a column, each with the index of its first example."""
+    values, inverse = column.unique(return_inverse=True)
+    positions = torch.arange(len(column), device=column.device)
+    first = positions.new_full((len(values),), len(column)).scatter_reduce_(0, inverse, positions, "amin")
+    return zip(map(float, values.tolist()), first.tolist(), strict=True)
+
+
+def _spread(cells: list[Cell]) -> list[Cell]:
+    """Returns a few of sorted cells: the first, the last, and some evenly between them."""
+    count = min(len(cells), _CLASSES)
+    chosen = {round(step * (len(cells) - 1) / max(count - 1, 1)) for step in range(count)}
+    return [cells[position] for position in sorted(chosen)]
+
+
+def _example(population: Population, client: int, index: int) -> Pair:
+    """Returns one example, `[1, ...]` each."""
+    return each(lambda values: values[index : index + 1], population.examples_of(client))

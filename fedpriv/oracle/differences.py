@@ -1,0 +1,31 @@
+"""Whether two results of the same computation differ by more than rounding explains."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# largest relative differences that rounding explains
+SAME_KERNEL = 1e-4
+"""Of one kernel on inputs of one shape."""
+OTHER_KERNEL = 1e-2
+"""Of two kernels: one for a batch, one for a batch of one."""
+OTHER_REDUCTION = 1e-3
+"""Of a batch's loss and the mean of its examples' losses."""
+
+
+def differ(a: Tensor, b: Tensor, tolerance: float) -> bool:
+    """Returns True if two tensors differ in shape, or by more than `tolerance` times the larger norm."""
+    if a.shape != b.shape:
+        return True
+    a = a.detach().double().nan_to_num()
+    b = b.detach().double().nan_to_num()
+    return bool((a - b).norm() > tolerance * torch.maximum(a.norm(), b.norm()))
+
+
+def rows_differ(a: Tensor, b: Tensor, tolerance: float) -> Tensor:
+    """Returns which rows of two tensors with the same number of rows differ as in `differ`, `[n]`."""
+    if a.shape != b.shape:
+        return torch.ones(len(a), dtype=torch.bool)
+    a, b = (rows.detach().reshape(len(rows), -1).double().nan_to_num() for rows in (a, b))
+    return (a - b).norm(dim=1) > tolerance * torch.maximum(a.norm(dim=1), b.norm(dim=1))

@@ -1,0 +1,577 @@
+"""Tests, before a run, that a loss is the mean or the sum of its values for single examples, and keeps nothing.
+
+A run computes the gradient of each example alone. A loss with another value for a batch, such as one that divides by
+the weights of a batch, would therefore train something else than its author wrote. Neither the type of the model's
+outputs nor made-up targets may hide that: outputs may be any nesting of tensors or an object of a user's own, and the
+loss is also tried on real examples, among them those with the smallest and largest targets and one of each class.
+Nothing has been released when a loss is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+
+from fedpriv.clients.client import Loss
+from fedpriv.clients.extremes import extreme_examples
+from fedpriv.clients.population import Population
+from fedpriv.data.nested import Nested, each, first, leaves
+from fedpriv.errors import ConfigError
+from fedpriv.models.known_code import is_known
+from fedpriv.models.losses import IGNORED
+from fedpriv.oracle.backends.functional import is_finite
+from fedpriv.oracle.batch_sizes import batch_sizes, repeated
+from fedpriv.oracle.differences import OTHER_REDUCTION, SAME_KERNEL, differ, rows_differ
+from fedpriv.oracle.traced_model import (
+    TracedModel,
+    as_scalar,
+    example_loss,
+    graph_nodes,
+    name_of,
+    select_examples,
+    start_draws_anew,
+)
+from fedpriv.randomness.streams import torch_generators
+
+_LARGEST_OF_OUTPUTS = 16384  # largest batch whose outputs a loss gets at once, see `Compute.chunk`
+
+
+_LARGE = 257  # examples in the largest batch whose loss is compared
+_STEPS = 50  # towards smaller losses
+Change = Callable[[Loss, Any, Nested], Any]
+"""Returns other outputs, from the loss, the outputs and the targets."""
+
+
+def validate_loss(trial: TracedModel, population: Population, x: Nested, y: Nested) -> list[str]:
+    """Refuses a loss that mixes or remembers examples, or that is another one for single examples.
+
+    Args:
+        trial: The model and its loss.
+        population: The clients.
+        x: Inputs of a few made-up examples for which model and loss can be computed.
+        y: Their targets.
+
+    Returns:
+        Warnings for the user.
+
+    Raises:
+        ConfigError: names the loss and the fix.
+    """
+    check_loss_parameters(trial.functional.loss)
+    _check_repeats(trial, x, y)
+    _check_form(trial, population.most_examples, x, y)
+    _check_reads_outputs_only(trial, x, y)
+    return _check_reduction(trial, population, x, y)
+
+
+def check_loss_parameters(loss: Loss) -> None:
+    """Refuses a loss with trainable parameters: a run trains only those of the model.
+
+    Raises:
+        ConfigError: names the first such parameter.
+    """
+    if not isinstance(loss, nn.Module):
+        return
+    for name, parameter in loss.named_parameters():
+        if parameter.requires_grad:
+            fix = (
+                f"has a parameter {name} of its own, which would not be trained, clipped or released. Make it a part "
+                "of the model (let the model's forward apply it to its outputs), or freeze it: requires_grad_(False)"
+            )
+            raise ConfigError("loss", name_of(loss), fix)
+
+
+# --- a loss that remembers examples, or whose per-example form mixes them ---------------------------------------------
+
+
+def _check_repeats(trial: TracedModel, x: Nested, y: Nested) -> None:
+    """Refuses a loss that returns another value or gradient for an example after it was called for others."""
+    loss = trial.functional.loss
+    order = [0, 1, 2, 0]  # the first example comes first and last
+    together = trial.outputs(x)
+    if _is_split(together, len(first(x))):
+        alone = [_select(together, [i]) for i in order]
+    else:
+        alone = [trial.outputs(select_examples(x, [i])) for i in order]
+    values = [_with_gradient(loss, output, select_examples(y, [i])) for output, i in zip(alone, order, strict=True)]
+    if differ(values[0], values[3], SAME_KERNEL):
+        fix = "answers the same example differently when it is asked again; keep nothing between calls"
+        raise ConfigError("loss", name_of(loss), fix)
+
+
+def _check_form(trial: TracedModel, most_examples: int | None, x: Nested, y: Nested) -> None:
+    """Refuses a per-example form that mixes or remembers the examples of a batch."""
+    loss = trial.functional.loss
+    outputs = trial.outputs(x)
+    if trial.functional.form is None or not isinstance(outputs, Tensor):
+        return
+    form = trial.functional.form.losses
+    outputs, y = outputs[:3], select_examples(y, range(3))
+    alone = torch.cat([_with_gradient(loss, outputs[i : i + 1], select_examples(y, [i])) for i in range(3)])
+    together = _with_gradient(form, outputs, y)
+    if len(together) != len(outputs):
+        fix = f"its per-example form {name_of(form)} gives {len(together)} losses for {len(outputs)} examples"
+        raise ConfigError("loss", name_of(loss), f"{fix}; return one for each")
+    # a form that differs from the loss on purpose comes with a warning
+    is_same = not trial.functional.form.differs
+    if is_same and any(differ(single, row, SAME_KERNEL) for single, row in zip(alone, together, strict=True)):
+        fix = "gives an example another loss or gradient in a batch than alone; use its own output and target only"
+        raise ConfigError("loss", name_of(loss), f"its per-example form {name_of(form)} {fix}")
+    _with_gradient(form, outputs.flip(0), select_examples(y, [2, 1, 0]))
+    if differ(together, _with_gradient(form, outputs, y), SAME_KERNEL):
+        fix = "answers the same example differently when it is asked again; keep nothing between calls"
+        raise ConfigError("loss", name_of(loss), f"its per-example form {name_of(form)} {fix}")
+    if not is_known(loss):
+        _check_form_in_larger_batches(loss, form, most_examples, outputs, y, together)
+
+
+def _check_form_in_larger_batches(
+    loss: Loss, form: Loss, most_examples: int | None, outputs: Tensor, y: Nested, expected: Tensor
+) -> None:
+    """Refuses a per-example form that gives an example another loss or gradient in a larger batch.
+
+    A form gets the outputs of many clients' examples at once.
+
+    Args:
+        loss: The loss, for the error.
+        form: Its per-example form.
+        most_examples: How many examples all clients have; None if that is not known.
+        outputs: Outputs of a few examples, `[b, ...]`.
+        y: Their targets.
+        expected: Their losses and derivatives, as of `_with_gradient`.
+    """
+    tensors = (outputs, expected, *leaves(y))
+    memory = sum(tensor.numel() * tensor.element_size() for tensor in tensors) // len(outputs)
+    for size in batch_sizes(most_examples, _LARGEST_OF_OUTPUTS, memory):
+        indices = repeated(len(outputs), size)
+        try:
+            larger = _with_gradient(form, outputs[indices], select_examples(y, indices))
+        except Exception:  # what a loss raises in a batch of this size, with which it mixes nothing
+            continue
+        if len(larger) != size or rows_differ(larger, expected[indices], SAME_KERNEL).any():
+            fix = (
+                f"gives an example another loss or gradient in a batch of {size} examples than in one of "
+                f"{len(outputs)}; use its own output and target only, whatever the batch's size"
+            )
+            raise ConfigError("loss", name_of(loss), f"its per-example form {name_of(form)} {fix}")
+
+
+def _with_gradient(loss: Loss, outputs: Any, targets: Nested) -> Tensor:  # noqa: ANN401 - whatever a model returns
+    """Returns losses and their derivatives in the outputs, `[b, 1 + output size]`; no derivatives in other objects."""
+    start_draws_anew(first(targets).device)
+    if not _is_split(outputs, len(first(targets))):
+        return loss(outputs, targets).detach().reshape(-1, 1)
+    outputs, variables = _variables(outputs)
+    values = loss(outputs, targets).reshape(-1, 1)
+    # another weight for each loss: a derivative in another example's output would have the wrong one
+    weights = 1 + torch.arange(len(values), device=values.device, dtype=values.dtype).unsqueeze(1)
+    gradient = _gradient((weights * values).sum(), variables)
+    if len(values) != len(first(targets)):
+        return values.detach()
+    columns = [part.reshape(len(values), -1).to(values) / weights for part in gradient]
+    return torch.cat([values.detach(), *columns], 1)
+
+
+# --- a loss that reads trained tensors which are no outputs -----------------------------------------------------------
+
+
+def _check_reads_outputs_only(trial: TracedModel, x: Nested, y: Nested) -> None:
+    """Refuses a loss with a gradient that does not come through the outputs, such as a penalty on parameters."""
+    loss = trial.functional.loss
+    outputs = trial.constant_outputs(select_examples(x, [0]))
+    if outputs is None:
+        return
+    start_draws_anew(first(x).device)
+    value = loss(outputs, select_examples(y, [0]))
+    if not value.requires_grad:
+        return
+    shapes = {tensor.shape for tensor in _gradient_leaves(value) if isinstance(tensor, nn.Parameter)}
+    names = [name for name, parameter in trial.model.named_parameters() if parameter.shape in shapes]
+    source = "a tensor with a gradient that is no output of the model"
+    if shapes and names:
+        source = f"a parameter of the shape of the model's {names[0]}"
+    elif shapes:
+        source = f"a parameter of shape {tuple(next(iter(shapes)))}"
+    fix = (
+        f"reads {source}: its gradient would be dropped, since an example's loss is differentiated through its outputs "
+        "alone. For a penalty on parameters take the strategy's own: weight_decay of the optimizer, or the regularizer "
+        "(fedpriv.strategies.proximal.L2); else detach() what it reads"
+    )
+    raise ConfigError("loss", name_of(loss), fix)
+
+
+def _gradient_leaves(value: Tensor) -> list[Tensor]:
+    """Returns the tensors that a value's gradient flows to."""
+    variables = [getattr(node, "variable", None) for node in graph_nodes(value)]
+    return [variable for variable in variables if variable is not None]
+
+
+# --- a loss that is another one for a batch than for its examples -----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Losses:
+    """The loss of a batch of b examples and those of its examples alone, with their gradients.
+
+    Attributes:
+        batch: What the loss returned for the batch.
+        alone: The losses of the examples alone, `[b]`.
+        batch_gradient: Gradient of the batch's loss (of its sum, if it has several numbers): in each example's outputs,
+            `[b, size]`, or where outputs cannot be split into examples in the model's parameters, `[1, dim]`.
+        gradients: Gradients of the examples' losses in their own outputs, `[b, size]`, or in the parameters,
+            `[b, dim]`.
+        outputs: The outputs of the different examples; None where each was computed by the model.
+        order: Which of the different examples the batch has, `[b]`.
+    """
+
+    batch: Tensor
+    alone: Tensor
+    batch_gradient: Tensor
+    gradients: Tensor
+    outputs: Any
+    order: Sequence[int]
+
+    def is_sum(self, weights: Tensor) -> bool:
+        """Returns True if the batch's loss is the sum of its examples' losses times `weights [b]`, also in gradients.
+
+        Rounding is compared with the sum of magnitudes, since terms may cancel each other.
+        """
+        terms = weights * self.alone
+        if (
+            self.batch.numel() != 1
+            or (self.batch.reshape(()) - terms.sum()).abs() > OTHER_REDUCTION * terms.abs().sum()
+        ):
+            return False
+        return self.has_gradient_of_sum(weights)
+
+    def has_gradient_of_sum(self, weights: Tensor) -> bool:
+        """Returns True if the gradient is that of the sum of examples' losses times `weights [b]`."""
+        expected = weights.unsqueeze(1) * self.gradients
+        scale = expected.norm(dim=1)
+        if len(self.batch_gradient) == 1 != len(expected):
+            return bool((self.batch_gradient[0] - expected.sum(0)).norm() <= OTHER_REDUCTION * scale.sum())
+        differences = (self.batch_gradient - expected).norm(dim=1)
+        return bool((differences <= OTHER_REDUCTION * (scale + 1e-3 * scale.max())).all())
+
+
+def _check_reduction(trial: TracedModel, population: Population, x: Nested, y: Nested) -> list[str]:
+    """Compares the loss of a batch with the losses of its examples alone; returns warnings for the user.
+
+    Raises:
+        ConfigError: the loss is neither the mean nor the sum of its values for single examples, or has no gradient.
+    """
+    form = trial.functional.form
+    notes: list[str] = []
+    has_gradient = list[bool]()
+    for inputs, targets in ((x, y), extreme_examples(population)):
+        outputs = trial.outputs(inputs)
+        if form is not None and isinstance(outputs, Tensor):
+            return [form.warning] if form.warning else []
+        for losses in _tried_losses(trial, inputs, outputs, targets):
+            note = _compare(trial, inputs, targets, losses)
+            if note:
+                notes.append(note)
+            has_gradient.append(bool(losses.gradients.any()))
+    if has_gradient and not any(has_gradient):
+        fix = (
+            "has a gradient of 0 for each example that was tried, so nothing but noise would be trained: return a "
+            "value that changes with the outputs of a single example"
+        )
+        raise ConfigError("loss", name_of(trial.functional.loss), fix)
+    return list(dict.fromkeys(notes))
+
+
+def _tried_losses(trial: TracedModel, x: Nested, outputs: Any, y: Nested) -> Iterator[_Losses]:  # noqa: ANN401
+    """Yields a batch's loss and those of its examples at the model's outputs and, where outputs split, at others.
+
+    The others are larger, smaller, and better ones, and a larger batch. What draws random numbers is not compared, for
+    draws of a batch differ from those of its examples.
+    """
+    if not _is_split(outputs, len(first(x))):
+        yield from _computed([lambda: _losses_of_examples(trial, x, y)])
+        return
+    loss = trial.functional.loss
+    # in double precision, where rounding hides little; a loss with tensors of its own may take single precision only
+    wide = _as_double(outputs), each(_as_double, y)
+    found = list(_computed(_attempts(loss, *wide, _CHANGES)))
+    if not found:
+        found = list(_computed(_attempts(loss, outputs, y, _CHANGES[:1])))
+    yield from found
+
+
+def _attempts(loss: Loss, outputs: Any, y: Nested, changes: Sequence[Change]) -> list[Callable[[], _Losses | None]]:  # noqa: ANN401
+    """Returns functions that compute a batch's loss and those of its examples: at changed outputs, in a large batch."""
+    attempts: list[Callable[[], _Losses | None]] = []
+    for change in changes:
+        attempts.append(lambda change=change: _losses_of_outputs(loss, change(loss, outputs, y), y))
+    count = len(first(y))
+    tensors = [leaf for leaf in (*tree_leaves(outputs), *leaves(y)) if isinstance(leaf, Tensor)]
+    memory = sum(tensor.numel() * tensor.element_size() for tensor in tensors) // count
+    indices = repeated(count, batch_sizes(None, _LARGE, memory)[-1])
+    attempts.append(lambda: _losses_of_outputs(loss, outputs, y, indices))
+    return attempts
+
+
+def _computed(attempts: Sequence[Callable[[], _Losses | None]]) -> Iterator[_Losses]:
+    """Yields what can be computed and compared."""
+    for attempt in attempts:
+        try:
+            losses = attempt()
+        except ConfigError:
+            raise
+        except Exception:  # whatever a user's loss raises for such outputs or targets, or for a batch
+            continue
+        if losses is not None and is_finite(losses.batch) and is_finite(losses.batch_gradient):
+            yield losses
+
+
+def _losses_of_outputs(loss: Loss, outputs: Any, y: Nested, indices: Sequence[int] | None = None) -> _Losses | None:  # noqa: ANN401
+    """Returns the loss of a batch and those of its examples alone, from outputs that can be split into examples.
+
+    Args:
+        loss: The loss.
+        outputs: The outputs of different examples.
+        y: Their targets.
+        indices: Which of them the batch has; None for each once.
+
+    Returns:
+        None if the loss draws random numbers.
+
+    Raises:
+        ConfigError: the loss draws random numbers and mixes examples.
+    """
+    count = len(first(y))
+    order = list(indices or range(count))
+    alone = list[Tensor]()
+    gradients = list[Tensor]()
+    for i in range(count):
+        single, variables = _variables(_select(outputs, [i]))
+        value = example_loss(loss, single, select_examples(y, [i]))
+        alone.append(value.detach())
+        gradients.append(_rows_of(_gradient(value, variables), 1))
+    batch, batch_gradient, draws = _batch_loss(loss, _select(outputs, order), select_examples(y, order))
+    if draws:
+        _check_random(loss, _select(outputs, order), select_examples(y, order), batch_gradient)
+        return None
+    of_each = torch.stack(alone).double()[order], torch.cat(gradients)[order]
+    return _Losses(batch.double(), of_each[0], batch_gradient, of_each[1], outputs, order)
+
+
+def _batch_loss(loss: Loss, outputs: Any, y: Nested) -> tuple[Tensor, Tensor, bool]:  # noqa: ANN401
+    """Returns a batch's loss, the gradient of its sum in each example's outputs `[b, size]`, and whether it draws."""
+    together, variables = _variables(outputs)
+    batch, draws = _call(loss, together, y)
+    return batch.detach(), _rows_of(_gradient(batch.sum(), variables), len(first(y))), draws
+
+
+def _check_random(loss: Loss, outputs: Any, y: Nested, gradient: Tensor) -> None:  # noqa: ANN401
+    """Refuses a loss with random draws if an example's gradient changes with other examples, for the same draws."""
+    count = len(first(y))
+    if count < 3:
+        return
+    changed = [1, *range(1, count)]  # a copy of the second example instead of the first
+    _, other, _ = _batch_loss(loss, _select(outputs, changed), select_examples(y, changed))
+    if rows_differ(gradient[1:], other[1:], OTHER_REDUCTION).any():
+        fix = (
+            "draws random numbers and gives an example another gradient if another example of the batch changes; use "
+            "each example's own output and target only"
+        )
+        raise ConfigError("loss", name_of(loss), fix)
+
+
+def _losses_of_examples(trial: TracedModel, x: Nested, y: Nested) -> _Losses | None:
+    """Returns the loss of a batch and those of its examples, each computed by the model; None if that draws."""
+    if trial.draws(x):
+        return None
+    loss = trial.functional.loss
+    batch, batch_gradient = trial.loss_and_gradient(x, y)
+    alone = list[Tensor]()
+    gradients = list[Tensor]()
+    for i in range(len(first(x))):
+        value, gradient = trial.loss_and_gradient(select_examples(x, [i]), select_examples(y, [i]))
+        alone.append(as_scalar(loss, value))
+        gradients.append(gradient)
+    double = [values.double() for values in (batch, torch.stack(alone), batch_gradient.unsqueeze(0))]
+    return _Losses(double[0], double[1], double[2], torch.stack(gradients).double(), None, range(len(first(x))))
+
+
+def _as_they_are(loss: Loss, outputs: Any, y: Nested) -> Any:  # noqa: ANN401
+    return outputs
+
+
+def _scaled(factor: float) -> Change:
+    def change(loss: Loss, outputs: Any, y: Nested) -> Any:  # noqa: ANN401
+        return tree_map(lambda part: part * factor if _is_float(part) else part, outputs)
+
+    return change
+
+
+def _better(loss: Loss, outputs: Any, y: Nested) -> Any:  # noqa: ANN401
+    """Returns outputs with smaller losses: some losses have another form near their minimum."""
+    for _ in range(_STEPS):
+        outputs, variables = _variables(outputs)
+        gradient = _gradient(loss(outputs, y).sum(), variables)
+        scale = sum(float(part.abs().max()) for part in gradient) or 1.0
+        for variable, part in zip(variables, gradient, strict=True):
+            variable.detach().sub_(part, alpha=1 / scale)
+    return _variables(outputs)[0]
+
+
+_CHANGES: tuple[Change, ...] = (_as_they_are, _scaled(10.0), _scaled(0.1), _better)
+
+
+def _compare(trial: TracedModel, x: Nested, y: Nested, losses: _Losses) -> str:
+    """Returns a warning if a batch's loss is not the mean of its examples' losses; empty if it is.
+
+    Raises:
+        ConfigError: it is neither the mean nor the sum.
+    """
+    loss = trial.functional.loss
+    name = name_of(loss)
+    count = len(losses.alone)
+    ones = torch.ones_like(losses.alone)
+    mean = ones / count
+    if losses.is_sum(mean):
+        return ""
+    is_of_each = losses.batch.numel() == count and not differ(losses.batch.flatten(), losses.alone, OTHER_REDUCTION)
+    if is_of_each and losses.has_gradient_of_sum(ones):
+        return ""
+    if losses.batch.numel() != 1:
+        fix = f"gives {losses.batch.numel()} numbers for {count} examples; return their mean, or one for each example"
+        raise ConfigError("loss", name, fix)
+    if losses.is_sum(ones):
+        return (
+            f"the loss {name} sums over a batch: here the mean over examples is trained and shown, so a learning rate "
+            "for the sum is to be multiplied by the batch's size"
+        )
+    value = losses.batch.reshape(())
+    x, y = (select_examples(tree, losses.order) for tree in (x, y))
+    if isinstance(losses.outputs, Tensor):
+        outputs = losses.outputs[list(losses.order)]
+        matched = _without_broadcasting(loss, outputs, each(lambda t: _of_type(t, outputs), y), value)
+        if matched is not value and not differ(matched, losses.alone.mean(), OTHER_REDUCTION):
+            shapes = f"outputs {tuple(outputs.shape[1:])} against targets {tuple(first(y).shape[1:])} of each example"
+            return (
+                f"the loss {name} compares {shapes}: in a batch torch would compare every output with every target; "
+                "here each example is compared with its own. Give both one shape, e.g. by model(x).squeeze(-1)"
+            )
+    for weights in _shares_of_labels((x, y)):
+        if losses.is_sum(weights.to(losses.alone)):
+            return (
+                f"the loss {name} is the mean over all labels of a batch that it does not ignore: here an example's "
+                "loss is the mean over its own labels, and each example counts the same"
+            )
+    fix = (
+        f"gives a batch of {count} examples {float(value):.4g}, which is neither the mean "
+        f"({float(losses.alone.mean()):.4g}) nor the sum ({float(losses.alone.sum()):.4g}) of what it gives each alone"
+    )
+    if not differ(value, losses.alone.mean(), OTHER_REDUCTION):
+        fix = f"has the mean of its examples' values for a batch of {count}, but not the mean of their gradients"
+    if not losses.alone.isfinite().all():
+        fix = f"gives an example alone NaN or infinity, and a batch of {count} examples {float(value):.4g}"
+    elif not losses.gradients.any():
+        fix += " (alone each example has a gradient of 0)"
+    fix += (
+        ". Gradients are those of single examples, so another loss would be trained. Write what it gives each example: "
+        "fedpriv.models.Loss(lambda outputs, targets: ...), which returns a tensor [b] (in torch's own losses "
+        "reduction='none'), with weights divided by a public number and without terms about the batch"
+    )
+    raise ConfigError("loss", name, fix)
+
+
+def _without_broadcasting(loss: Loss, outputs: Tensor, targets: Nested, otherwise: Tensor) -> Tensor:
+    """Returns the loss of the batch with outputs in the targets' shape; `otherwise` if they differ in another way."""
+    if not isinstance(targets, Tensor):
+        return otherwise
+    try:
+        if outputs.dim() == targets.dim() + 1 and outputs.shape[-1] == 1:
+            return loss(outputs.squeeze(-1), targets).detach().double().reshape(())
+        if outputs.dim() + 1 == targets.dim() and targets.shape[-1] == 1:
+            return loss(outputs.unsqueeze(-1), targets).detach().double().reshape(())
+    except Exception:  # whatever a user's loss raises
+        return otherwise
+    return otherwise
+
+
+def _shares_of_labels(trees: tuple[Nested, Nested]) -> Iterator[Tensor]:
+    """Yields each example's share of the labels in a batch that are not ignored, `[b]`, for what may be labels.
+
+    They may lie among the targets or the inputs, and be compared from the second one on, as next words are.
+    """
+    for leaf in leaves(trees):
+        if leaf.is_floating_point() or leaf.dtype == torch.bool or leaf.dim() < 2:
+            continue
+        ignored = {IGNORED, int(leaf.min()), int(leaf.max())}
+        for number, start in product(sorted(ignored), (0, 1)):
+            counted = (leaf[:, start:] != number).flatten(1).sum(1).double()
+            if counted.min() < counted.max():
+                yield counted / counted.sum()
+
+
+# --- outputs of any nesting -------------------------------------------------------------------------------------------
+
+
+def _is_split(outputs: Any, count: int) -> bool:  # noqa: ANN401 - whatever a model returns
+    """Returns True if outputs are a nesting of tensors with a row for each example, which can be sliced."""
+    parts = tree_leaves(outputs)
+    tensors = [part for part in parts if isinstance(part, Tensor)]
+    plain = all(isinstance(part, Tensor | int | float | str | None) for part in parts)
+    return plain and len(tensors) > 0 and all(tensor.shape[:1] == (count,) for tensor in tensors)
+
+
+def _select(outputs: Any, indices: Sequence[int]) -> Any:  # noqa: ANN401
+    """Returns the outputs of some examples."""
+    return tree_map(lambda part: part[list(indices)] if isinstance(part, Tensor) else part, outputs)
+
+
+def _is_float(part: object) -> bool:
+    return isinstance(part, Tensor) and part.is_floating_point()
+
+
+def _of_type(values: Tensor, like: Tensor) -> Tensor:
+    if values.is_floating_point():
+        return values.to(like)
+    return values
+
+
+def _as_double(outputs: Any) -> Any:  # noqa: ANN401
+    """Returns outputs with floating-point tensors in double precision."""
+    return tree_map(lambda part: part.double() if _is_float(part) else part, outputs)
+
+
+def _variables(outputs: Any) -> tuple[Any, list[Tensor]]:  # noqa: ANN401
+    """Returns copies of outputs, and those of their tensors in which a loss can be differentiated."""
+    parts, structure = tree_flatten(outputs)
+    copies = [part.detach().clone() if isinstance(part, Tensor) else part for part in parts]
+    variables = [part for part in copies if isinstance(part, Tensor) and part.is_floating_point()]
+    for variable in variables:
+        variable.requires_grad_()
+    return structure.unflatten(copies), variables
+
+
+def _gradient(value: Tensor, variables: Sequence[Tensor]) -> list[Tensor]:
+    """Returns the derivatives of a value in each variable; zeros where it has none."""
+    if not value.requires_grad:
+        return [torch.zeros_like(variable) for variable in variables]
+    return list(torch.autograd.grad(value, variables, materialize_grads=True))
+
+
+def _rows_of(parts: Sequence[Tensor], count: int) -> Tensor:
+    """Returns derivatives in outputs as one row for each example, `[b, size]`."""
+    return torch.cat([part.reshape(count, -1).double() for part in parts], 1)
+
+
+def _call(loss: Loss, outputs: Any, targets: Nested) -> tuple[Tensor, bool]:  # noqa: ANN401
+    """Returns the loss, and True if it draws random numbers from torch."""
+    device = first(targets).device
+    start_draws_anew(device)
+    before = [generator.get_state() for generator in torch_generators(device)]
+    value = loss(outputs, targets)
+    after = [generator.get_state() for generator in torch_generators(device)]
+    return value, any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
