@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.errors import ConfigError, in_short
+from fedpriv.models.copies import copy_module
 
 
 @dataclass(frozen=True)
@@ -139,13 +140,21 @@ def copy_model(model: nn.Module) -> nn.Module:
         ConfigError: torch cannot copy it.
     """
     try:
-        return copy.deepcopy(model)
-    except RuntimeError as error:
-        fix = (
-            f"cannot be copied ({in_short(error)}). Where nn.utils.weight_norm is the reason, call "
-            "nn.utils.remove_weight_norm and then nn.utils.parametrizations.weight_norm, which keeps the weights"
-        )
-        raise ConfigError("model", type(model).__name__, fix) from error
+        return copy_module(model)
+    except Exception as error:  # whatever an attribute of a user's module raises
+        path, layer = next(((p, m) for p, m in model.named_modules() if not _can_be_copied(m)), ("", model))
+        name = f"model.{path}" if path else "model"
+        fix = f"cannot be copied with copy.deepcopy ({in_short(error)}): keep no such attribute in it"
+        raise ConfigError(name, type(layer).__name__, fix) from error
+
+
+def _can_be_copied(layer: nn.Module) -> bool:
+    """Returns True if the attributes of a module itself can be copied."""
+    try:
+        copy.deepcopy({name: value for name, value in vars(layer).items() if name != "_modules"})
+    except Exception:  # whatever such an attribute raises
+        return False
+    return True
 
 
 def copy_trainable(model: nn.Module) -> nn.Module:
@@ -153,7 +162,7 @@ def copy_trainable(model: nn.Module) -> nn.Module:
     # frozen parameters are new objects over the same memory: each model has its own `requires_grad`
     fixed = (p for p in model.parameters() if not p.requires_grad and type(p) is nn.Parameter)
     memo: dict[int, object] = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in fixed}
-    return copy.deepcopy(model, memo | {id(buffer): buffer for buffer in model.buffers()})
+    return copy_module(model, memo | {id(buffer): buffer for buffer in model.buffers()})
 
 
 def share(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
+from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset
 
 from fedpriv.clients.client import Loss
@@ -62,6 +63,7 @@ class Evaluator:
     ) -> None:
         self._custom = custom or MetricSet()
         self._batched = batched
+        self._needs_gradients = False
         self._has_convolutions = any(isinstance(layer, _CONVOLUTIONS) for layer in model.modules())
         # a copy, since the user's model stays in the mode in which its layers are
         self._functional = Functional(copy_trainable(model).eval(), loss)
@@ -79,7 +81,7 @@ class Evaluator:
         """The task of the model, by the loss, all test targets and the shape of outputs."""
         inputs, targets = joined(self._batches)
         few = each(lambda t: t[:2], inputs)
-        outputs = self._functional.outputs(self._functional.unflatten(self._start), few)
+        outputs = self._forward(self._functional.unflatten(self._start), few)
         return task_of(self._loss, outputs, targets)
 
     @torch.no_grad()
@@ -95,10 +97,12 @@ class Evaluator:
                 labels = first(targets).flatten(1)[:, 0]
             else:
                 labels = first(targets)
+            if labels.dtype == torch.bool:
+                labels = labels.byte()
             for index in {int(labels.argmin()), int(labels.argmax())}:
                 x, y = each(lambda t, index=index: t[index : index + 1], (inputs, targets))
                 try:
-                    self._mean_loss(self._functional.outputs(named, x), y)
+                    self._mean_loss(self._forward(named, x), y)
                 except Exception as error:  # whatever a user's model or loss raises
                     description = f"shape {tuple(first(x).shape[1:])} and target {cut(str(first(y)[0].tolist()))}"
                     fix = f"test data must be like the clients' ({in_short(error)})"
@@ -133,7 +137,7 @@ class Evaluator:
 
     @torch.no_grad()
     def _can_batch(self, params: Tensor) -> bool:
-        """Whether vmap can batch the model as it is in eval mode, and outputs are one tensor."""
+        """Returns True if vmap can batch the model as it is in eval mode, and outputs are one tensor."""
         try:
             inputs = each(lambda t: t[:2], self._batches[0][0])
             return isinstance(self._outputs(params.expand(2, -1), inputs), Tensor)
@@ -156,6 +160,18 @@ class Evaluator:
         batches = self._spread_examples(examples)
         chunks = rows.split(self._models_per_pass(batches, rows))
         return self._read([self._totals(self._answers(chunk, batches)) for chunk in chunks])
+
+    def _forward(self, named: dict[str, Tensor], inputs: Nested) -> Any:  # noqa: ANN401 - whatever a model returns
+        """Returns a model's outputs, computed without gradients unless its forward pass needs them."""
+        if not self._needs_gradients:
+            try:
+                return self._functional.outputs(named, inputs)
+            except RuntimeError:  # e.g. of `torch.autograd.grad` in a forward pass
+                pass
+        with torch.enable_grad():
+            outputs = self._functional.outputs(named, each(Tensor.detach, inputs))
+        self._needs_gradients = True
+        return tree_map(lambda part: part.detach() if isinstance(part, Tensor) else part, outputs)
 
     def _mean_loss(self, outputs: Any, targets: Nested) -> Tensor:  # noqa: ANN401
         """Returns the mean of the examples' losses, which is what a run minimises; see `example_losses`."""
@@ -248,7 +264,7 @@ class Evaluator:
         """Returns each model's outputs: `[n, dim], [b, ...] -> [n, b, ...]`, or a list of the models' outputs."""
 
         def outputs_of(row: Tensor) -> Any:  # noqa: ANN401
-            return self._functional.outputs(self._functional.unflatten(row), inputs)
+            return self._forward(self._functional.unflatten(row), inputs)
 
         if len(rows) > 1:
             return vmap(outputs_of)(rows)

@@ -5,7 +5,6 @@ All other layers are tested by trying them, see `fedpriv.oracle.validation`.
 
 from __future__ import annotations
 
-import copy
 import warnings
 from math import gcd
 
@@ -14,6 +13,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from fedpriv.errors import ConfigError
+from fedpriv.models.copies import copy_module
 from fedpriv.settings.checks import checked
 from fedpriv.storage.torch_script import is_torch_script
 
@@ -73,7 +73,7 @@ def fix_model(model: nn.Module) -> nn.Module:
     Raises:
         ConfigError: there is no replacement for a layer.
     """
-    fixed = copy.deepcopy(model)
+    fixed = copy_module(model)
     unfit = [(path, layer) for path, layer in fixed.named_modules() if _mixes(layer) or _remembers(layer)]
     for path, layer in unfit:
         replacement = _replacement(layer, path)
@@ -97,11 +97,13 @@ def _why_unfit(layer: nn.Module) -> str | None:
             "scripted or traced; load_state_dict(scripted.state_dict()) brings the weights"
         )
     if _mixes(layer):
-        return (
-            "it normalises over the batch, so examples mix. Call .eval() on it to keep its weights and public running "
-            "statistics; or put a GroupNorm there, a change of the model, as fedpriv.models.fix_model(model) does "
-            "(command line: --fix-model)"
+        why = "it normalises over the batch, and a run computes each example apart, with and without privacy. "
+        group_norm = (
+            "a GroupNorm, a change of the model, as fedpriv.models.fix_model(model) does (command line: --fix-model)"
         )
+        if layer.running_mean is None:
+            return f"{why}Without running statistics .eval() changes nothing: put there {group_norm}"
+        return f"{why}Call .eval() on it to keep its weights and public running statistics; or put there {group_norm}"
     if _remembers(layer):
         return (
             "it keeps running statistics of the data; set track_running_stats=False, or call "

@@ -8,7 +8,6 @@ kinks. Where only single precision is possible, a backend that differs at one po
 
 from __future__ import annotations
 
-import copy
 import re
 import time
 from contextlib import suppress
@@ -23,6 +22,7 @@ from fedpriv.clients.client import Loss
 from fedpriv.clients.population import Population
 from fedpriv.data.nested import each, first
 from fedpriv.errors import in_short
+from fedpriv.models.copies import copy_module
 from fedpriv.oracle.backends import BACKENDS
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.oracle.backends.loop import LoopBackend
@@ -91,13 +91,13 @@ class Trial:
 
     def _sums(self, name: str) -> list[Tensor]:
         """Returns the sums of one backend: clipped at one row, clipped at two rows, and exact at two rows."""
-        backend = BACKENDS[name](copy.deepcopy(self.model), self.loss)  # a forward pass may change the model
+        backend = BACKENDS[name](copy_module(self.model), self.loss)  # a forward pass may change the model
         calls = [(self.rows[0], CLIP), (self.rows[1], CLIP), (self.rows[1], None)]
         return [backend.clipped_sum(rows, self.batch, clip)[0] for rows, clip in calls]
 
     def with_expected(self) -> Trial:
         """Returns the trial with the sums of one example at a time, of which each gradient is computed once."""
-        loop = LoopBackend(copy.deepcopy(self.model), self.loss)
+        loop = LoopBackend(copy_module(self.model), self.loss)
         batch = self.batch
         cells = [(client, example) for client in range(2) for example in range(batch.mask.shape[1])]
 
@@ -115,7 +115,7 @@ class Trial:
 
     def slowness_warning(self, reason: str) -> str:
         """Returns a warning that one example at a time is slow, with the measured factor and the reason."""
-        functional = Functional(copy.deepcopy(self.model), self.loss)
+        functional = Functional(copy_module(self.model), self.loss)
         row, x, y = self.point
         indices = [i % len(first(x)) for i in range(_BATCH_SIZE)]
         batch = select_examples(x, indices), select_examples(y, indices)
@@ -192,7 +192,7 @@ def make_trial(population: Population, model: nn.Module, seed: int = 0) -> Trial
         try:
             draws = TracedModel(population, point[0]).draws(point[1])
             if draws:
-                model = copy.deepcopy(model).eval()
+                model = copy_module(model).eval()
                 quiet = TracedModel(population, point[0])
                 quiet.model.eval()
                 draws = quiet.draws(point[1])
@@ -232,7 +232,7 @@ def _precisions(population: Population, model: nn.Module, point: Point, seed: in
         double_x, double_y = (each(lambda values: _as_type(values, torch.float64), tree) for tree in (x, y))
         in_double = row.double(), double_x, double_y
         double_rows = in_double[0].expand(2, -1), rows[1].double()
-        model_in_double = copy.deepcopy(model).double()
+        model_in_double = copy_module(model).double()
         trials.append(Trial(model_in_double, population.loss, in_double, double_rows, _SAME_DOUBLE, views))
     trials.append(Trial(model, population.loss, point, rows, _SAME_SINGLE, views))
     return trials

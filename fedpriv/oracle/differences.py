@@ -13,6 +13,9 @@ OTHER_KERNEL = 1e-2
 OTHER_REDUCTION = 1e-3
 """Of a batch's loss and the mean of its examples' losses."""
 
+HALF_PRECISION = 2.0**-5
+"""The same, if the loss computes in half precision."""
+
 
 def differ(a: Tensor, b: Tensor, tolerance: float) -> bool:
     """Returns True if two tensors differ in shape, or by more than `tolerance` times the larger norm."""

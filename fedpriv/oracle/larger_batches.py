@@ -12,7 +12,6 @@ operations explains, double precision decides, as in `backend_trial`.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,6 +20,7 @@ from torch import Tensor
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.population import Population
 from fedpriv.data.nested import each, leaves
+from fedpriv.models.copies import copy_module
 from fedpriv.models.known_code import is_known
 from fedpriv.oracle.backend_trial import CLIP, Rehearsal, Trial, why_not_batched
 from fedpriv.oracle.backends import BACKENDS
@@ -132,7 +132,7 @@ def in_run_precision(trial: Trial, population: Population) -> Trial:
     row, x, y = trial.point
     point = converted(row), each(converted, x), each(converted, y)
     rows = trial.rows[0].to(like.dtype), trial.rows[1].to(like.dtype)
-    return replace(trial, model=copy.deepcopy(trial.model).to(like.dtype), point=point, rows=rows)
+    return replace(trial, model=copy_module(trial.model).to(like.dtype), point=point, rows=rows)
 
 
 def failure_at(trial: Trial, name: str, shape: BatchShape, tolerance: float) -> str | None:
@@ -144,7 +144,7 @@ def failure_at(trial: Trial, name: str, shape: BatchShape, tolerance: float) -> 
         shape: The shape.
         tolerance: Largest relative difference of sums that count as equal.
     """
-    backend = BACKENDS[name](copy.deepcopy(trial.model), trial.loss)
+    backend = BACKENDS[name](copy_module(trial.model), trial.loss)
     size = shape.clients * shape.examples
     if isinstance(backend, PerExample):
         backend.insist_on(4 * size)  # several clients are computed at once where four of them fit

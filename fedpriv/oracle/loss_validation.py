@@ -27,7 +27,8 @@ from fedpriv.models.known_code import is_known
 from fedpriv.models.losses import IGNORED
 from fedpriv.oracle.backends.functional import is_finite
 from fedpriv.oracle.batch_sizes import batch_sizes, repeated
-from fedpriv.oracle.differences import OTHER_REDUCTION, SAME_KERNEL, differ, rows_differ
+from fedpriv.oracle.differences import HALF_PRECISION, OTHER_REDUCTION, SAME_KERNEL, differ, rows_differ
+from fedpriv.oracle.low_precision import LowestPrecision
 from fedpriv.oracle.traced_model import (
     TracedModel,
     as_scalar,
@@ -228,6 +229,7 @@ class _Losses:
             `[b, dim]`.
         outputs: The outputs of the different examples; None where each was computed by the model.
         order: Which of the different examples the batch has, `[b]`.
+        tolerance: Largest relative difference that rounding explains.
     """
 
     batch: Tensor
@@ -236,6 +238,7 @@ class _Losses:
     gradients: Tensor
     outputs: Any
     order: Sequence[int]
+    tolerance: float
 
     def is_sum(self, weights: Tensor) -> bool:
         """Returns True if the batch's loss is the sum of its examples' losses times `weights [b]`, also in gradients.
@@ -243,10 +246,7 @@ class _Losses:
         Rounding is compared with the sum of magnitudes, since terms may cancel each other.
         """
         terms = weights * self.alone
-        if (
-            self.batch.numel() != 1
-            or (self.batch.reshape(()) - terms.sum()).abs() > OTHER_REDUCTION * terms.abs().sum()
-        ):
+        if self.batch.numel() != 1 or (self.batch.reshape(()) - terms.sum()).abs() > self.tolerance * terms.abs().sum():
             return False
         return self.has_gradient_of_sum(weights)
 
@@ -255,9 +255,9 @@ class _Losses:
         expected = weights.unsqueeze(1) * self.gradients
         scale = expected.norm(dim=1)
         if len(self.batch_gradient) == 1 != len(expected):
-            return bool((self.batch_gradient[0] - expected.sum(0)).norm() <= OTHER_REDUCTION * scale.sum())
+            return bool((self.batch_gradient[0] - expected.sum(0)).norm() <= self.tolerance * scale.sum())
         differences = (self.batch_gradient - expected).norm(dim=1)
-        return bool((differences <= OTHER_REDUCTION * (scale + 1e-3 * scale.max())).all())
+        return bool((differences <= self.tolerance * (scale + 1e-3 * scale.max())).all())
 
 
 def _check_reduction(trial: TracedModel, population: Population, x: Nested, y: Nested) -> list[str]:
@@ -355,12 +355,20 @@ def _losses_of_outputs(loss: Loss, outputs: Any, y: Nested, indices: Sequence[in
         value = example_loss(loss, single, select_examples(y, [i]))
         alone.append(value.detach())
         gradients.append(_rows_of(_gradient(value, variables), 1))
-    batch, batch_gradient, draws = _batch_loss(loss, _select(outputs, order), select_examples(y, order))
+    lowest = LowestPrecision()
+    with lowest:
+        batch, batch_gradient, draws = _batch_loss(loss, _select(outputs, order), select_examples(y, order))
     if draws:
         _check_random(loss, _select(outputs, order), select_examples(y, order), batch_gradient)
         return None
     of_each = torch.stack(alone).double()[order], torch.cat(gradients)[order]
-    return _Losses(batch.double(), of_each[0], batch_gradient, of_each[1], outputs, order)
+    return _Losses(batch.double(), of_each[0], batch_gradient, of_each[1], outputs, order, _tolerance(lowest))
+
+
+def _tolerance(lowest: LowestPrecision) -> float:
+    if lowest.is_half:
+        return HALF_PRECISION
+    return OTHER_REDUCTION
 
 
 def _batch_loss(loss: Loss, outputs: Any, y: Nested) -> tuple[Tensor, Tensor, bool]:  # noqa: ANN401
@@ -390,7 +398,9 @@ def _losses_of_examples(trial: TracedModel, x: Nested, y: Nested) -> _Losses | N
     if trial.draws(x):
         return None
     loss = trial.functional.loss
-    batch, batch_gradient = trial.loss_and_gradient(x, y)
+    lowest = LowestPrecision()
+    with lowest:
+        batch, batch_gradient = trial.loss_and_gradient(x, y)
     alone = list[Tensor]()
     gradients = list[Tensor]()
     for i in range(len(first(x))):
@@ -398,7 +408,9 @@ def _losses_of_examples(trial: TracedModel, x: Nested, y: Nested) -> _Losses | N
         alone.append(as_scalar(loss, value))
         gradients.append(gradient)
     double = [values.double() for values in (batch, torch.stack(alone), batch_gradient.unsqueeze(0))]
-    return _Losses(double[0], double[1], double[2], torch.stack(gradients).double(), None, range(len(first(x))))
+    return _Losses(
+        double[0], double[1], double[2], torch.stack(gradients).double(), None, range(len(first(x))), _tolerance(lowest)
+    )
 
 
 def _as_they_are(loss: Loss, outputs: Any, y: Nested) -> Any:  # noqa: ANN401
@@ -439,7 +451,7 @@ def _compare(trial: TracedModel, x: Nested, y: Nested, losses: _Losses) -> str:
     mean = ones / count
     if losses.is_sum(mean):
         return ""
-    is_of_each = losses.batch.numel() == count and not differ(losses.batch.flatten(), losses.alone, OTHER_REDUCTION)
+    is_of_each = losses.batch.numel() == count and not differ(losses.batch.flatten(), losses.alone, losses.tolerance)
     if is_of_each and losses.has_gradient_of_sum(ones):
         return ""
     if losses.batch.numel() != 1:
@@ -455,7 +467,7 @@ def _compare(trial: TracedModel, x: Nested, y: Nested, losses: _Losses) -> str:
     if isinstance(losses.outputs, Tensor):
         outputs = losses.outputs[list(losses.order)]
         matched = _without_broadcasting(loss, outputs, each(lambda t: _of_type(t, outputs), y), value)
-        if matched is not value and not differ(matched, losses.alone.mean(), OTHER_REDUCTION):
+        if matched is not value and not differ(matched, losses.alone.mean(), losses.tolerance):
             shapes = f"outputs {tuple(outputs.shape[1:])} against targets {tuple(first(y).shape[1:])} of each example"
             return (
                 f"the loss {name} compares {shapes}: in a batch torch would compare every output with every target; "
@@ -471,7 +483,7 @@ def _compare(trial: TracedModel, x: Nested, y: Nested, losses: _Losses) -> str:
         f"gives a batch of {count} examples {float(value):.4g}, which is neither the mean "
         f"({float(losses.alone.mean()):.4g}) nor the sum ({float(losses.alone.sum()):.4g}) of what it gives each alone"
     )
-    if not differ(value, losses.alone.mean(), OTHER_REDUCTION):
+    if not differ(value, losses.alone.mean(), losses.tolerance):
         fix = f"has the mean of its examples' values for a batch of {count}, but not the mean of their gradients"
     if not losses.alone.isfinite().all():
         fix = f"gives an example alone NaN or infinity, and a batch of {count} examples {float(value):.4g}"

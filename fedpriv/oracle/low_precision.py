@@ -8,7 +8,7 @@ is not found.
 Torch may also multiply float32 numbers in less while all types say float32: after
 `torch.set_float32_matmul_precision("medium")`, with `fp32_precision` of one of `torch.backends`, with oneDNN's variable
 `ONEDNN_DEFAULT_FPMATH_MODE`, and in cuDNN's convolutions unless they are told not to. There are many switches, so
-products are measured.
+a run sets them all and measures products.
 """
 
 from __future__ import annotations
@@ -34,12 +34,17 @@ _LARGEST_ERROR = 2.0**-14
 """Of a product of float32 numbers, over the largest entry: 2**-20 is usual, and 2**-11 with TensorFloat-32."""
 
 
-class _LowestPrecision(TorchFunctionMode):
+class LowestPrecision(TorchFunctionMode):
     """Notes the floating-point type of fewest bits among the results of all calls of torch in a forward pass."""
 
     def __init__(self) -> None:
         super().__init__()
         self.dtype = torch.float64
+
+    @property
+    def is_half(self) -> bool:
+        """True if a result had fewer than 32 bits."""
+        return self.dtype.itemsize * 8 < _LEAST_BITS
 
     def __torch_function__(
         self,
@@ -55,10 +60,15 @@ class _LowestPrecision(TorchFunctionMode):
         return results
 
 
+def needs_full_precision(privacy: Privacy) -> bool:
+    """Returns True if float32 numbers must be multiplied in float32: neighbours may have batches of other sizes."""
+    return privacy.private and (privacy.unit, privacy.relation) != ("sample", "replace_one")
+
+
 def check_precision(population: Population, privacy: Privacy, row: Tensor, x: Nested, y: Nested) -> None:
     """Refuses a model or a loss that computes in half precision where neighbours may have batches of other sizes.
 
-    On a GPU it switches cuDNN's TensorFloat-32 off for this process, which torch has on by default.
+    A run sets the precision of products by itself (`fedpriv.distributed.modes`); the check finds where that fails.
 
     Args:
         population: The clients, with their model and loss.
@@ -70,12 +80,12 @@ def check_precision(population: Population, privacy: Privacy, row: Tensor, x: Ne
     Raises:
         ConfigError: names the model and the type, or the device that multiplies float32 numbers in less.
     """
-    if not privacy.private or (privacy.unit, privacy.relation) == ("sample", "replace_one"):
+    if not needs_full_precision(privacy):
         return
-    lowest = _LowestPrecision()
+    lowest = LowestPrecision()
     with lowest:
         TracedModel(population, row).gradient(x, y)
-    if lowest.dtype.itemsize * 8 < _LEAST_BITS:
+    if lowest.is_half:
         fix = (
             f"it or its loss computes in {lowest.dtype}, which is shown for unit sample and relation replace_one only, "
             "where neighbours have batches of one size: with another size kernels may round other examples' gradients "
@@ -87,8 +97,6 @@ def check_precision(population: Population, privacy: Privacy, row: Tensor, x: Ne
 
 
 def _check_products(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.backends.cudnn.allow_tf32 = False
     if largest_error(device) > _LARGEST_ERROR:
         fix = (
             "multiplies float32 numbers in less than float32, which is shown for unit sample and relation replace_one "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from fedpriv.clients.client import Loss
 from fedpriv.clients.population import Population
 from fedpriv.data.nested import Nested, T, each, first
 from fedpriv.errors import ConfigError
+from fedpriv.models.copies import copy_module
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.randomness.streams import torch_generators
 
@@ -34,7 +34,7 @@ class TracedModel:
     """
 
     def __init__(self, population: Population, row: Tensor) -> None:
-        self.model = copy.deepcopy(population.model)
+        self.model = copy_module(population.model)
         self._row = row
         self.functional = Functional(self.model, population.loss)
         self._events: list[Event] = []

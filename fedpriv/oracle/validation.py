@@ -8,7 +8,6 @@ nothing for other examples, or for batches of other sizes.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from fedpriv.clients.population import Population
 from fedpriv.data.nested import Nested, arguments, each, first, leaves
 from fedpriv.errors import ConfigError, DataError, FedprivError, in_short
+from fedpriv.models.copies import copy_module
 from fedpriv.models.known_code import is_known
 from fedpriv.oracle.backends.functional import is_finite
 from fedpriv.oracle.batch_sizes import LARGEST, batch_sizes, repeated
@@ -286,7 +286,7 @@ def _check_labels(trial: TracedModel, population: Population) -> None:
     clients = population.validated_clients
     numbers = population.shard.numbers
     _, sample = population.first_examples(1)
-    if not isinstance(sample, Tensor) or sample.is_floating_point() or sample.dim() != 1:
+    if not isinstance(sample, Tensor) or sample.is_floating_point() or sample.dim() != 1 or sample.dtype == torch.bool:
         return
     labels = {client: first(population.examples_of(client)[1]) for client in clients}
     least = min(clients, key=lambda i: int(labels[i].min()))
@@ -310,12 +310,12 @@ def _check_labels(trial: TracedModel, population: Population) -> None:
 
 def _changes_in_forward(model: nn.Module, x: Nested) -> list[str]:
     """Returns warnings about buffers and attributes that a forward pass changes: runs discard these changes."""
-    model = copy.deepcopy(model)
+    model = copy_module(model)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     attributes = _public_attributes(model)
-    args, named = arguments(x)
+    args, named = arguments(each(Tensor.detach, x))
     start_draws_anew(first(x).device)
-    with torch.no_grad():
+    with torch.enable_grad():
         model(*args, **named)
     buffers_after = dict(model.named_buffers())
     changed = [name for name, value in buffers.items() if not torch.equal(buffers_after[name], value)]

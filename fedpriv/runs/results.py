@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import json
 import math
@@ -21,6 +20,7 @@ from fedpriv.errors import FedprivError, counted
 from fedpriv.evaluation import metrics
 from fedpriv.evaluation.finite_check import first_rounds_in_words
 from fedpriv.evaluation.verdict import constraint_verdict
+from fedpriv.models.copies import copy_module
 from fedpriv.planning import notebook_display
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.record import Record
@@ -251,7 +251,7 @@ class Result:
                 raise FedprivError(f"{folder / name} could not be written ({error.strerror}); {fix}") from error
 
     def _state_dict(self, row: Tensor) -> dict[str, Tensor]:
-        model = copy.deepcopy(self.model)
+        model = copy_module(self.model)
         Layout.of(model).write(row, model)
         return model.state_dict()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,15 +15,18 @@ from fedpriv.clients import ownership
 from fedpriv.clients.layout import changed_constants, frozen
 from fedpriv.clients.population import Population
 from fedpriv.clients.released import note_result
+from fedpriv.distributed.modes import Modes
 from fedpriv.errors import FedprivError, PrivacyError
 from fedpriv.evaluation import model_metrics
 from fedpriv.evaluation.early_stopping import EarlyStopping
 from fedpriv.evaluation.finite_check import FiniteCheck, is_finite
 from fedpriv.evaluation.model_metrics import ModelMetrics
+from fedpriv.models.copies import copy_module
 from fedpriv.network import sharding
 from fedpriv.network.engines import MESHES, STATE_STORES, StateName
 from fedpriv.network.rounds import TrainState, run_rounds, server_view, write_back_models
 from fedpriv.oracle.data_answerer import DataAnswerer
+from fedpriv.oracle.low_precision import needs_full_precision
 from fedpriv.oracle.oracle import Oracle
 from fedpriv.planning.arguments import explain
 from fedpriv.planning.privacy_warnings import warn
@@ -57,7 +59,8 @@ class Training:
     def __init__(self, options: TrainingOptions) -> None:
         compute = options.compute
         mesh = self._mesh = MESHES[compute.engine](compute.timeout)
-        with mesh.world.raise_together():
+        self._modes = Modes(getattr(torch, compute.dtype), needs_full_precision(options.privacy))
+        with self._modes.fixed(), mesh.world.raise_together():
             # settings, folder and seeds, planned releases and their price: no data have been read
             experiment = stages.resolve_experiment(options, compute, mesh)
             self._directory = RunDirectory(
@@ -158,6 +161,10 @@ class Training:
 
     def _groups_of_rounds(self, seconds: float) -> Iterator[Sequence[RoundReport]]:
         """Trains, and yields reports once their ledger lines are on the disk; see `in_groups`."""
+        return self._modes.iterate(self._make_rounds(seconds))
+
+    def _make_rounds(self, seconds: float) -> Iterator[Sequence[RoundReport]]:
+        """Trains in the modes of the caller, see `_groups_of_rounds`."""
         monitor = self._monitor
         mesh = self._mesh
         if monitor.is_over:
@@ -324,6 +331,11 @@ class Training:
         Raises:
             PrivacyError: a forward pass changed a frozen parameter or a buffer.
         """
+        with self._modes.fixed():
+            return self._make_result()
+
+    def _make_result(self) -> Result:
+        """Returns the result so far, computed in the modes of the caller."""
         self._check_constants()
         mesh = self._mesh
         shard = self._data.shard
@@ -400,6 +412,6 @@ class Training:
     def _model_with(self, params: Tensor) -> nn.Module:
         """Returns a copy of the model with these parameters `[dim]`, in eval mode."""
         # a copy of the client's model, through which no example has passed
-        model = copy.deepcopy(self.population.clients[0].model).eval()
+        model = copy_module(self.population.clients[0].model).eval()
         self.population.layout.write(params, model)
         return model

@@ -13,11 +13,13 @@ from torch import Tensor
 
 from fedpriv.clients.data_fingerprints import digest_of, examples_of
 from fedpriv.clients.layout import changed_constants, constant_totals
+from fedpriv.distributed.modes import Modes
 from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
 from fedpriv.network.rounds import ClientInput, client_update, seeded_torch_draws
 from fedpriv.oracle.backend_selection import select_backend
 from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import data_oracle
+from fedpriv.oracle.low_precision import needs_full_precision
 from fedpriv.privacy.ledger import Ledger, PrivacyFilter
 from fedpriv.privacy.ledger_file import facts_of_pairs
 from fedpriv.privacy.pairwise import KeyAgreedPairwise
@@ -71,7 +73,9 @@ class SiteSession:
                 "(fedpriv seal, or secrets --rotate). Take part in another plan"
             )
         self.number = folder.number_in(proposal)
-        self._population = make_population(folder.settings, terms, self.number, proposal.outline)
+        self._modes = Modes(torch.float32, needs_full_precision(terms.plan.privacy))
+        with self._modes.fixed():
+            self._population = make_population(folder.settings, terms, self.number, proposal.outline)
         backend = select_backend("auto", self._population).backend
         self._constants = constant_totals(self._population.model)
         self._randomness = Randomness(terms.seed, folder.secret_seed, secrets.randbits(62), terms.hash)
@@ -223,7 +227,8 @@ class SiteSession:
         self._filter.leave_out(self._covered_rounds())
         client_input = ClientInput(index, terms.cohort(index), question.received[None], terms.common[index])
         self._oracle.answerer.excluded = absent
-        with seeded_torch_draws(self._randomness.torch_seed("local", index, self.number), torch.device("cpu")):
+        draws = seeded_torch_draws(self._randomness.torch_seed("local", index, self.number), torch.device("cpu"))
+        with self._modes.fixed(), draws:
             message, local = client_update(terms.strategy, self._oracle, client_input, self._local)
         if changed_constants(self._population.model, self._constants):
             raise PrivacyError("a forward pass changed a frozen parameter or a buffer")

@@ -6,7 +6,6 @@ takes to record what a model does. Each step maps each row of a batch by itself,
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
+from fedpriv.models.copies import copy_module
 from fedpriv.oracle.backends.factors import Gradients, OuterProducts
 from fedpriv.oracle.backends.summation import add_products
 from fedpriv.privacy.clipping import Clip
@@ -214,7 +214,7 @@ def traced_nodes(model: nn.Module) -> tuple[fx.GraphModule, list[fx.Node]] | Non
 
     The model is called `0` in the trace. Its input is the first node, and its output the last.
     """
-    model = copy.deepcopy(model)  # tracing runs the forward pass, which may change the model
+    model = copy_module(model)  # tracing runs the forward pass, which may change the model
     try:
         # inside another module, so that a bare nn.Linear is seen as a layer too
         traced = fx.symbolic_trace(nn.Sequential(model))
@@ -279,7 +279,7 @@ def _has_hooks(model: nn.Module) -> bool:
 
 def _is_same(chain: Chain, model: nn.Module, first: Linear) -> bool:
     """Whether the gradients of made-up examples are those of autograd, in the model's own precision."""
-    model = copy.deepcopy(model)
+    model = copy_module(model)
     params = dict(model.named_parameters())
     weight = params[first.weight]
     generator = torch.Generator().manual_seed(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from itertools import chain
 
@@ -12,6 +11,7 @@ from torch import Tensor
 from fedpriv.clients.batch import Batch
 from fedpriv.data.nested import leaves
 from fedpriv.distributed import threads
+from fedpriv.models.copies import copy_with_modules
 from fedpriv.oracle.backends.base import Backend
 from fedpriv.oracle.backends.functional import is_on_cpu
 from fedpriv.oracle.backends.linear import LinearBackend
@@ -144,4 +144,6 @@ def _size(params: Tensor, batch: Batch) -> int:
 def copy_backend(backend: PerExample) -> PerExample:
     """Copies a backend with its model; the copy shares the model's tensors, which no call changes."""
     model = backend.model
-    return copy.deepcopy(backend, {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())})
+    return copy_with_modules(
+        backend, [model], {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
+    )
