@@ -15,6 +15,7 @@ from fedpriv.errors import ConfigError, in_short
 from fedpriv.planning.notebook_display import aligned
 from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.privacy.budget import AT_WORK, Budget, Entry
+from fedpriv.privacy.budget_shares import VOIDED
 from fedpriv.privacy.opacus_history import from_opacus
 
 _STATES = {
@@ -24,6 +25,7 @@ _STATES = {
     "strategy": "stopped early, charged whole",
     "metric": "stopped early, charged whole",
     "nonfinite": "broke, charged whole",
+    VOIDED: "kept something of earlier examples: epsilon is infinite",
 }
 
 

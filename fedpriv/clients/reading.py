@@ -164,7 +164,24 @@ def _read(loader: Source) -> Read:
     pairs = [pair for piece, _ in pieces_read for pair in piece]
     _check_one_shape("inputs", [inputs for inputs, _ in pairs])
     _check_one_shape("targets", [targets for _, targets in pairs])
-    return Read(joined(pairs), random=any(random for _, random in pieces_read))
+    read = Read(joined(pairs), random=any(random for _, random in pieces_read))
+    if not read.random:
+        _check_repeats(loader, read.pair)
+    return read
+
+
+def _check_repeats(source: Source, pair: Pair) -> None:
+    """Refuses a data set whose examples depend on which ones it has read before: one would change the others."""
+    length = len(first(pair))
+    for position in dict.fromkeys((length - 1, 0)):
+        again = read_one(source, position, pair)
+        expected = [leaf[position] for leaf in leaves(pair)]
+        if not all(torch.equal(new[0], old) for new, old in zip(leaves(again), expected, strict=True)):
+            raise DataError(
+                f"example {position} is another one when it is read again, and nothing was drawn from torch's, NumPy's "
+                "or Python's global generator: let the data set keep nothing of what it has read (a running mean or "
+                "scale would let one example change others), and draw random numbers from torch's global generator"
+            )
 
 
 def _check_one_shape(name: str, column: Sequence[Nested]) -> None:

@@ -67,7 +67,8 @@ class Evaluator:
         self._has_convolutions = any(isinstance(layer, _CONVOLUTIONS) for layer in model.modules())
         # a copy, since the user's model stays in the mode in which its layers are
         self._functional = Functional(copy_trainable(model).eval(), loss)
-        self._loss = loss
+        self._given_loss = loss
+        self._loss = self._functional.loss
         self._parameter = next(model.parameters())
         self._batch_size = batch_size
         self._start = Layout.of(model).row_of(model)
@@ -82,7 +83,7 @@ class Evaluator:
         inputs, targets = joined(self._batches)
         few = each(lambda t: t[:2], inputs)
         outputs = self._forward(self._functional.unflatten(self._start), few)
-        return task_of(self._loss, outputs, targets)
+        return task_of(self._given_loss, outputs, targets)
 
     @torch.no_grad()
     def try_out(self, params: Tensor) -> None:

@@ -124,7 +124,7 @@ class Trial:
             start = time.perf_counter()
             leaf = row.detach().clone().requires_grad_()
             x, y = (each(lambda values: values[rows], tree) for tree in batch)
-            loss = self.loss(functional.outputs(functional.unflatten(leaf), x), y)
+            loss = functional.loss(functional.outputs(functional.unflatten(leaf), x), y)
             torch.autograd.grad(loss.sum(), leaf)
             return time.perf_counter() - start
 

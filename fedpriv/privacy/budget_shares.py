@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from fedpriv.errors import PrivacyError
 from fedpriv.privacy.accounting import bounds, gaussian
-from fedpriv.privacy.accounting.events import Event, History, PrivacyCost
+from fedpriv.privacy.accounting.events import EXACT, Event, History, PrivacyCost
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.budget_file import BudgetLines, BudgetTerms, Reserved, from_plain
 from fedpriv.privacy.composition import Guarantee, RunCost, charges_of, together
@@ -17,6 +17,8 @@ from fedpriv.privacy.composition import Guarantee, RunCost, charges_of, together
 _NOT_NOTED = ("noise whose rounding version 0.2 did not note",)
 _OF_ANY_DATA = re.compile("[0-9a-f]{32}")
 """How version 0.3 and earlier named the data of a configuration, also of files whose rows may have changed since."""
+VOIDED = "state"
+"""How a run ended for which no bound on epsilon holds: its code kept something of earlier examples."""
 _STEPS = 12  # halvings in the search for the remaining epsilon: to less than a thousandth of the limit
 
 
@@ -52,6 +54,9 @@ def shares_of(lines: BudgetLines) -> dict[str, Share]:
             if data is not None and _OF_ANY_DATA.fullmatch(data):
                 data = None
             shares[change.reserve] = Share(change.run, charges, change.n_clients, data, change.trust, added_in_float64)
+        elif change.ended == VOIDED:
+            share = shares[change.close]
+            shares[change.close] = replace(share, charges=share.charges + Counter({PrivacyCost(None, (EXACT,)): 1}))
         elif change.charges is not None:
             shares[change.close] = replace(shares[change.close], charges=from_plain(change.charges))
     return shares

@@ -24,6 +24,8 @@ from fedpriv.privacy.record import Record
 from fedpriv.storage import files
 
 NoiseLabel = tuple[int, int, int]
+VOID = "void"
+"""The query of a record that voids a ledger: no bound on epsilon holds."""
 
 
 def _noise_labels(record: Record) -> set[NoiseLabel]:
@@ -209,6 +211,40 @@ class Ledger:
                 self._append(record)
         self._records.append(record)
         self._noises |= noises
+
+    def void(self, reason: str) -> None:
+        """Records that no bound on epsilon holds for what was released; nothing happens if nothing was.
+
+        Args:
+            reason: Why, in words; it becomes the reason for which epsilon is infinite.
+
+        Raises:
+            LedgerError: the record could not be written.
+        """
+        for record, head in self._replay:  # they were released before the run was stopped
+            self._records.append(record)
+            self._head = head
+        self._replay = []
+        if not self._records:
+            return
+        last = self._records[-1]
+        record = Record(
+            round=last.round,
+            query=VOID,
+            index=last.index + 1,
+            mechanism="none",
+            noise_multiplier=0.0,
+            unit=last.unit,
+            relation=last.relation,
+            norm=last.norm,
+            bound=last.bound,
+            shared=last.shared,
+            trust=last.trust,
+            non_private=reason,
+            attempt=last.attempt,
+        )
+        self._write_record(record, self._guard.count)
+        self.sync()
 
     def sync(self) -> None:
         """Waits until the records so far are on the physical disk (fsync), where they survive a power cut.

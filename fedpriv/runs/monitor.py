@@ -30,6 +30,7 @@ class RunMonitor:
         health: In which round something first was not finite.
         stopping: How long the metric of `stop` has not improved.
         is_over: Whether no further round will be made.
+        is_void: Whether no bound on epsilon holds, since the run's code kept something of earlier examples.
     """
 
     strategy: Strategy
@@ -40,14 +41,17 @@ class RunMonitor:
     health: FiniteCheck
     stopping: EarlyStopping
     is_over: bool = False
+    is_void: bool = False
 
     @property
     def stops(self) -> bool:
-        """Whether the last round ends the run: a value is not finite, or a metric no longer improves."""
-        return self.health.stops or self.stopping.stops
+        """Whether the last round ends the run: it is void, a value is not finite, or a metric no longer improves."""
+        return self.is_void or self.health.stops or self.stopping.stops
 
     def why_ended(self, state: TrainState) -> Ended:
         """Returns why there are no more rounds after this state, as far as is known; `"left"` if there may be more."""
+        if self.is_void:
+            return "state"
         if state.round == self.rounds:
             return "rounds"
         if self.strategy.is_done(state.server):

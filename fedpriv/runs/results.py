@@ -33,13 +33,14 @@ from fedpriv.storage.saved import ROUND, checked
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Ended = Literal["rounds", "strategy", "budget", "nonfinite", "metric", "left"]
+Ended = Literal["rounds", "strategy", "budget", "nonfinite", "metric", "left", "state"]
 _ENDINGS: dict[Ended, str] = {
     "strategy": "the strategy said that it was done",
     "budget": "the next round would overspend epsilon",
     "nonfinite": "training broke, a released model or loss was not finite",
     "metric": "the test metric no longer improved",
     "left": "it was left",
+    "state": "its code kept something of earlier examples, so no bound on epsilon holds",
 }
 
 
@@ -59,6 +60,8 @@ def why_no_more(ended: Ended, planned: int, spent: PrivacySpent, status: str | N
     """
     if ended == "rounds":
         return ""
+    if ended == "state":
+        return f" of {planned}: {_ENDINGS[ended]}"
     charged = ended in ("strategy", "nonfinite", "metric", "left") and math.isfinite(spent.epsilon)
     if charged:
         whole = "; the whole plan is charged, since the stop may depend on the data"
@@ -114,7 +117,8 @@ class Result:
         test_loss: Loss of the model on public test data; None without test data.
         ended: Why the run ended: `"rounds"` (all were made), `"strategy"` (the algorithm ended it), `"budget"` (another
             round would have passed epsilon), `"nonfinite"` (see `stop_on` of `Training`), `"metric"` (see `stop`) or
-            `"left"` (stopped early).
+            `"left"` (stopped early) or `"state"` (model, loss or data set kept something of earlier examples: epsilon
+            is infinite).
         spent: Upper bound on what was spent. If the run stopped before its plan ended, the stop may depend on data, so
             the whole plan is charged.
         releases: Number of records in the ledger.

@@ -16,6 +16,7 @@ from fedpriv.runs.results import Ended
 
 STOPPED_EARLY: tuple[Ended, ...] = ("strategy", "nonfinite", "metric")
 CHARGED_WHOLE: tuple[Ended, ...] = (*STOPPED_EARLY, "left")
+VOIDED: Ended = "state"
 
 
 def remaining_records(plan: Plan, finished: int) -> list[Record]:
@@ -106,6 +107,8 @@ class RunAccountant:
         The target counts unless an earlier run, which this one extends, spent more; the plan unless something was
         begun again with other noise.
         """
+        if ended == VOIDED:
+            return math.inf
         if ended in STOPPED_EARLY:
             return self.charged_at_end(ended, finished).epsilon
         privacy = self._plan.privacy

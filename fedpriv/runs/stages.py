@@ -16,6 +16,7 @@ written, drawn or decided is done on the main one and broadcast.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -50,12 +51,13 @@ from fedpriv.oracle.backends.in_threads import in_threads
 from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import DataAnswerer, data_oracle
 from fedpriv.oracle.oracle import Oracle
+from fedpriv.oracle.state_check import StateCheck
 from fedpriv.oracle.validation import validate_per_example
 from fedpriv.planning import compatibility, privacy_warnings
 from fedpriv.planning.arguments import check_measuring
 from fedpriv.planning.compute import Compute
 from fedpriv.planning.plan import Plan, make_plan, with_neighbours
-from fedpriv.privacy.ledger import FollowerLedger, Ledger
+from fedpriv.privacy.ledger import VOID, FollowerLedger, Ledger
 from fedpriv.privacy.settings import Privacy
 from fedpriv.runs.budget_reservation import BudgetReservation
 from fedpriv.runs.checkpoint import Checkpoint
@@ -69,6 +71,8 @@ from fedpriv.runs.run_accountant import RunAccountant
 from fedpriv.runs.run_directory import RunDirectory
 from fedpriv.runs.settings_in_words import settings_in_words
 from fedpriv.strategies.base import Strategy
+
+_STATE_CHECKS = 4  # random rounds after which a run is tested for state of its code
 
 # --- stage 1: the experiment ------------------------------------------------------------------------------------------
 
@@ -624,12 +628,14 @@ class ReleasePath:
         ledger: The run's releases; in processes other than the main one, a follower of the main one's ledger.
         sums: Clipped sums of gradients of this process's clients.
         oracle: Answers the strategy's queries.
+        state_check: Tests whether the run's code kept something of earlier examples; None without privacy.
     """
 
     accountant: RunAccountant
     ledger: Ledger | FollowerLedger
     sums: ClippedSums
     oracle: Oracle[DataAnswerer]
+    state_check: StateCheck | None
 
 
 def open_release_path(
@@ -651,6 +657,10 @@ def open_release_path(
     ledger = _open_ledger(accountant, run, plan, reservation, reveals, mesh)
     backend = make_backend(data.backend, data.population, data.population.chunk, experiment.compute.precision)
     backend = in_threads(backend, insist=experiment.compute.threads is not None)
+    if plan.privacy.private:
+        state_check = StateCheck(data.population, backend)
+    else:
+        state_check = None
     sums = ClippedSums(backend, len(data.population), experiment.device, mesh.examples)
     oracle = data_oracle(
         data.population,
@@ -662,7 +672,7 @@ def open_release_path(
         max_clients=mesh.max_clients,
     )
     oracle.answerer.prepare(plan.queries)
-    return ReleasePath(accountant, ledger, sums, oracle)
+    return ReleasePath(accountant, ledger, sums, oracle, state_check)
 
 
 def _open_ledger(
@@ -739,6 +749,7 @@ def make_monitor(
     elif run.resumed is not None:
         finished = run.resumed.round
         rows = mesh.world.broadcast(lambda: run.directory.rows(finished))
+    is_void = mesh.world.broadcast(lambda: any(record.query == VOID for record in path.ledger.records))
     return RunMonitor(
         strategy=experiment.strategy,
         rounds=experiment.rounds,
@@ -747,7 +758,13 @@ def make_monitor(
         accountant=path.accountant,
         health=evaluation.health,
         stopping=evaluation.stopping,
+        is_void=is_void,
     )
+
+
+def rounds_of_state_checks(rounds: int) -> frozenset[int]:
+    """Draws the rounds after which a run is tested for state, besides its end; secret, and independent of all else."""
+    return frozenset(secrets.SystemRandom().sample(range(rounds), min(_STATE_CHECKS, rounds)))
 
 
 def collect_warnings(experiment: Experiment, plan: Plan, data: LocalData, options: TrainingOptions) -> list[str]:

@@ -28,6 +28,7 @@ from fedpriv.network.rounds import TrainState, run_rounds, server_view, write_ba
 from fedpriv.oracle.data_answerer import DataAnswerer
 from fedpriv.oracle.low_precision import needs_full_precision
 from fedpriv.oracle.oracle import Oracle
+from fedpriv.oracle.state_check import KEPT
 from fedpriv.planning.arguments import explain
 from fedpriv.planning.privacy_warnings import warn
 from fedpriv.privacy.accounting.spent import PrivacySpent
@@ -94,6 +95,7 @@ class Training:
             self._seconds = stages.seconds_before(run)
             self._position = self.ledger.mark
             self._monitor = stages.make_monitor(experiment, run, self._evaluation, self._release_path, options, mesh)
+            self._state_rounds = mesh.world.broadcast(lambda: stages.rounds_of_state_checks(experiment.rounds))
 
             # from here on a stopped run can be resumed; only then the budget is charged
             self.warnings = stages.collect_warnings(experiment, self.plan, self._data, options)
@@ -189,6 +191,8 @@ class Training:
             for result in rounds:
                 self.progress = result.progress
                 self._check_constants()
+                if result.index in self._state_rounds:
+                    self._check_state()
                 report = self._report_round(sync=seconds == 0)
                 group.add(report)
                 wait_for_pace(began, self._pace)
@@ -206,6 +210,7 @@ class Training:
         if remaining:
             yield remaining
         self._check_constants()
+        self._check_state()
         mesh.world.broadcast(self._sync)
         monitor.is_over = True
         mesh.world.broadcast(self._close_budget)
@@ -271,9 +276,27 @@ class Training:
         if self.plan.privacy.private:
             names = changed_constants(self.population.model, self._data.constants)
         fix = "a forward pass on private data changed it, and it would be released as it is; change a copy instead"
+        if self.anywhere(bool(names)):
+            self._void("a forward pass on private data changed a frozen parameter or a buffer")
         with self._mesh.world.raise_together():
             if names:
                 raise PrivacyError(f"model.{names[0]} is frozen, or a buffer, and is not what it was: {fix}")
+
+    def _check_state(self) -> None:
+        """Ends a private run with infinite epsilon if its code kept something of earlier examples."""
+        check = self._release_path.state_check
+        if check is None or self._monitor.is_void:
+            return
+        if self.anywhere(check.has_changed()):
+            self._void(KEPT)
+
+    def _void(self, reason: str) -> None:
+        """Writes into the ledger that no bound on epsilon holds; all processes call this together."""
+        self._monitor.is_void = True
+        ledger = self.ledger
+        if isinstance(ledger, Ledger):
+            ledger.void(reason)
+            warn(f"epsilon is infinite: {reason}. Keep nothing between calls, and do not publish this run's models")
 
     def save(self) -> None:
         """Writes a checkpoint of the last finished round now (with a folder)."""
@@ -337,6 +360,8 @@ class Training:
     def _make_result(self) -> Result:
         """Returns the result so far, computed in the modes of the caller."""
         self._check_constants()
+        if not self._monitor.is_over:
+            self._check_state()
         mesh = self._mesh
         shard = self._data.shard
         state = replace(self.progress, models=sharding.gather_rows(self.progress.models, shard, mesh))

@@ -44,9 +44,12 @@ class Functional:
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         self.model = model
-        self.loss = loss
         self.layout = Layout.of(model)
         self.form = example_form(loss)
+        self.loss = loss
+        if isinstance(loss, nn.Module) and not is_known(loss) and any(True for _ in loss.buffers()):
+            self.loss = _WithFirstBuffers(loss, loss)
+            self.form = example_form(self.loss)
         # a form of a user's own gets one example at a time: it might mix many, whatever was tried before the run
         self._sees_batch = self.form is not None and is_known(loss)
         self.frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
@@ -175,6 +178,38 @@ class Functional:
                 targets = each(lambda values: values.flatten(0, 1), y)
                 losses = self.losses(scores.flatten(0, 1), targets).view(mask.shape)
             return torch.autograd.grad((losses * mask).sum(), leaf)[0]
+
+
+class _WithFirstBuffers:
+    """A function that starts each call from the first values of a module's buffers, which a call may change.
+
+    Args:
+        module: Has the buffers.
+        function: Reads and changes them.
+    """
+
+    def __init__(self, module: nn.Module, function: Loss) -> None:
+        self.module = module
+        self.function = function
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        per_example = getattr(module, "per_example", None)
+        if per_example is not None and function is module:  # as `example_form` reads it
+            self.per_example = _WithFirstBuffers(module, per_example)
+        self._first = {name: buffer.clone() for name, buffer in module.named_buffers()}
+
+    def __call__(self, outputs: Any, targets: Any) -> Tensor:  # noqa: ANN401
+        """Calls the function."""
+        tables = list[tuple[dict[str, Any], str, Tensor | None]]()
+        try:
+            for name, value in self._first.items():
+                *path, key = name.split(".")
+                table = _table(self.module, path, key)
+                tables.append((table, key, table[key]))
+                table[key] = value.clone()
+            return self.function(outputs, targets)
+        finally:
+            for table, key, original in tables:
+                table[key] = original
 
 
 def _table(module: nn.Module | None, path: Sequence[str], key: str) -> dict[str, Any]:

@@ -67,8 +67,11 @@ class PrivacySpent:
         )
 
     def at_most(self, limit: float | None) -> PrivacySpent:
-        """Returns a copy with every epsilon at most `limit`, which the accountant enforced; None changes nothing."""
-        if limit is None:
+        """Returns a copy with every epsilon at most `limit`, which the accountant enforced; None changes nothing.
+
+        Nothing was enforced where a release was not private.
+        """
+        if limit is None or self.non_private:
             return self
         return replace(self, epsilon=min(self.epsilon, limit), per_client=tuple(min(e, limit) for e in self.per_client))
 

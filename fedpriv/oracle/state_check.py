@@ -1,0 +1,164 @@
+"""Tests during and after a run whether its code kept something of the examples that it saw.
+
+Clipping bounds an example's influence only if no other example's gradient depends on it. Code that `torch.func.vmap`
+takes cannot keep numbers of an example, but code that is computed one example at a time can: a running mean of losses,
+say, may change other examples' losses only after thousands of calls, which no test before the run shows. So the answers
+at fixed points are computed before the run, at random rounds, and after it, with the objects that the run uses. If one
+differs, no bound on epsilon holds.
+
+Code of fedpriv and torch alone keeps nothing, and is not tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import torch
+from torch import Tensor
+
+from fedpriv.clients.batch import Batch
+from fedpriv.clients.extremes import extreme_examples
+from fedpriv.clients.population import Population
+from fedpriv.clients.reading import Pair
+from fedpriv.data.nested import each, first, joined, leaves
+from fedpriv.models.known_code import is_known
+from fedpriv.oracle.backends.base import Backend
+from fedpriv.oracle.backends.loop import LoopBackend
+from fedpriv.oracle.differences import SAME_KERNEL, differ
+from fedpriv.oracle.traced_model import select_examples
+from fedpriv.oracle.validation import synthetic_points
+from fedpriv.privacy.clipping import Clip
+from fedpriv.randomness.borrowed import Seed, global_generators
+
+_REAL = 12  # real examples at most
+_READ = 4  # clients of which an example is read again
+_CLIP = Clip(1.0)
+_SCALES = (1.0, 30.0, 1000.0)  # of made-up inputs: far examples have losses above any running mean
+KEPT = (
+    "the model, the loss or the data set kept something of earlier examples: it answered the same question differently "
+    "after the run had begun, so that one example could change the gradients of others"
+)
+
+
+class StateCheck:
+    """Answers at fixed points, which code without memory gives again at any time.
+
+    Args:
+        population: The clients, at their initial parameters.
+        backend: Computes the run's clipped sums, with the model and the loss of the run.
+    """
+
+    def __init__(self, population: Population, backend: Backend) -> None:
+        self._population = population
+        self._backend: Backend | None = backend
+        self._points: Pair | None = None
+        if len(population) and not (is_known(population.model) and is_known(population.loss)):
+            self._row, *_ = synthetic_points(population)[0]
+            self._points = _choose_points(population)
+        self._reads = _read_again_clients(population)
+        self._expected = self._answers()
+        # a backend may draw random numbers in another order each time: then there is nothing to compare
+        if self._differs(self._answers()):
+            self._backend = None
+            self._expected = self._answers()
+
+    def has_changed(self) -> bool:
+        """Returns True if an answer differs from the one before the run, or can no longer be computed."""
+        try:
+            return self._differs(self._answers())
+        except Exception:  # whatever a user's code raises that it did not raise before
+            return True
+
+    def _differs(self, answers: list[Tensor]) -> bool:
+        return any(differ(new, old, SAME_KERNEL) for new, old in zip(answers, self._expected, strict=True))
+
+    def _answers(self) -> list[Tensor]:
+        """Returns summaries of gradients at the points, one at a time and in one batch, and of views of examples."""
+        device = self._population.device
+        cuda = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices=cuda), global_generators() as seed:
+            answers: list[Tensor] = []
+            if self._points is not None:
+                answers += self._gradients(self._points, seed)
+            for client in self._reads:
+                seed(0)
+                answers += [_summary(leaf[None])[0] for leaf in leaves(self._view(client))]
+        return answers
+
+    def _gradients(self, points: Pair, seed: Seed) -> list[Tensor]:
+        count = len(first(points[0]))
+        row = self._row.unsqueeze(0)
+        loop = LoopBackend(self._population.model, self._population.loss)
+        answers: list[Tensor] = []
+        for index in range(count):
+            seed(0)
+            answers.append(_summary(loop.clipped_sum(row, _batch(points, [index]), None)[0])[0])
+        if self._backend is not None:
+            seed(0)
+            answers.append(_summary(self._backend.clipped_sum(row, _batch(points, range(count)), _CLIP)[0])[0])
+        return answers
+
+    def _view(self, client: int) -> Pair:
+        """Returns a view of a client's first example, with the same random numbers each time."""
+        population = self._population
+        assert population.views is not None
+        generator = torch.Generator().manual_seed(0)
+
+        def numbers(clients: Sequence[int], positions: Sequence[int], size: int) -> Tensor:
+            return torch.rand(len(clients), size, generator=generator, dtype=torch.float64)
+
+        where = population.starts[client].view(1, 1).to(population.device)
+        mask = torch.ones(1, 1, dtype=torch.bool)
+        return population.views.take(torch.tensor([client]), torch.zeros(1, 1).long(), mask, where, numbers)
+
+
+def _choose_points(population: Population) -> Pair | None:
+    """Returns made-up examples, some of them far away, and real ones, for which model and loss can be computed."""
+    loop = LoopBackend(population.model, population.loss)
+    row = synthetic_points(population)[0][0].unsqueeze(0)
+    x, y = extreme_examples(population)
+    candidates = [each(lambda values: values[:_REAL], (x, y))]
+    for _, made_x, made_y in synthetic_points(population)[:1]:
+        for scale in _SCALES:
+            candidates.append((each(lambda values, scale=scale: _scaled(values, scale), made_x), made_y))
+    usable: list[Pair] = []
+    for candidate in candidates:
+        for index in range(len(first(candidate[0]))):
+            single = each(lambda values, index=index: values[index : index + 1], candidate)
+            with suppress(Exception):  # whatever a user's model or loss raises for made-up numbers
+                loop.clipped_sum(row, _batch(single, [0]), None)
+                usable.append(single)
+    if usable:
+        return joined(usable)
+    return None
+
+
+def _read_again_clients(population: Population) -> list[int]:
+    """Returns clients of which an example is viewed again: a few, if code of a user's own makes the views."""
+    views = population.views
+    if views is None or not (population.examples.random or not is_known(views.augmentation)):
+        return []
+    clients = population.validated_clients
+    return list(clients[:: -(-len(clients) // _READ)])
+
+
+def _batch(points: Pair, indices: Sequence[int]) -> Batch:
+    """Returns some of the points as the examples of one client."""
+    x, y = (select_examples(tree, indices) for tree in points)
+    x, y = (each(lambda values: values.unsqueeze(0), tree) for tree in (x, y))
+    mask = torch.ones(1, len(indices), dtype=torch.bool, device=first(x).device)
+    return Batch(torch.zeros(1, dtype=torch.long), x, y, mask)
+
+
+def _scaled(values: Tensor, factor: float) -> Tensor:
+    if values.is_floating_point():
+        return values * factor
+    return values
+
+
+def _summary(rows: Tensor) -> Tensor:
+    """Returns a few numbers of each row, which take no memory: `[n, ...] -> [n, 3]`."""
+    flat = rows.reshape(len(rows), -1).double()
+    weights = torch.arange(flat.shape[1], device=flat.device, dtype=torch.float64).cos_()
+    return torch.stack([flat.sum(1), flat.abs().sum(1), flat @ weights], 1)
