@@ -15,13 +15,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.extremes import extreme_examples
 from fedpriv.clients.population import Population
 from fedpriv.clients.reading import Pair
 from fedpriv.data.nested import each, first, joined, leaves
+from fedpriv.models.copies import copy_module
 from fedpriv.models.known_code import is_known
 from fedpriv.oracle.backends.base import Backend
 from fedpriv.oracle.backends.loop import LoopBackend
@@ -47,49 +48,53 @@ class StateCheck:
     Args:
         population: The clients, at their initial parameters.
         backend: Computes the run's clipped sums, with the model and the loss of the run.
+        unused: The same with a model of its own, for the answers before the run.
     """
 
-    def __init__(self, population: Population, backend: Backend) -> None:
+    def __init__(self, population: Population, backend: Backend, unused: Backend) -> None:
         self._population = population
-        self._backend: Backend | None = backend
+        self._backend: Backend | None = unused
+        unused_model = copy_module(population.model)
         self._points: Pair | None = None
         if len(population) and not (is_known(population.model) and is_known(population.loss)):
             self._row, *_ = synthetic_points(population)[0]
-            self._points = _choose_points(population)
+            self._points = _choose_points(population, unused_model)
         self._reads = _read_again_clients(population)
-        self._expected = self._answers()
+        self._expected = self._answers(unused_model)
         # a backend may draw random numbers in another order each time: then there is nothing to compare
-        if self._differs(self._answers()):
+        if self._differs(self._answers(unused_model)):
             self._backend = None
-            self._expected = self._answers()
+            self._expected = self._answers(unused_model)
+        else:
+            self._backend = backend
 
     def has_changed(self) -> bool:
         """Returns True if an answer differs from the one before the run, or can no longer be computed."""
         try:
-            return self._differs(self._answers())
+            return self._differs(self._answers(self._population.model))
         except Exception:  # whatever a user's code raises that it did not raise before
             return True
 
     def _differs(self, answers: list[Tensor]) -> bool:
         return any(differ(new, old, SAME_KERNEL) for new, old in zip(answers, self._expected, strict=True))
 
-    def _answers(self) -> list[Tensor]:
+    def _answers(self, model: nn.Module) -> list[Tensor]:
         """Returns summaries of gradients at the points, one at a time and in one batch, and of views of examples."""
         device = self._population.device
         cuda = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda), global_generators() as seed:
             answers: list[Tensor] = []
             if self._points is not None:
-                answers += self._gradients(self._points, seed)
+                answers += self._gradients(model, self._points, seed)
             for client in self._reads:
                 seed(0)
                 answers += [_summary(leaf[None])[0] for leaf in leaves(self._view(client))]
         return answers
 
-    def _gradients(self, points: Pair, seed: Seed) -> list[Tensor]:
+    def _gradients(self, model: nn.Module, points: Pair, seed: Seed) -> list[Tensor]:
         count = len(first(points[0]))
         row = self._row.unsqueeze(0)
-        loop = LoopBackend(self._population.model, self._population.loss)
+        loop = LoopBackend(model, self._population.loss)
         answers: list[Tensor] = []
         for index in range(count):
             seed(0)
@@ -113,9 +118,9 @@ class StateCheck:
         return population.views.take(torch.tensor([client]), torch.zeros(1, 1).long(), mask, where, numbers)
 
 
-def _choose_points(population: Population) -> Pair | None:
+def _choose_points(population: Population, model: nn.Module) -> Pair | None:
     """Returns made-up examples, some of them far away, and real ones, for which model and loss can be computed."""
-    loop = LoopBackend(population.model, population.loss)
+    loop = LoopBackend(model, population.loss)
     row = synthetic_points(population)[0][0].unsqueeze(0)
     x, y = extreme_examples(population)
     candidates = [each(lambda values: values[:_REAL], (x, y))]

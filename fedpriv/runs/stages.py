@@ -47,7 +47,8 @@ from fedpriv.network.local import Star
 from fedpriv.network.rounds import RoundNetwork, TrainState, initial_state
 from fedpriv.network.state_store import StateStore
 from fedpriv.oracle.backend_selection import make_backend, select_backend
-from fedpriv.oracle.backends.in_threads import in_threads
+from fedpriv.oracle.backends.in_threads import copy_backend, in_threads
+from fedpriv.oracle.backends.per_example import PerExample
 from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import DataAnswerer, data_oracle
 from fedpriv.oracle.oracle import Oracle
@@ -656,9 +657,12 @@ def open_release_path(
     accountant = RunAccountant(plan, randomness.attempt, reveals, plan.float64_noise)
     ledger = _open_ledger(accountant, run, plan, reservation, reveals, mesh)
     backend = make_backend(data.backend, data.population, data.population.chunk, experiment.compute.precision)
+    unused = backend
+    if isinstance(backend, PerExample):
+        unused = copy_backend(backend)
     backend = in_threads(backend, insist=experiment.compute.threads is not None)
     if plan.privacy.private:
-        state_check = StateCheck(data.population, backend)
+        state_check = StateCheck(data.population, backend, unused)
     else:
         state_check = None
     sums = ClippedSums(backend, len(data.population), experiment.device, mesh.examples)
