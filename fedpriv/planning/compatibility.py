@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from fedpriv.clients.client import Client, Loss
 from fedpriv.clients.lazy import LazyClients
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, counted
 from fedpriv.models.problem import Problem
 from fedpriv.network.graph import Graph
 from fedpriv.network.local import Star
@@ -28,6 +29,31 @@ from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.proximal import Zero
 from fedpriv.strategies.state import has_rows, shared_leaves
+
+N = TypeVar("N", bound=RoundNetwork)
+
+
+def network_for(n_clients: int, network: N | None) -> N | Star:
+    """Returns the network of a run: the given one, or a star of all clients if it is None.
+
+    Raises:
+        ConfigError: the network was made for another number of clients.
+    """
+    if network is None:
+        return Star(n_clients)
+    check_size(network, n_clients)
+    return network
+
+
+def check_size(network: RoundNetwork, n_clients: int) -> None:
+    """Refuses a network for another number of clients, which would leave clients out or wait for missing ones.
+
+    Raises:
+        ConfigError: the numbers differ.
+    """
+    if network.n_clients != n_clients:
+        fix = f"the run has {counted(n_clients, 'client')}: make the {type(network).__name__} for {n_clients}"
+        raise ConfigError("network.n_clients", network.n_clients, fix)
 
 
 def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients: int) -> None:
