@@ -27,6 +27,7 @@ from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import Central, Privacy
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Strategy
+from fedpriv.strategies.fedavg import LocalSteps
 from fedpriv.strategies.proximal import Zero
 from fedpriv.strategies.state import has_rows, shared_leaves
 
@@ -87,27 +88,47 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
         return
     in_turns = privacy.over_time is not None and blocks_of(network) > 1
     if isinstance(privacy.trust, Central) and not network.everyone and not in_turns:
-        fix = "with trust: central cohorts are drawn in secret; write privacy.trust: {central: {cohort_rate: 0.1}}"
-        raise ConfigError("network.cohort", "not everyone", fix)
+        rate = 0.1
+        if isinstance(network, Star | Graph):
+            rate = network.active_fraction
+        fix = (
+            f"with central trust cohorts are drawn in secret: set its cohort_rate to {rate:.4g}, and leave "
+            "network.cohort out"
+        )
+        raise ConfigError("network.cohort", _cohort_of(network), fix)
     if privacy.cohort_rounds is not None and not network.everyone:
         fix = "cohort_rounds draws the clients of each round in secret; leave network.cohort out"
-        raise ConfigError("network.cohort", "not everyone", fix)
+        raise ConfigError("network.cohort", _cohort_of(network), fix)
     if not strategy.aggregator.is_sum:
         raise ConfigError("privacy.trust", trust, f"{type(strategy.aggregator).__name__} needs single messages")
     if privacy.at == "gradient" and not step.linear:
-        fix = f"sums of {name}'s messages are not sums of private answers; use trust: local"
+        fix = f"sums of {name}'s messages are not sums of private answers; use local trust"
+        if isinstance(step, LocalSteps) and step.local_steps == 1:
+            fix += (
+                ", or plain steps of the clients, without an optimizer, and the momentum at the server: fedavg with "
+                "server_momentum, or fedopt for the kin of Adam"
+            )
         if privacy.unit == "client" and step.memory == "none":
             fix += ", or let the noise be on what clients send, privacy.at: message"
         raise ConfigError("privacy.trust", trust, fix)
     if step.memory != "none" and not network.everyone:
         raise ConfigError(
             "network.cohort",
-            "not everyone",
+            _cohort_of(network),
             f"messages of {name} hold answers of earlier rounds, which sums over another cohort would not cover; let "
             "everyone take part, or use a strategy without memory such as fedavg",
         )
     if privacy.at == "gradient":
         check_linear(strategy, n_clients, network)
+
+
+def _cohort_of(network: RoundNetwork) -> object:
+    """Returns who takes part in a round, for an error."""
+    if isinstance(network, Star):
+        return network.cohort
+    if isinstance(network, Graph):
+        return network.activity
+    return "not everyone"
 
 
 def check_compute(

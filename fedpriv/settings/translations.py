@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 Language = Literal["python", "yaml"]
+V = TypeVar("V")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -740,6 +741,7 @@ EXAMPLES = {
     "folder": '"runs/a"',
     "function": "my_function",
     "Custom.function": "lambda round_index: 1.0",
+    "LinkFunction.function": "lambda round_index: [(0, 1)]",
     "graph": "networkx.cycle_graph(8)",
     "label": "0",
     "TableEncoder.label": '"income"',
@@ -791,6 +793,12 @@ KINDS = {
     ),
     "Privacy": 'fedpriv.Privacy(epsilon=3.0, delta=1e-5), or without privacy fedpriv.Privacy(at="none")',
     "Stop": 'fedpriv.Stop("accuracy", patience=5)',
+    "Activity": (
+        "fedpriv.RandomNodes(0.5), fedpriv.RandomEdges(1), fedpriv.RandomLinks(0.5), or fedpriv.LinkFunction(function) "
+        "for a function from a round to pairs of nodes"
+    ),
+    "networkx.Graph": "networkx.cycle_graph(10), networkx.from_numpy_array(adjacency) or networkx.Graph(pairs)",
+    "numpy.ndarray": "a matrix [n, n], or a rule such as fedpriv.network.mixing.metropolis",
     "RoundNetwork": "fedpriv.Star(n_clients=10) or fedpriv.Graph(networkx.cycle_graph(10))",
     "Optimizer": "fedpriv.Sgd(), fedpriv.Momentum(), fedpriv.Adam() or fedpriv.AdamW()",
     "Mechanism": "fedpriv.Gaussian() or fedpriv.Laplace()",
@@ -800,9 +808,31 @@ KINDS = {
     "Tensor": "a tensor, e.g. torch.ones(2)",
     "Path": "pathlib.Path(...)",
 }
-"""What gives an object of a kind that has no constructor of its own, or an obvious one."""
+"""What gives an object of a kind that has no constructor of its own, or an obvious one.
+
+A kind is named by its class, or by package and class where two packages have a class of the name.
+"""
+
+
+def of_kind(table: Mapping[str, V], kind: type) -> V | None:
+    """Returns the entry of a table by kinds, `KINDS` or `WORDS_FOR_KINDS`; None if it has none."""
+    package = kind.__module__.partition(".")[0]
+    return table.get(f"{package}.{kind.__name__}", table.get(kind.__name__))
+
 
 _WITH_EPSILON = "fedpriv.Privacy(epsilon=3.0, delta=1e-5, {})"
+_GRAPHS = {
+    "ring": "networkx.cycle_graph(10)",
+    "cycle": "networkx.cycle_graph(10)",
+    "complete": "networkx.complete_graph(10)",
+    "path": "networkx.path_graph(10)",
+    "erdosrenyi": "networkx.gnp_random_graph(10, 0.5, seed=0)",
+    "grid": "networkx.grid_2d_graph(2, 5)",
+}
+_NETWORKS = {
+    "star": "fedpriv.Star(n_clients=10)",
+    **{word: f"fedpriv.Graph({graph})" for word, graph in _GRAPHS.items()},
+}
 WORDS_FOR_KINDS = {
     "Privacy": {
         "none": 'fedpriv.Privacy(at="none")',
@@ -825,11 +855,12 @@ WORDS_FOR_KINDS = {
         "gpu": 'fedpriv.Compute(device="cuda")',
         "mps": 'fedpriv.Compute(device="mps")',
     },
-    "RoundNetwork": {
-        "star": "fedpriv.Star(n_clients=10)",
-        "ring": "fedpriv.Graph(networkx.cycle_graph(10))",
-        "complete": "fedpriv.Graph(networkx.complete_graph(10))",
-        "path": "fedpriv.Graph(networkx.path_graph(10))",
+    "RoundNetwork": _NETWORKS,
+    "fedpriv.Graph": _NETWORKS,
+    "networkx.Graph": _GRAPHS,
+    "numpy.ndarray": {
+        "metropolis": "fedpriv.network.mixing.metropolis",
+        "lazymetropolis": "fedpriv.network.mixing.lazy_metropolis",
     },
 }
 """What a word means that is given where an object of a kind is wanted."""
@@ -853,7 +884,7 @@ CHOICES_ELSEWHERE = {
 }
 """Words of other libraries and papers for a choice, such as a unit or a relation; `zero_out` is the weaker promise."""
 
-TORCH_OPTIMIZERS = {"SGD": "fedpriv.Sgd()", "Adam": "fedpriv.Adam()", "AdamW": "fedpriv.AdamW()"}
+TORCH_OPTIMIZERS = {"SGD": "Sgd", "Adam": "Adam", "AdamW": "AdamW"}
 """fedpriv's optimizers by the names of torch's."""
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import networkx
+import numpy as np
 import pytest
 from answers import CNN, answer, dataset
 from torch import nn
@@ -100,3 +101,46 @@ def test_gossip_without_topology_warns_in_yaml() -> None:
     named = forecast(load_config(RUN, [gossip, "network.topology=star"])).warnings
     (text,) = set(forecast(load_config(RUN, [gossip])).warnings) - {*named}
     assert "Write network.topology: ring for a graph, or network.topology: star" in text
+
+
+GRAPH: Any = networkx.cycle_graph(4)
+NOT_A_GRAPH: dict[str, tuple[Any, str]] = {
+    "matrix": (np.ones((4, 4)), "networkx.from_numpy_array(adjacency)"),
+    "pairs": ([(0, 1)], "networkx.Graph(pairs)"),
+    "ring": ("ring", "make it with networkx.cycle_graph(10)"),
+    "another word": ("moebius", "make it with networkx.cycle_graph(10), networkx.from_numpy_array(adjacency)"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_A_GRAPH)
+def test_graph_of_something_else_shows_networkx(name: str) -> None:
+    given, shown = NOT_A_GRAPH[name]
+    said = answer(lambda: fp.Graph(given))
+    assert said.startswith("network.graph = ") and shown in said
+
+
+def test_network_word_shows_graph() -> None:
+    network: Any = "ring"
+    for door in (fp.train, fp.plan):
+        said = answer(lambda door=door: door(clients(), fp.fedavg(0.1), PRIVACY, rounds=2, network=network))
+        assert "make it with fedpriv.Graph(networkx.cycle_graph(10))" in said
+
+
+def test_mixing_rule_word_shows_function() -> None:
+    weights: Any = "metropolis"
+    said = answer(lambda: fp.Graph(GRAPH, weights))
+    assert "make it with fedpriv.network.mixing.metropolis" in said
+
+
+def test_activity_function_shows_link_function() -> None:
+    function: Any = lambda round_index: [(round_index % 3, round_index % 3 + 1)]  # noqa: E731
+    said = answer(lambda: fp.Graph(GRAPH, activity=function))
+    assert "fedpriv.LinkFunction(function)" in said
+    network = fp.Graph(GRAPH, activity=fp.LinkFunction(function))
+    planned = fp.plan([20] * 4, fp.decentralized_sgd(0.1), PRIVACY, rounds=3, network=network)
+    assert planned.releases == 3
+
+
+def test_activity_word_shows_class() -> None:
+    activity: Any = "random_nodes"
+    assert "make it with fedpriv.RandomNodes(rate=0.01)" in answer(lambda: fp.Graph(GRAPH, activity=activity))
