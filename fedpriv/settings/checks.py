@@ -300,7 +300,7 @@ def _call_error(
                 explained = explain(word, value, arguments)
             else:
                 explained = None
-            return error(word, value, explained or suggestion(word, value, names, "python"))
+            return error(word, value, explained or suggestion(word, value, names, "python", field))
     for name in positional[: len(args)]:
         if name in options:
             return error(name, options[name], "is given twice, by its place and by its name: leave one out")

@@ -80,9 +80,52 @@ class Term:
     note: str = ""
     conversions: tuple[Conversion, ...] = ()
 
-    def is_called(self, word: str) -> bool:
-        """Whether somebody calls it by this word."""
-        return word == self.name or word in self.words.split()
+    @property
+    def section(self) -> str:
+        """The section of a configuration that has it, e.g. `data.partition`; empty for the run itself."""
+        if self.yaml.startswith("leave it out"):
+            return ""
+        path, _, value = self.yaml.partition(": ")
+        if value.startswith(("{name:", "{kind:")):  # the section itself
+            return path
+        return path.rpartition(".")[0]
+
+    def is_called(self, word: str, place: str = "") -> bool:
+        """Whether somebody calls it by this word.
+
+        Args:
+            word: The word.
+            place: The section or function in which the word is written, e.g. `data.partition`; empty for the run
+                itself. A word of many meanings has this one there and in the setting's own section alone.
+        """
+        if word != self.name and word not in self.words.split():
+            return False
+        if word not in MANY_MEANINGS or place == "":
+            return True
+        return is_inside(place, self.section)
+
+
+_MANY_MEANINGS = (
+    "alpha b1 b2 beta beta1 beta2 betas c clipping counts decay delta double e eps epsilon eta frac gamma graph k l1 "
+    "l2 lam lambda_ lengths links log m method momentum mu names noise opt optim optimizer orders path penalty private "
+    "q reg regularization sample_ratio scheduler sigma sizes steps t tau tol topology users warmup weight_decay z"
+)
+MANY_MEANINGS = frozenset(_MANY_MEANINGS.split())
+"""Words with a meaning of their own in models, losses, data and graphs: the `alpha` of a Dirichlet distribution, the
+`momentum` of a BatchNorm, the `delta` of a Huber loss."""
+
+_SECTIONS = {"partition": "data.partition", "regularizer": "strategy.regularizer", "stop": "log.stop"}
+"""The section of a configuration that a function of Python stands for, where it has another name in its errors."""
+
+
+def is_inside(place: str, section: str) -> bool:
+    """Whether a section or function is a given section, or a part of it.
+
+    Example:
+        >>> is_inside("strategy.optimizer", "strategy"), is_inside("data.partition", "strategy")
+        (True, False)
+    """
+    return f"{_SECTIONS.get(place, place)}.".startswith(f"{section}.")
 
 
 _PRIVACY = "privacy=fedpriv.Privacy({argument})"
@@ -320,17 +363,26 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "cohort",
-        "clients_per_round min_train_nodes min_available_nodes num_sampled_clients noise_cohort_size max_cohort_size "
-        "num_clients_per_round n_clients_per_round cohort_size n_sampled min_fit_clients "
-        "min_available_clients users_per_round m",
+        "clients_per_round num_sampled_clients noise_cohort_size max_cohort_size "
+        "num_clients_per_round n_clients_per_round cohort_size n_sampled "
+        "users_per_round client_num_per_round num_fit_clients m",
         "cohort=fedpriv.FixedCohort({value})",
         "network=fedpriv.Star(n_clients, {argument})",
         "network.cohort: {fixed: {value}}",
         ("size",),
     ),
     Term(
+        "min_fit_clients",
+        "min_train_nodes min_available_clients min_available_nodes min_evaluate_clients",
+        "leave it out",
+        "leave it out",
+        "leave it out",
+        note="all clients are simulated, so none is waited for; a cohort of m clients a round is FixedCohort(m)",
+    ),
+    Term(
         "cohort",
-        "fraction_fit fraction_train client_fraction participation participation_rate client_rate client_sampling_rate "
+        "sample_ratio fraction_fit fraction_train client_fraction participation participation_rate client_rate "
+        "client_sampling_rate "
         "client_sample_rate fraction_clients frac active_fraction join_ratio",
         "cohort=fedpriv.PoissonCohort({value})",
         "network=fedpriv.Star(n_clients, {argument})",
@@ -705,6 +757,13 @@ TERMS: tuple[Term, ...] = (
     _option(_TRAIN, "log", "stop_on", "nan_policy terminate_on_nan"),
     _option(_TRAIN, "log", "optimum", "f_star f_opt"),
     _option(_TRAIN, "log", "client_tests", "client_test test_sets per_client_test"),
+    Term(
+        "alpha",
+        "beta concentration dirichlet_alpha",
+        "alpha={value}",
+        'shares=fedpriv.data.partition("dirichlet", labels, n_clients, generator, {argument})',
+        "data.partition: {kind: dirichlet, n_clients: 10, alpha: {value}}",
+    ),
     Term("client_names", "names client_ids cids", "client_names={value}", _TRAIN, "leave it out; the data name them"),
 )
 
@@ -893,7 +952,7 @@ def example(name: str, owner: str = "") -> str:
     return EXAMPLES.get(f"{owner}.{name}", EXAMPLES.get(name, "..."))
 
 
-def suggestion(word: str, value: object, known: Collection[str], language: Language) -> str:
+def suggestion(word: str, value: object, known: Collection[str], language: Language, place: str = "") -> str:
     """What to write for an unknown name, as the fix of an error.
 
     Args:
@@ -901,9 +960,10 @@ def suggestion(word: str, value: object, known: Collection[str], language: Langu
         value: Its value.
         known: The names that are known where it stands.
         language: In which language to write it.
+        place: The section or function in which it is written; empty for the run itself.
     """
     shown = _written(value, language)
-    meant = [term for term in TERMS if term.is_called(word.lower().replace("-", "_"))]
+    meant = [term for term in TERMS if term.is_called(word.lower().replace("-", "_"), place)]
     if known:
         names = f" (there are: {', '.join(sorted(known))})"
     else:
