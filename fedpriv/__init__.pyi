@@ -23,7 +23,7 @@ from .evaluation.early_stopping import Stop
 from .evaluation.regression import Mae, Rmse
 from .models.constraints import ClassLossAtMost, Function, GroupLossGap, LinearEquality, LossAtMost, class_loss
 from .models.problem import Problem
-from .network.activity import OnePeerExponential, Outage, RandomEdges, RandomLinks, RandomNodes
+from .network.activity import LinkFunction, OnePeerExponential, Outage, RandomEdges, RandomLinks, RandomNodes
 from .network.graph import Graph
 from .network.local import CyclicCohort, Everyone, FixedCohort, PoissonCohort, Star
 from .planning.compute import Compute
@@ -130,6 +130,7 @@ __all__ = [
     "Last",
     "LedgerError",
     "LinearEquality",
+    "LinkFunction",
     "Local",
     "LossAtMost",
     "Mae",

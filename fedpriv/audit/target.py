@@ -17,7 +17,6 @@ from fedpriv.clients.layout import copy_trainable
 from fedpriv.clients.population import Population
 from fedpriv.clients.shard import ClientShard
 from fedpriv.data.nested import Rows
-from fedpriv.network.local import Star
 from fedpriv.network.rounds import RoundNetwork
 from fedpriv.planning import compatibility
 from fedpriv.planning.compute import Compute
@@ -77,7 +76,8 @@ class AuditTarget:
     ) -> AuditTarget:
         """Returns a run of these clients, as `fedpriv.train` would make it."""
         name = more.pop("name", strategy.name)
-        return cls(name, clients, strategy.for_rounds(rounds), privacy, rounds, network or Star(len(clients)), **more)
+        network = compatibility.network_for(len(clients), network)
+        return cls(name, clients, strategy.for_rounds(rounds), privacy, rounds, network, **more)
 
     @property
     def model(self) -> nn.Module:

@@ -291,8 +291,8 @@ def _only(raw: object, names: Collection[str]) -> object:
     mapping = raw if isinstance(raw, dict) else {}
     for name, value in mapping.items():
         if name not in names:
-            context = {"name": str(name), "fix": suggestion(str(name), value, names, "yaml")}
-            raise PydanticCustomError("unknown_field", "{fix}", context)
+            context = {"name": str(name), "value": value, "known": [*names]}
+            raise PydanticCustomError("unknown_field", "unknown", context)
     return raw
 
 
@@ -339,6 +339,10 @@ def _translate(error: ErrorDetails, raw: Any, path: str) -> ConfigError:  # noqa
             return cause
         return ConfigError(".".join(keys) + field, cause.value, cause.fix)
     field = ".".join(keys) or "configuration"
+    if error["type"] == "unknown_field":  # what the name means depends on where it stands
+        place = field.rpartition(".")[0]
+        fix = suggestion(context["name"], context["value"], context["known"], "yaml", place)
+        return ConfigError(field, value, fix)
     if field in EXAMPLES and error["type"] in _ABSENT:
         return ConfigError(field, value, f"is required, e.g. {EXAMPLES[field]}")
     return ConfigError(field, value, _fix(error, context))

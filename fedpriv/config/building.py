@@ -25,6 +25,7 @@ from fedpriv.data.transforms import reshaping
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.models.extractor import through
 from fedpriv.papers.recipe import Recipe
+from fedpriv.planning.advice import warnings_of_no_network
 from fedpriv.planning.forecasting import Forecast
 from fedpriv.planning.forecasting import forecast as of_draft
 from fedpriv.planning.plan import FirstPart, Plan, RunSketch
@@ -36,6 +37,7 @@ from fedpriv.runs.training import Training
 from fedpriv.settings.checks import checked
 from fedpriv.storage import strict_json
 from fedpriv.storage.folder import RunFolder
+from fedpriv.strategies.base import Strategy
 
 
 @checked("build")
@@ -149,11 +151,11 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
         claim=recipe.claimed(config.privacy.delta),
         formula=entry.variants.formula if entry else None,
     )
-    if not draft.privacy.private:
-        return result
-    warnings = [*result.warnings, *_notes(config)]
-    if config.log.optimum is not None:
-        warnings.append(GAP)
+    warnings = [*result.warnings, *_network_notes(config, draft.strategy, len(draft.outline.sizes))]
+    if draft.privacy.private:
+        warnings += _notes(config)
+        if config.log.optimum is not None:
+            warnings.append(GAP)
     return replace(result, warnings=tuple(warnings))
 
 
@@ -201,9 +203,17 @@ def _draft(config: Config) -> tuple[RunSketch, Recipe]:
 def at_start(config: Config, training: Training) -> list[str]:
     """Returns warnings at the start of a run, a sentence or two each."""
     warnings = warnings_at_start(training)
+    warnings += _network_notes(config, training.strategy, training.plan.n_clients)
     if training.plan.privacy.private:
         warnings += _notes(config)
     return warnings
+
+
+def _network_notes(config: Config, strategy: Strategy, n_clients: int) -> list[str]:
+    """Returns the warning for a strategy of neighbours whose configuration names no topology."""
+    if "topology" in config.network.model_fields_set:
+        return []
+    return warnings_of_no_network(strategy, n_clients, "yaml")
 
 
 def _notes(config: Config) -> list[str]:

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset
 
@@ -24,6 +23,7 @@ from fedpriv.errors import DataError, cut, in_short
 from fedpriv.evaluation import metrics
 from fedpriv.evaluation.custom_metrics import MetricSet
 from fedpriv.evaluation.tasks import Task, task_of
+from fedpriv.models.batching import vmap
 from fedpriv.models.example_losses import example_losses
 from fedpriv.oracle.backends.functional import Functional
 

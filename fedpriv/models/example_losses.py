@@ -15,10 +15,10 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
 from torch.nn import functional
 
 from fedpriv.data.nested import Nested, each, first
+from fedpriv.models.batching import vmap
 from fedpriv.models.losses import IGNORED, cross_entropy, cross_entropy_gradients
 
 BatchLoss = Callable[[Any, Any], Tensor]

@@ -180,9 +180,21 @@ class OnePeerExponential:
         return _first_rounds(self, graph, max(1, (len(graph) - 1).bit_length()))
 
 
+@checked("network.activity")
 @dataclass(frozen=True)
 class LinkFunction:
-    """The links of each round come from a function, which must not look at data; nodes without a link are inactive."""
+    """The links of each round come from a function, which must not look at data; nodes without a link are inactive.
+
+    Args:
+        function: Returns the pairs of nodes that are linked in a round, from 0, all of them links of the graph.
+
+    Example:
+        >>> import networkx
+        >>> from fedpriv.network.graph import Graph
+        >>> every_other = LinkFunction(lambda round_index: [(0, 1)] if round_index % 2 else [(1, 2)])
+        >>> Graph(networkx.path_graph(3), activity=every_other).active_fraction
+        0.6666666666666666
+    """
 
     function: Callable[[int], Iterable[tuple[int, int]]]
 

@@ -16,7 +16,11 @@ from fedpriv.planning.plan import Plan, RunSketch
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import Gaussian, Laplace
 from fedpriv.privacy.pairwise import variance_inflation
+from fedpriv.settings.translations import Language
 from fedpriv.strategies.advice import ConstraintNoise, Outlook
+from fedpriv.strategies.base import Strategy
+from fedpriv.strategies.gossip import GossipAverage
+from fedpriv.strategies.tracking import GossipPair
 
 
 def warnings_of_draft(draft: RunSketch, plan: Plan, claim: Claim | None = None) -> list[str]:
@@ -48,6 +52,27 @@ def warnings_of_draft(draft: RunSketch, plan: Plan, claim: Claim | None = None) 
     if privacy.private:
         warnings += shipped(draft.model)
     return warnings
+
+
+def warnings_of_no_network(strategy: Strategy, n_clients: int, language: Language) -> list[str]:
+    """Returns the warning for a strategy of neighbours in a run without a network, which then has a server.
+
+    Args:
+        strategy: The algorithm.
+        n_clients: Number of clients.
+        language: The language in which the warning shows how to give a graph.
+    """
+    if n_clients == 1 or not isinstance(strategy.aggregator, GossipAverage | GossipPair):
+        return []
+    if language == "python":
+        graph = f"network=fedpriv.Graph(networkx.cycle_graph({n_clients}))"
+        star = f"network=fedpriv.Star({n_clients})"
+    else:
+        graph, star = "network.topology: ring", "network.topology: star"
+    return [
+        f"{strategy.name} averages over neighbours in a graph, but the run has no network: a server computes the exact "
+        f"mean of all clients. Write {graph} for a graph, or {star} if a server is meant"
+    ]
 
 
 def graph_of(network: RoundNetwork) -> Graph | None:
@@ -94,7 +119,9 @@ def _laplace_warnings(draft: RunSketch, plan: Plan) -> list[str]:
     if not isinstance(privacy.mechanism, Laplace) or privacy.delta == 0:
         return []
     assert privacy.noise_multiplier is not None
-    target = plan.spent().epsilon
+    target = plan.comparable_epsilon
+    if target is None:
+        return []
     clip = Clip(privacy.clip.bound, "l2")
     other = replace(privacy, epsilon=target, noise_multiplier=None, mechanism=Gaussian(), clip=clip)
     gaussian = draft.plan(other).privacy.noise_multiplier

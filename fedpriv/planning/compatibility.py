@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from fedpriv.clients.client import Client, Loss
 from fedpriv.clients.lazy import LazyClients
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, counted
 from fedpriv.models.problem import Problem
 from fedpriv.network.graph import Graph
 from fedpriv.network.local import Star
@@ -26,8 +27,34 @@ from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import Central, Privacy
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Strategy
+from fedpriv.strategies.fedavg import LocalSteps
 from fedpriv.strategies.proximal import Zero
 from fedpriv.strategies.state import has_rows, shared_leaves
+
+N = TypeVar("N", bound=RoundNetwork)
+
+
+def network_for(n_clients: int, network: N | None) -> N | Star:
+    """Returns the network of a run: the given one, or a star of all clients if it is None.
+
+    Raises:
+        ConfigError: the network was made for another number of clients.
+    """
+    if network is None:
+        return Star(n_clients)
+    check_size(network, n_clients)
+    return network
+
+
+def check_size(network: RoundNetwork, n_clients: int) -> None:
+    """Refuses a network for another number of clients, which would leave clients out or wait for missing ones.
+
+    Raises:
+        ConfigError: the numbers differ.
+    """
+    if network.n_clients != n_clients:
+        fix = f"the run has {counted(n_clients, 'client')}: make the {type(network).__name__} for {n_clients}"
+        raise ConfigError("network.n_clients", network.n_clients, fix)
 
 
 def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients: int) -> None:
@@ -61,27 +88,47 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
         return
     in_turns = privacy.over_time is not None and blocks_of(network) > 1
     if isinstance(privacy.trust, Central) and not network.everyone and not in_turns:
-        fix = "with trust: central cohorts are drawn in secret; write privacy.trust: {central: {cohort_rate: 0.1}}"
-        raise ConfigError("network.cohort", "not everyone", fix)
+        rate = 0.1
+        if isinstance(network, Star | Graph):
+            rate = network.active_fraction
+        fix = (
+            f"with central trust cohorts are drawn in secret: set its cohort_rate to {rate:.4g}, and leave "
+            "network.cohort out"
+        )
+        raise ConfigError("network.cohort", _cohort_of(network), fix)
     if privacy.cohort_rounds is not None and not network.everyone:
         fix = "cohort_rounds draws the clients of each round in secret; leave network.cohort out"
-        raise ConfigError("network.cohort", "not everyone", fix)
+        raise ConfigError("network.cohort", _cohort_of(network), fix)
     if not strategy.aggregator.is_sum:
         raise ConfigError("privacy.trust", trust, f"{type(strategy.aggregator).__name__} needs single messages")
     if privacy.at == "gradient" and not step.linear:
-        fix = f"sums of {name}'s messages are not sums of private answers; use trust: local"
+        fix = f"sums of {name}'s messages are not sums of private answers; use local trust"
+        if isinstance(step, LocalSteps) and step.local_steps == 1:
+            fix += (
+                ", or plain steps of the clients, without an optimizer, and the momentum at the server: fedavg with "
+                "server_momentum, or fedopt for the kin of Adam"
+            )
         if privacy.unit == "client" and step.memory == "none":
             fix += ", or let the noise be on what clients send, privacy.at: message"
         raise ConfigError("privacy.trust", trust, fix)
     if step.memory != "none" and not network.everyone:
         raise ConfigError(
             "network.cohort",
-            "not everyone",
+            _cohort_of(network),
             f"messages of {name} hold answers of earlier rounds, which sums over another cohort would not cover; let "
             "everyone take part, or use a strategy without memory such as fedavg",
         )
     if privacy.at == "gradient":
         check_linear(strategy, n_clients, network)
+
+
+def _cohort_of(network: RoundNetwork) -> object:
+    """Returns who takes part in a round, for an error."""
+    if isinstance(network, Star):
+        return network.cohort
+    if isinstance(network, Graph):
+        return network.activity
+    return "not everyone"
 
 
 def check_compute(

@@ -294,7 +294,7 @@ def plan(
     draft = RunSketch(
         strategy,
         privacy,
-        network or Star(len(sizes)),
+        compatibility.network_for(len(sizes), network),
         rounds,
         outline,
         problems,
@@ -303,7 +303,11 @@ def plan(
         seed,
         sizes_declared=sizes_declared,
     )
-    return forecast(draft, compute=compute)
+    result = forecast(draft, compute=compute)
+    if network is not None:
+        return result
+    by_network = advice.warnings_of_no_network(strategy, len(sizes), "python")
+    return replace(result, warnings=(*result.warnings, *by_network))
 
 
 def _batches_in_words(sampling: Sampling, fewest: int) -> str:

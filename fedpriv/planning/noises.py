@@ -87,11 +87,13 @@ def forecast_of_noises(draft: RunSketch, plan: Plan) -> NoisesForecast | None:
     rounds_of_records = [record.round for record in plan.records]
     if not plan.privacy.private or blocks < 2 or rounds_of_records != list(range(draft.rounds)):
         return None
+    target = plan.comparable_epsilon
+    if target is None:
+        return None
     impulse_responses = responses(draft.strategy, plan.privacy, draft.network, draft.rounds, Randomness(draft.seed))
     if impulse_responses is None:
         return None
     final_response = impulse_responses[-1]  # how much of each round's noise is in the final model
-    target = plan.spent().epsilon
     planned = _final_deviation(final_response, plan)
     choices = [NoiseOption("as planned", 1.0)]
     for words, needs, other in _others(draft, blocks):

@@ -33,7 +33,7 @@ from fedpriv.privacy.float64_noise import float64_noise_of_run
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.pairwise import Links, Pairwise, Topology, in_order
 from fedpriv.privacy.record import Record
-from fedpriv.privacy.settings import Cyclic, Privacy
+from fedpriv.privacy.settings import LEAST_AMOUNT, Cyclic, Privacy
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Ends, PeriodicQueries, Strategy
 
@@ -99,6 +99,17 @@ class Plan:
         spent = account(self.records, self.n_clients, self.privacy.delta)
         return replace(spent, float64_noise=(*spent.float64_noise, *self.float64_noise), not_covered=self.not_covered)
 
+    @property
+    def comparable_epsilon(self) -> float | None:
+        """The epsilon of the whole run, as the target of other settings; None if no noise is computed for it.
+
+        That is so for 0, as of noise that hides everything or of a run that releases nothing, and for infinity.
+        """
+        epsilon = self.spent().epsilon
+        if LEAST_AMOUNT <= epsilon <= 1 / LEAST_AMOUNT:
+            return epsilon
+        return None
+
     def on(self, device: torch.device, before: tuple[str, ...] = ()) -> Plan:
         """Returns this plan for noise that is drawn on a device.
 
@@ -162,9 +173,10 @@ def make_plan(
         first: The rounds of the earlier run that this one extends. Their releases count, and keep their noise.
 
     Raises:
-        ConfigError: settings do not fit the strategy, or no noise reaches the target, or rounds whose noise belongs
-            together would be extended.
+        ConfigError: the network is for another number of clients, settings do not fit the strategy, no noise reaches
+            the target, or rounds whose noise belongs together would be extended.
     """
+    compatibility.check_size(network, len(sizes))
     strategy = strategy.for_rounds(rounds)
     randomness = randomness or Randomness(0)
     privacy = with_secrets(privacy, network)

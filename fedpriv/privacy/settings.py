@@ -24,7 +24,7 @@ Batches = Annotated[int, Bound("must be a whole number from 2 to 1000000", 2, 1e
 Amount = Annotated[float, Bound("must be positive and finite; use at: none for no noise", 0)]
 
 
-_LEAST = 1e-20  # of an epsilon or a noise multiplier: its square is still a number
+LEAST_AMOUNT = 1e-20  # of an epsilon or a noise multiplier: its square is still a number
 
 
 @checked("privacy.sampling")
@@ -316,8 +316,10 @@ class Privacy:
         if self.epsilon is None and self.noise_multiplier is None:
             raise ConfigError("privacy.epsilon", None, "give a target epsilon or a noise_multiplier, e.g. epsilon=3.0")
         for name, value in (("epsilon", self.epsilon), ("noise_multiplier", self.noise_multiplier)):
-            if value is not None and not _LEAST <= value <= 1 / _LEAST:
-                raise ConfigError(f"privacy.{name}", value, f"must be from {_LEAST:g} to {1 / _LEAST:g} to be computed")
+            if value is not None and not LEAST_AMOUNT <= value <= 1 / LEAST_AMOUNT:
+                raise ConfigError(
+                    f"privacy.{name}", value, f"must be from {LEAST_AMOUNT:g} to {1 / LEAST_AMOUNT:g} to be computed"
+                )
         if self.delta == 0 and not NOISE_DISTRIBUTIONS[self.mechanism.name].pure:
             raise ConfigError(
                 "privacy.delta",

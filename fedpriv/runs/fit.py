@@ -158,7 +158,7 @@ def fit(options: FitOptions) -> Result:
     )
     return train(
         [Client(options.model, options.loss, _without_batches(options.loader))],
-        _strategy(options.optimizer),
+        _strategy(options.optimizer, options.model),
         privacy,
         rounds=options.epochs * batches,
         seed=options.seed,
@@ -228,9 +228,10 @@ def _sampling(batches: int) -> Sampling:
     return Poisson(1 / batches)
 
 
-def _strategy(optimizer: torch.optim.Optimizer) -> Strategy:
+def _strategy(optimizer: torch.optim.Optimizer, model: nn.Module) -> Strategy:
     """Returns the strategy that makes the steps of this optimiser on one client's gradients."""
-    learning_rate, steps = from_torch(optimizer)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]  # in the order of `Layout`
+    learning_rate, steps = from_torch(optimizer, trained)
     if isinstance(steps, Sgd):
         return fedavg(learning_rate)
     return fedavg(learning_rate, optimizer=steps, optimizer_state="keep")

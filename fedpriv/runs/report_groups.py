@@ -73,8 +73,16 @@ class ReportGroup:
 
     @contextmanager
     def synced(self) -> Generator[None]:
-        """A context whose end brings the ledger to the disk, also if an error ends it: it may show values."""
+        """A context whose end brings the ledger to the disk, also if an error ends it: it may show values.
+
+        A caller who leaves the iteration early has only reports whose lines are on the disk already. Python may then
+        close the iteration while it exits, when modules have lost their contents.
+        """
         try:
             yield
-        finally:
+        except GeneratorExit:
+            raise
+        except BaseException:
             self._sync()
+            raise
+        self._sync()

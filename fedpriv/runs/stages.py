@@ -43,7 +43,6 @@ from fedpriv.evaluation.finite_check import FiniteCheck
 from fedpriv.evaluation.model_metrics import ModelMetrics
 from fedpriv.models.problem import Problem
 from fedpriv.network import sharding
-from fedpriv.network.local import Star
 from fedpriv.network.rounds import RoundNetwork, TrainState, initial_state
 from fedpriv.network.state_store import StateStore
 from fedpriv.oracle.backend_selection import make_backend, select_backend
@@ -55,6 +54,7 @@ from fedpriv.oracle.oracle import Oracle
 from fedpriv.oracle.state_check import StateCheck
 from fedpriv.oracle.validation import validate_per_example
 from fedpriv.planning import compatibility, privacy_warnings
+from fedpriv.planning.advice import warnings_of_no_network
 from fedpriv.planning.arguments import check_measuring
 from fedpriv.planning.compute import Compute
 from fedpriv.planning.plan import Plan, make_plan, with_neighbours
@@ -128,7 +128,7 @@ def resolve_experiment(options: TrainingOptions, compute: Compute, mesh: Mesh) -
         clients=clients,
         strategy=options.strategy.for_rounds(options.rounds),
         privacy=with_neighbours(options.privacy, problems, sizes_declared=client_set.sizes_declared),
-        network=options.network or Star(len(clients)),
+        network=compatibility.network_for(len(clients), options.network),
         rounds=options.rounds,
         sizes=public_sizes(clients, options.privacy),
         problems=problems,
@@ -777,4 +777,7 @@ def collect_warnings(experiment: Experiment, plan: Plan, data: LocalData, option
     by_plan = privacy_warnings.privacy_warnings(
         plan, experiment.sizes, model, optimum=options.optimum, secret_seed=options.secret_seed
     )
-    return [*by_plan, *data.warnings]
+    by_network = list[str]()
+    if options.network is None:
+        by_network = warnings_of_no_network(experiment.strategy, len(experiment.clients), "python")
+    return [*by_plan, *by_network, *data.warnings]

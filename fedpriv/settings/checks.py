@@ -32,6 +32,7 @@ from fedpriv.settings.translations import (
     WORDS_FOR_KINDS,
     example,
     nearest,
+    of_kind,
     suggestion,
 )
 
@@ -299,7 +300,7 @@ def _call_error(
                 explained = explain(word, value, arguments)
             else:
                 explained = None
-            return error(word, value, explained or suggestion(word, value, names, "python"))
+            return error(word, value, explained or suggestion(word, value, names, "python", field))
     for name in positional[: len(args)]:
         if name in options:
             return error(name, options[name], "is given twice, by its place and by its name: leave one out")
@@ -414,13 +415,20 @@ def _complaint_of_union(kinds: tuple[Any, ...], value: object) -> str | None:
     """Returns what is wrong with a value that fits no member of a union."""
     if value is None and NoneType in kinds:
         return None
-    complaints = [complaint(kind, value) for kind in kinds if kind is not NoneType]
+    complaints = [_complaint_of_member(kind, value) for kind in kinds if kind is not NoneType]
     if None in complaints:
         return None
     classes = [kind for kind in kinds if inspect.isclass(kind) and kind is not NoneType and kind not in PLAIN]
     if len(classes) > 1:
         return _make_it(classes, value)
     return " or ".join(fix for fix in complaints if fix)
+
+
+def _complaint_of_member(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any annotation
+    """Returns what is wrong with a value by one member of a union, in which a function is told from other things."""
+    if get_origin(kind) is Callable and not callable(value):
+        return "give a function"
+    return complaint(kind, value)
 
 
 def _complaint_of_class(kind: type, value: object) -> str | None:
@@ -431,7 +439,7 @@ def _complaint_of_class(kind: type, value: object) -> str | None:
         return _make_it([kind], value)
     if kind.__name__ in ("LocalStep", "Aggregator"):
         return None  # `Strategy` names all that they lack, attributes too
-    if inspect.isclass(value):
+    if inspect.isclass(value) and _torch_optimizer_class(value) is None:
         return f"make it with {call_of(value)}"
     members = vars(kind)
     methods = {
@@ -440,7 +448,10 @@ def _complaint_of_class(kind: type, value: object) -> str | None:
     lacking = [name for name in methods if not callable(getattr(value, name, None))]
     if not lacking:
         return None
-    if kind.__name__ in KINDS and not callable(value) and not any(hasattr(value, name) for name in methods):
+    if _torch_optimizer_class(value) is not None:
+        return _make_it([kind], value)
+    is_other = inspect.isfunction(value) or not (callable(value) or any(hasattr(value, name) for name in methods))
+    if is_other and of_kind(KINDS, kind) is not None:
         return _make_it([kind], value)
     lines = " and ".join(f"def {name}{inspect.signature(methods[name])}".replace("'", "") for name in lacking)
     return f"is no {kind.__name__}: it has no {' and no '.join(lacking)}; add {lines}"
@@ -448,17 +459,19 @@ def _complaint_of_class(kind: type, value: object) -> str | None:
 
 def _make_it(kinds: list[Any], value: object) -> str:
     """Returns what to write instead of a value of another kind."""
+    optimizer_class = _torch_optimizer_class(value)
+    if kinds == [torch.optim.Optimizer]:
+        name = "SGD" if optimizer_class is None else optimizer_class.__name__
+        return f"give an optimiser of torch, torch.optim.{name}(model.parameters(), lr=0.1)"
+    if optimizer_class is not None:
+        return _for_torch_optimizer(kinds, optimizer_class, value)
     if inspect.isclass(value) and issubclass(value, tuple(kinds)):
         return f"is a class: make one with {call_of(value)}"
     if inspect.isfunction(value) and _public(value.__name__) is value:
         return f"is a function: call it, e.g. {call_of(value)}"
-    if _is_torch_optimizer(value):
-        return _for_torch_optimizer(kinds, value)
     if isinstance(value, str) and (named := _named(kinds, value)):
         return f"make it with {named}"
-    if kinds == [torch.optim.Optimizer]:
-        return "give an optimiser of torch, torch.optim.SGD(model.parameters(), lr=0.1)"
-    usual = [KINDS.get(kind.__name__) or call_of(kind, value) for kind in kinds]
+    usual = [of_kind(KINDS, kind) or call_of(kind, value) for kind in kinds]
     if len(kinds) == 1 and kinds[0].__name__ == "Privacy" and isinstance(value, Real):
         usual = [call_of(kinds[0], value)]
     return f"make it with {' or '.join(usual)}"
@@ -468,8 +481,9 @@ def _named(kinds: list[Any], word: str) -> str | None:
     """Returns the call that a word means, if it names an object of one of the kinds: `"fixed_size"` for `FixedSize`."""
     plain = re.sub(r"[^a-z0-9]", "", word.lower())
     for kind in kinds:
-        if meant := WORDS_FOR_KINDS.get(kind.__name__, {}).get(plain):
-            return meant
+        words = of_kind(WORDS_FOR_KINDS, kind) or {}
+        if plain in words:
+            return words[plain]
         if kind.__name__.lower() == plain:
             return call_of(kind)
     for name in sys.modules["fedpriv"].__all__:
@@ -492,16 +506,54 @@ def _makes(exported: Any, kind: Any) -> bool:  # noqa: ANN401 - whatever fedpriv
     return issubclass(exported, kind)
 
 
-def _is_torch_optimizer(value: object) -> bool:
-    return isinstance(value, torch.optim.Optimizer)
+def _torch_optimizer_class(value: object) -> type | None:
+    """Returns the class of an optimiser of torch, or the class itself; None for anything else."""
+    if isinstance(value, torch.optim.Optimizer):
+        return type(value)
+    if inspect.isclass(value) and issubclass(value, torch.optim.Optimizer):
+        return value
+    return None
 
 
-def _for_torch_optimizer(kinds: list[Any], value: Any) -> str:  # noqa: ANN401 - torch's own
-    """Returns what to write for an optimizer of torch, which would update one model in place, without noise."""
-    options = value.defaults
-    ours = TORCH_OPTIMIZERS.get(type(value).__name__, "fedpriv.Sgd()")
-    if options.get("momentum"):
-        ours = f"fedpriv.Momentum({options['momentum']})"
+def _for_torch_optimizer(kinds: list[Any], optimizer_class: type, value: object) -> str:
+    """Returns what to write for an optimizer of torch, which would update one model in place, without noise.
+
+    Args:
+        kinds: The kinds of object that are wanted.
+        optimizer_class: The class of the optimizer.
+        value: An optimizer, whose options are kept, or the class itself.
+    """
+    ours = TORCH_OPTIMIZERS.get(optimizer_class.__name__)
+    if ours is None:
+        return (
+            f"is torch's, and {optimizer_class.__name__} has no counterpart in fedpriv: write "
+            f"{KINDS['Optimizer']}, or an optimiser of your own, fedpriv.strategies.optimizers.Optimizer"
+        )
+    options: dict[str, Any] = {}
+    if isinstance(value, torch.optim.Optimizer):
+        options = value.defaults
+    text = _optimizer_call(ours, options)
     if any(kind.__name__ == "Strategy" for kind in kinds):
-        ours = f"fedpriv.fedavg(learning_rate={options.get('lr', 0.1)}, optimizer={ours})"
-    return f"is torch's, which updates one model in place: write {ours}"
+        text = f"fedpriv.fedavg(learning_rate={options.get('lr', 0.1)}, optimizer={text})"
+    return f"is torch's, which updates one model in place: write {text}"
+
+
+def _optimizer_call(name: str, options: Mapping[str, Any]) -> str:
+    """Returns the call of fedpriv's optimiser with the options of torch's that are not the default."""
+    decay = float(options.get("weight_decay", 0.0))
+    arguments: list[str] = []
+    if name == "Sgd" and options.get("momentum"):
+        name = "Momentum"
+        arguments.append(repr(options["momentum"]))
+        if options.get("nesterov"):
+            arguments.append("nesterov=True")
+    if name in ("Adam", "AdamW"):
+        beta1, beta2 = options.get("betas", (0.9, 0.999))
+        given = {"beta1": (beta1, 0.9), "beta2": (beta2, 0.999), "eps": (options.get("eps", 1e-8), 1e-8)}
+        arguments += [f"{word}={value!r}" for word, (value, default) in given.items() if value != default]
+    if name == "AdamW" and options and decay != 0.01:
+        arguments.append(f"weight_decay={decay!r}")
+    call = f"fedpriv.{name}({', '.join(arguments)})"
+    if decay and name != "AdamW":
+        return f"fedpriv.strategies.optimizers.WeightDecay({decay!r}, {call})"
+    return call

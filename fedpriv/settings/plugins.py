@@ -329,7 +329,7 @@ def _arguments(
     for name, value in options.items():
         if name not in parameters:
             allowed = [allowed for allowed in parameters if allowed not in (context or {})]
-            raise ConfigError(f"{field}.{name}", value, suggestion(name, value, allowed, "python"))
+            raise ConfigError(f"{field}.{name}", value, suggestion(name, value, allowed, "python", field))
     arguments = {**{name: context[name] for name in parameters if name in context}, **options}
     for name, parameter in parameters.items():
         required = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL

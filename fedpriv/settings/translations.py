@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 Language = Literal["python", "yaml"]
+V = TypeVar("V")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -79,9 +80,52 @@ class Term:
     note: str = ""
     conversions: tuple[Conversion, ...] = ()
 
-    def is_called(self, word: str) -> bool:
-        """Whether somebody calls it by this word."""
-        return word == self.name or word in self.words.split()
+    @property
+    def section(self) -> str:
+        """The section of a configuration that has it, e.g. `data.partition`; empty for the run itself."""
+        if self.yaml.startswith("leave it out"):
+            return ""
+        path, _, value = self.yaml.partition(": ")
+        if value.startswith(("{name:", "{kind:")):  # the section itself
+            return path
+        return path.rpartition(".")[0]
+
+    def is_called(self, word: str, place: str = "") -> bool:
+        """Whether somebody calls it by this word.
+
+        Args:
+            word: The word.
+            place: The section or function in which the word is written, e.g. `data.partition`; empty for the run
+                itself. A word of many meanings has this one there and in the setting's own section alone.
+        """
+        if word != self.name and word not in self.words.split():
+            return False
+        if word not in MANY_MEANINGS or place == "":
+            return True
+        return is_inside(place, self.section)
+
+
+_MANY_MEANINGS = (
+    "alpha b1 b2 beta beta1 beta2 betas c clipping counts decay delta double e eps epsilon eta frac gamma graph k l1 "
+    "l2 lam lambda_ lengths links log m method momentum mu names noise opt optim optimizer orders path penalty private "
+    "q reg regularization sample_ratio scheduler sigma sizes steps t tau tol topology users warmup weight_decay z"
+)
+MANY_MEANINGS = frozenset(_MANY_MEANINGS.split())
+"""Words with a meaning of their own in models, losses, data and graphs: the `alpha` of a Dirichlet distribution, the
+`momentum` of a BatchNorm, the `delta` of a Huber loss."""
+
+_SECTIONS = {"partition": "data.partition", "regularizer": "strategy.regularizer", "stop": "log.stop"}
+"""The section of a configuration that a function of Python stands for, where it has another name in its errors."""
+
+
+def is_inside(place: str, section: str) -> bool:
+    """Whether a section or function is a given section, or a part of it.
+
+    Example:
+        >>> is_inside("strategy.optimizer", "strategy"), is_inside("data.partition", "strategy")
+        (True, False)
+    """
+    return f"{_SECTIONS.get(place, place)}.".startswith(f"{section}.")
 
 
 _PRIVACY = "privacy=fedpriv.Privacy({argument})"
@@ -319,17 +363,26 @@ TERMS: tuple[Term, ...] = (
     ),
     Term(
         "cohort",
-        "clients_per_round min_train_nodes min_available_nodes num_sampled_clients noise_cohort_size max_cohort_size "
-        "num_clients_per_round n_clients_per_round cohort_size n_sampled min_fit_clients "
-        "min_available_clients users_per_round m",
+        "clients_per_round num_sampled_clients noise_cohort_size max_cohort_size "
+        "num_clients_per_round n_clients_per_round cohort_size n_sampled "
+        "users_per_round client_num_per_round num_fit_clients m",
         "cohort=fedpriv.FixedCohort({value})",
         "network=fedpriv.Star(n_clients, {argument})",
         "network.cohort: {fixed: {value}}",
         ("size",),
     ),
     Term(
+        "min_fit_clients",
+        "min_train_nodes min_available_clients min_available_nodes min_evaluate_clients",
+        "leave it out",
+        "leave it out",
+        "leave it out",
+        note="all clients are simulated, so none is waited for; a cohort of m clients a round is FixedCohort(m)",
+    ),
+    Term(
         "cohort",
-        "fraction_fit fraction_train client_fraction participation participation_rate client_rate client_sampling_rate "
+        "sample_ratio fraction_fit fraction_train client_fraction participation participation_rate client_rate "
+        "client_sampling_rate "
         "client_sample_rate fraction_clients frac active_fraction join_ratio",
         "cohort=fedpriv.PoissonCohort({value})",
         "network=fedpriv.Star(n_clients, {argument})",
@@ -704,6 +757,13 @@ TERMS: tuple[Term, ...] = (
     _option(_TRAIN, "log", "stop_on", "nan_policy terminate_on_nan"),
     _option(_TRAIN, "log", "optimum", "f_star f_opt"),
     _option(_TRAIN, "log", "client_tests", "client_test test_sets per_client_test"),
+    Term(
+        "alpha",
+        "beta concentration dirichlet_alpha",
+        "alpha={value}",
+        'shares=fedpriv.data.partition("dirichlet", labels, n_clients, generator, {argument})',
+        "data.partition: {kind: dirichlet, n_clients: 10, alpha: {value}}",
+    ),
     Term("client_names", "names client_ids cids", "client_names={value}", _TRAIN, "leave it out; the data name them"),
 )
 
@@ -740,6 +800,7 @@ EXAMPLES = {
     "folder": '"runs/a"',
     "function": "my_function",
     "Custom.function": "lambda round_index: 1.0",
+    "LinkFunction.function": "lambda round_index: [(0, 1)]",
     "graph": "networkx.cycle_graph(8)",
     "label": "0",
     "TableEncoder.label": '"income"',
@@ -791,6 +852,12 @@ KINDS = {
     ),
     "Privacy": 'fedpriv.Privacy(epsilon=3.0, delta=1e-5), or without privacy fedpriv.Privacy(at="none")',
     "Stop": 'fedpriv.Stop("accuracy", patience=5)',
+    "Activity": (
+        "fedpriv.RandomNodes(0.5), fedpriv.RandomEdges(1), fedpriv.RandomLinks(0.5), or fedpriv.LinkFunction(function) "
+        "for a function from a round to pairs of nodes"
+    ),
+    "networkx.Graph": "networkx.cycle_graph(10), networkx.from_numpy_array(adjacency) or networkx.Graph(pairs)",
+    "numpy.ndarray": "a matrix [n, n], or a rule such as fedpriv.network.mixing.metropolis",
     "RoundNetwork": "fedpriv.Star(n_clients=10) or fedpriv.Graph(networkx.cycle_graph(10))",
     "Optimizer": "fedpriv.Sgd(), fedpriv.Momentum(), fedpriv.Adam() or fedpriv.AdamW()",
     "Mechanism": "fedpriv.Gaussian() or fedpriv.Laplace()",
@@ -800,9 +867,31 @@ KINDS = {
     "Tensor": "a tensor, e.g. torch.ones(2)",
     "Path": "pathlib.Path(...)",
 }
-"""What gives an object of a kind that has no constructor of its own, or an obvious one."""
+"""What gives an object of a kind that has no constructor of its own, or an obvious one.
+
+A kind is named by its class, or by package and class where two packages have a class of the name.
+"""
+
+
+def of_kind(table: Mapping[str, V], kind: type) -> V | None:
+    """Returns the entry of a table by kinds, `KINDS` or `WORDS_FOR_KINDS`; None if it has none."""
+    package = kind.__module__.partition(".")[0]
+    return table.get(f"{package}.{kind.__name__}", table.get(kind.__name__))
+
 
 _WITH_EPSILON = "fedpriv.Privacy(epsilon=3.0, delta=1e-5, {})"
+_GRAPHS = {
+    "ring": "networkx.cycle_graph(10)",
+    "cycle": "networkx.cycle_graph(10)",
+    "complete": "networkx.complete_graph(10)",
+    "path": "networkx.path_graph(10)",
+    "erdosrenyi": "networkx.gnp_random_graph(10, 0.5, seed=0)",
+    "grid": "networkx.grid_2d_graph(2, 5)",
+}
+_NETWORKS = {
+    "star": "fedpriv.Star(n_clients=10)",
+    **{word: f"fedpriv.Graph({graph})" for word, graph in _GRAPHS.items()},
+}
 WORDS_FOR_KINDS = {
     "Privacy": {
         "none": 'fedpriv.Privacy(at="none")',
@@ -825,11 +914,12 @@ WORDS_FOR_KINDS = {
         "gpu": 'fedpriv.Compute(device="cuda")',
         "mps": 'fedpriv.Compute(device="mps")',
     },
-    "RoundNetwork": {
-        "star": "fedpriv.Star(n_clients=10)",
-        "ring": "fedpriv.Graph(networkx.cycle_graph(10))",
-        "complete": "fedpriv.Graph(networkx.complete_graph(10))",
-        "path": "fedpriv.Graph(networkx.path_graph(10))",
+    "RoundNetwork": _NETWORKS,
+    "fedpriv.Graph": _NETWORKS,
+    "networkx.Graph": _GRAPHS,
+    "numpy.ndarray": {
+        "metropolis": "fedpriv.network.mixing.metropolis",
+        "lazymetropolis": "fedpriv.network.mixing.lazy_metropolis",
     },
 }
 """What a word means that is given where an object of a kind is wanted."""
@@ -853,7 +943,7 @@ CHOICES_ELSEWHERE = {
 }
 """Words of other libraries and papers for a choice, such as a unit or a relation; `zero_out` is the weaker promise."""
 
-TORCH_OPTIMIZERS = {"SGD": "fedpriv.Sgd()", "Adam": "fedpriv.Adam()", "AdamW": "fedpriv.AdamW()"}
+TORCH_OPTIMIZERS = {"SGD": "Sgd", "Adam": "Adam", "AdamW": "AdamW"}
 """fedpriv's optimizers by the names of torch's."""
 
 
@@ -862,7 +952,7 @@ def example(name: str, owner: str = "") -> str:
     return EXAMPLES.get(f"{owner}.{name}", EXAMPLES.get(name, "..."))
 
 
-def suggestion(word: str, value: object, known: Collection[str], language: Language) -> str:
+def suggestion(word: str, value: object, known: Collection[str], language: Language, place: str = "") -> str:
     """What to write for an unknown name, as the fix of an error.
 
     Args:
@@ -870,9 +960,10 @@ def suggestion(word: str, value: object, known: Collection[str], language: Langu
         value: Its value.
         known: The names that are known where it stands.
         language: In which language to write it.
+        place: The section or function in which it is written; empty for the run itself.
     """
     shown = _written(value, language)
-    meant = [term for term in TERMS if term.is_called(word.lower().replace("-", "_"))]
+    meant = [term for term in TERMS if term.is_called(word.lower().replace("-", "_"), place)]
     if known:
         names = f" (there are: {', '.join(sorted(known))})"
     else:

@@ -7,6 +7,7 @@ They post-process answers with public hyper-parameters, so they cost no epsilon.
               m^ = m / (1 - b1^s),  v^ = v / (1 - b2^s) after s steps (Kingma and Ba, 2015)
     AdamW     x *= 1 - a weight_decay, then Adam (Loshchilov and Hutter, 2019)
     WeightDecay   g += weight_decay x, then another one of these, as torch's SGD and Adam do
+    GroupedDecay  the same, or the shrinking of AdamW, with a weight decay for each parameter
 
 The noise of g adds its variance to v^, so that DP-Adam divides all coordinates by about the same number. DP-AdamBC
 (Tang, Shpilevskiy and Lécuyer, 2024) subtracts it: `x -= a m^ / sqrt(max(v^ - variance, noise_floor))`.
@@ -235,6 +236,48 @@ class WeightDecay:
     ) -> tuple[Tensor, Any]:
         """Makes one step."""
         return self.optimizer.step(x, gradient + self.weight_decay * x, size, state, variance)
+
+
+@checked("strategy.optimizer")
+@dataclass(frozen=True)
+class GroupedDecay:
+    """Weight decay that differs between parameters, as in parameter groups of torch: often none of biases.
+
+    Args:
+        decays: Number of entries of each parameter, in the order of a row, and its weight decay.
+        decoupled: Whether a step first shrinks x by `size weight_decay`, as in AdamW; else `weight_decay x` is added to
+            the gradient, after clipping and noise.
+        optimizer: Makes the step.
+    """
+
+    decays: tuple[tuple[int, float], ...]
+    decoupled: bool
+    optimizer: Optimizer[Any] = Sgd()
+
+    @property
+    def corrects(self) -> bool:
+        """Whether the other optimiser does."""
+        return self.optimizer.corrects
+
+    def init(self, x: Tensor) -> Any:  # noqa: ANN401 - the state of any optimiser
+        """Returns the other optimiser's state."""
+        return self.optimizer.init(x)
+
+    def step(
+        self,
+        x: Tensor,
+        gradient: Tensor,
+        size: float,
+        state: Any,  # noqa: ANN401 - the state of any optimiser
+        variance: Tensor | None,
+    ) -> tuple[Tensor, Any]:
+        """Makes one step."""
+        shrinking = torch.cat([x.new_full((entries,), decay) for entries, decay in self.decays])  # [dim]
+        if self.decoupled:
+            x = x * (1 - size * shrinking)
+        else:
+            gradient = gradient + shrinking * x
+        return self.optimizer.step(x, gradient, size, state, variance)
 
 
 @dataclass(frozen=True)

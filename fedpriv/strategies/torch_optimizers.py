@@ -4,29 +4,33 @@
     torch.optim.Adam(lr, betas, eps)              Adam(beta1, beta2, eps)
     torch.optim.AdamW(lr, betas, eps, weight_decay)   AdamW(beta1, beta2, eps, weight_decay)
 
-SGD's and Adam's `weight_decay` is added to the private gradient (`WeightDecay`). An option without a counterpart is
+SGD's and Adam's `weight_decay` is added to the private gradient (`WeightDecay`). Parameter groups may differ in
+`weight_decay` alone (`GroupedDecay`). An option without a counterpart is
 refused: it is never left out in silence. Source: the documentation of `torch.optim`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.strategies.optimizers import Adam, AdamW, Momentum, Optimizer, Sgd, WeightDecay
+from fedpriv.strategies.optimizers import Adam, AdamW, GroupedDecay, Momentum, Optimizer, Sgd, WeightDecay
 
-_NO_EFFECT = {"foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay", "params"}
+_NO_EFFECT = {"foreach", "fused", "capturable", "differentiable", "params", "weight_decay"}  # the last is read apart
 _OFF = {"dampening": 0, "maximize": False, "amsgrad": False}
 _OWN_RULE = "use SGD, Adam or AdamW, or write an optimiser for fedpriv.fedavg and call fedpriv.train"
 
 
-def from_torch(optimizer: torch.optim.Optimizer) -> tuple[float, Optimizer[Any]]:
+def from_torch(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> tuple[float, Optimizer[Any]]:
     """Returns the step size and fedpriv's optimiser that makes the steps of torch's.
 
     Args:
-        optimizer: A new `torch.optim.SGD`, `Adam` or `AdamW`; several parameter groups must have equal options.
+        optimizer: A new `torch.optim.SGD`, `Adam` or `AdamW`; several parameter groups may differ in `weight_decay`.
+        parameters: The trained parameters, in the order of a row.
 
     Raises:
         ConfigError: it is another kind, has made steps already, or has an option that fedpriv has not.
@@ -51,7 +55,7 @@ def from_torch(optimizer: torch.optim.Optimizer) -> tuple[float, Optimizer[Any]]
         if value != off:
             raise ConfigError(f"optimizer.{name}", value, f"has no counterpart in fedpriv: set {name}={off}")
     learning_rate = float(options.pop("lr"))
-    weight_decay = float(options.pop("weight_decay"))
+    is_decoupled = bool(options.pop("decoupled_weight_decay", kind is torch.optim.AdamW))
     if kind is torch.optim.SGD:
         momentum = float(options.pop("momentum"))
         nesterov = bool(options.pop("nesterov"))
@@ -60,24 +64,48 @@ def from_torch(optimizer: torch.optim.Optimizer) -> tuple[float, Optimizer[Any]]
             chosen = Momentum(momentum, nesterov)
     else:
         beta1, beta2 = (float(beta) for beta in options.pop("betas"))
-        eps = float(options.pop("eps"))
-        if kind is torch.optim.AdamW:
-            chosen = AdamW(beta1, beta2, eps, weight_decay)
-        else:
-            chosen = Adam(beta1, beta2, eps)
+        chosen = Adam(beta1, beta2, float(options.pop("eps")))
     if options:  # of a later version of torch
         name, value = next(iter(options.items()))
         raise ConfigError(f"optimizer.{name}", value, f"is not known to fedpriv: {_OWN_RULE}")
-    if weight_decay and kind is not torch.optim.AdamW:
-        chosen = WeightDecay(weight_decay, chosen)
-    return learning_rate, chosen
+    return learning_rate, _with_decay(chosen, _decays(optimizer, parameters), is_decoupled=is_decoupled)
+
+
+def _with_decay(plain: Optimizer[Any], decays: Sequence[tuple[int, float]], *, is_decoupled: bool) -> Optimizer[Any]:
+    """Returns an optimiser with the weight decay of torch's: of all parameters, or of each by itself."""
+    different = {decay for _, decay in decays}
+    if len(different) > 1:
+        return GroupedDecay(tuple(decays), is_decoupled, plain)
+    (decay,) = different
+    if is_decoupled and isinstance(plain, Adam):
+        return AdamW(plain.beta1, plain.beta2, plain.eps, decay)
+    if decay:
+        return WeightDecay(decay, plain)
+    return plain
+
+
+def _decays(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> list[tuple[int, float]]:
+    """Returns the number of entries and the weight decay of each trained parameter, in their order.
+
+    Neighbours with the same decay are one.
+    """
+    decay_of = {
+        id(parameter): float(group["weight_decay"]) for group in optimizer.param_groups for parameter in group["params"]
+    }
+    decays: list[tuple[int, float]] = []
+    for parameter in parameters:
+        entries, decay = parameter.numel(), decay_of[id(parameter)]
+        if decays and decays[-1][1] == decay:
+            entries += decays.pop()[0]
+        decays.append((entries, decay))
+    return decays
 
 
 def _options(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Returns the options that all parameter groups have in common.
+    """Returns the options that all parameter groups have in common, without the weight decay.
 
     Raises:
-        ConfigError: groups differ.
+        ConfigError: groups differ in something else.
     """
     first, *others = [
         {name: value for name, value in group.items() if name not in _NO_EFFECT} for group in optimizer.param_groups

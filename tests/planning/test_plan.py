@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import pytest
@@ -92,3 +94,21 @@ def test_what_cannot_be_planned_is_refused(clients: list[object], error: str) ->
 def test_words_from_elsewhere_are_answered() -> None:
     with pytest.raises(fp.ConfigError, match="rounds"):
         fp.plan([300], fp.fedavg(0.5), PRIVACY, epochs=3)  # pyright: ignore
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"noise_multiplier": 1e19, "sampling": fp.Poisson(0.1)},
+        {"noise_multiplier": 1e19, "sampling": fp.Cyclic(2), "noise": fp.BSR(2)},
+        {"noise_multiplier": 1e19, "unit": "client", "trust": fp.Central(cohort_rate=0.5)},
+        {"noise_multiplier": 1e6, "mechanism": fp.Laplace(), "clip": fp.Clip(1.0, norm="l1")},
+        {"noise_multiplier": 1e-19, "sampling": fp.Poisson(0.1)},
+        {"noise_multiplier": 1e-19, "mechanism": fp.Laplace(), "clip": fp.Clip(1.0, norm="l1")},
+    ],
+    ids=str,
+)
+def test_plan_epsilon_zero_or_infinite_is_reported(settings: dict[str, Any]) -> None:
+    """Other settings were compared at this epsilon, for which no noise is computed: `plan` raised, `train` ran."""
+    spent = fp.plan([200] * 4, fp.fedavg(0.1), fp.Privacy(**settings), rounds=2).spent
+    assert spent.epsilon in (0, math.inf) or spent.epsilon > 1e15

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -98,7 +99,22 @@ OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
     "adam": lambda p: optim.Adam(p, 0.01, (0.8, 0.95), 1e-6),
     "adam with decay": lambda p: optim.Adam(p, 0.01, weight_decay=0.3),
     "adamw": lambda p: optim.AdamW(p, 0.01, weight_decay=0.3),
+    "sgd without decay of biases": lambda p: optim.SGD(without_decay_of_biases(p), 0.1, momentum=0.9),
+    "adam without decay of biases": lambda p: optim.Adam(without_decay_of_biases(p), 0.01),
+    "adamw without decay of biases": lambda p: optim.AdamW(without_decay_of_biases(p), 0.01),
 }
+if "decoupled_weight_decay" in inspect.signature(optim.Adam).parameters:  # of torch 2.7 and later
+    OPTIMIZERS["adam with decoupled decay"] = lambda p: optim.Adam(
+        p, 0.01, weight_decay=0.3, decoupled_weight_decay=True
+    )
+
+
+def without_decay_of_biases(parameters: Any) -> list[dict[str, Any]]:
+    every = [*parameters]
+    return [
+        {"params": [p for p in every if p.ndim < 2], "weight_decay": 0.0},
+        {"params": [p for p in every if p.ndim > 1], "weight_decay": 0.3},
+    ]
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -16,6 +18,7 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.models.known_code import is_known
+from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.reports.sinks import Jsonl
 from fedpriv.runs import report_groups
 from fedpriv.storage import files
@@ -252,3 +255,23 @@ def test_an_error_within_the_first_round_of_a_group_leaves_after_the_sync() -> N
     with pytest.raises(ZeroDivisionError), group.synced():
         raise ZeroDivisionError
     assert synced
+
+
+LEFT_OPEN = """
+import sys
+import torch, fedpriv
+data = torch.utils.data.TensorDataset(torch.randn(20, 4), torch.arange(20) % 2)
+clients = fedpriv.make_clients(torch.nn.Linear(4, 2), torch.nn.CrossEntropyLoss(), [data])
+training = fedpriv.Training(clients, fedpriv.fedavg(0.1), fedpriv.Privacy(epsilon=3.0), rounds=5, folder=sys.argv[1])
+rounds = getattr(training, sys.argv[2])()
+next(rounds)
+"""
+
+
+@pytest.mark.parametrize("iteration", ["__iter__", "in_groups"])
+def test_iteration_left_open_at_exit_is_silent(iteration: str, tmp_path: Path) -> None:
+    """Python closed it among modules without contents: a traceback of os.getpid."""
+    command = [sys.executable, "-W", "ignore", "-c", LEFT_OPEN, str(tmp_path / "run"), iteration]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert LedgerFile.read(tmp_path / "run" / "ledger.jsonl").records

@@ -48,6 +48,7 @@ def test_python_of_the_table_can_be_evaluated(term: translations.Term):
             .replace("Privacy(..., ", "Privacy(epsilon=3.0, ")
         )
         names = {"fedpriv": fedpriv, "networkx": networkx, "torch": torch, "n": 100, "n_clients": 100}
+        names |= {"labels": torch.arange(200) % 2, "generator": torch.Generator().manual_seed(0)}
         names |= {"load": lambda _: dataset(), "sizes": [200, 200]}
         names |= {"model": CNN, "loss": nn.CrossEntropyLoss(), "datasets": [dataset()], "dataset": dataset()}
         if code.startswith("fedpriv.train(..., "):

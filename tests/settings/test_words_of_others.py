@@ -72,7 +72,10 @@ OF_A_RUN = {
     "client_app": (None, "clients=fedpriv.make_clients(model, loss, datasets"),
     "num_supernodes": (10, "there are as many clients as data sets"),
     "fraction_train": (0.5, "network=fedpriv.Star(n_clients, cohort=fedpriv.PoissonCohort(0.5))"),
-    "min_train_nodes": (2, "cohort=fedpriv.FixedCohort(2)"),
+    "min_train_nodes": (2, "leave it out (all clients are simulated, so none is waited for"),
+    "min_fit_clients": (2, "leave it out (all clients are simulated"),
+    "client_num_per_round": (5, "network=fedpriv.Star(n_clients, cohort=fedpriv.FixedCohort(5))"),
+    "sample_ratio": (0.5, "network=fedpriv.Star(n_clients, cohort=fedpriv.PoissonCohort(0.5))"),
     "initial_parameters": (None, "each client has a model of its own, made from yours"),
     "client_resources": (None, "one process simulates all clients"),
     # of pfl-research

@@ -8,13 +8,14 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import functional_call
 
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Loss
 from fedpriv.clients.layout import Layout
 from fedpriv.clients.reading import Pair
 from fedpriv.data.nested import Nested, arguments, each
+from fedpriv.models.batching import vmap
 from fedpriv.models.example_losses import example_form
 from fedpriv.models.known_code import is_known
 

@@ -14,10 +14,10 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
 
 from fedpriv.clients.client import Loss
 from fedpriv.data.nested import Nested, each, first, leaves
+from fedpriv.models.batching import vmap
 from fedpriv.oracle.backends.batched_forward import BatchedForward, MixingRowsError
 from fedpriv.oracle.backends.calls import Call, Cells
 from fedpriv.oracle.backends.chains import Chain, WithBias, chain_of
