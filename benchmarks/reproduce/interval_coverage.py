@@ -1,6 +1,6 @@
 """Coverage of the intervals of `PrivateLogisticRegression` on correlated, unbalanced columns of Adult.
 
-    FEDPRIV_DATA=... python benchmarks/reproduce/interval_coverage.py [--draws 200] [--quick]
+    FEDPRIV_DATA=... python benchmarks/reproduce/interval_coverage.py [--draws 200] [--epsilon 3 8] [--quick]
 
 The rows are Adult's 32 561 training rows: age, years of education and weekly hours, mapped from public ranges to
 [-1, 1], and sex as 0 or 1 (`data_norm` 2). The coefficients are those that fit the true incomes best; the labels of
@@ -65,6 +65,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=200)
+    parser.add_argument("--epsilon", type=float, nargs="+", default=EPSILONS)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -73,7 +74,7 @@ def main() -> None:
     plain = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(x, y)
     truth = np.append(plain.coef_[0], plain.intercept_)
     chances = plain.predict_proba(x)[:, 1]
-    epsilons, draws = EPSILONS, options.draws
+    epsilons, draws = options.epsilon, options.draws
     if options.quick:
         epsilons, draws = (math.inf,), 2
     print(f"{draws} draws of {len(x)} labels, {chances.mean():.0%} of them 1; coefficients {truth.round(2)}")

@@ -33,6 +33,7 @@ from fedpriv.privacy.accounting import gaussian
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.settings import Privacy
 from fedpriv.runs import logistic_intervals
+from fedpriv.runs.fit_callers import FitCallers, fit_callers
 from fedpriv.runs.train import train
 from fedpriv.settings.checks import checked
 from fedpriv.strategies.erm import gradient_descent
@@ -158,6 +159,9 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     def fit(self, X: Rows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> PrivateLogisticRegression:
         """Fits to rows `[n, n_features]` and labels `[n]`.
 
+        Each fit spends epsilon. Within a search or a cross-validation of scikit-learn, and behind pipeline steps that
+        learn from rows, fit warns, and `spent_` names what epsilon does not cover.
+
         Args:
             X: Dense array or scipy sparse matrix, which becomes dense here: about 16 bytes times n times n_features.
             y: Labels.
@@ -168,6 +172,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             ValueError: parameters or data cannot be used.
         """
         _check_numbers(X)
+        callers = fit_callers()
         validated: Any = validate_data(self, cast(Any, X), cast(Any, y), accept_sparse="csr", dtype=np.float64)
         rows, labels = validated
         check_classification_targets(labels)
@@ -176,7 +181,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         weights = self._class_weights()[codes] * _row_weights(sample_weight, len(codes))
         inputs = _with_constant(rows, self._bound())
         if self.intervals:
-            return self._fit_with_intervals(inputs, codes, weights)
+            return self._fit_with_intervals(inputs, codes, weights, callers)
         targets = np.stack([codes, weights], 1, dtype=np.float64)
         model, loss, smoothness = self._model(inputs.shape[1])
         privacy = self._privacy()
@@ -196,7 +201,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         self.coef_ = params[:, :-1] / self._bound()
         self.intercept_ = params[:, -1] * _CONSTANT
         self.n_iter_ = result.rounds
-        self.spent_ = replace(result.spent, not_covered=self._not_covered())
+        self.spent_ = replace(result.spent, not_covered=self._not_covered(callers))
         return self
 
     def coefficients(self, level: float = 0.95, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
@@ -351,7 +356,11 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         return softmax(scores, axis=1)
 
     def _fit_with_intervals(
-        self, inputs: NDArray[np.float64], codes: NDArray[np.int64], weights: NDArray[np.float64]
+        self,
+        inputs: NDArray[np.float64],
+        codes: NDArray[np.int64],
+        weights: NDArray[np.float64],
+        callers: FitCallers,
     ) -> PrivateLogisticRegression:
         """Fits coefficients with their covariance; see `logistic_intervals.estimate`."""
         if len(self.classes_) != 2:
@@ -379,7 +388,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         with np.errstate(invalid="ignore"):
             self.covariance_ = np.outer(units, units) * result.covariance
         self.n_iter_ = result.steps
-        self.spent_ = replace(result.spent, not_covered=self._not_covered())
+        self.spent_ = replace(result.spent, not_covered=self._not_covered(callers))
         if not np.isfinite(np.diag(self.covariance_)).all():
             warnings.warn(
                 "the noise is too large for intervals: they are infinite. Take a larger epsilon, fewer columns, a "
@@ -408,9 +417,27 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
                 "plan_intervals. Take a larger epsilon, fewer columns, or intervals=False",
             )
 
-    def _not_covered(self) -> tuple[str, ...]:
+    def _not_covered(self, callers: FitCallers) -> tuple[str, ...]:
         """Returns what the fit reveals of the data besides epsilon, and against whom its noise does not help."""
         reveals = list[str]()
+        if callers.several is not None and self.epsilon != math.inf:
+            reveals.append(f"the other fits of {callers.several}")
+            warnings.warn(
+                f"{callers.several} fits several times, and each fit spends epsilon={self.epsilon:g} of its rows: "
+                "spent_ counts one fit. Choose settings on public or made-up rows, or with fedpriv tune, which counts "
+                "every trial",
+                PromiseWarning,
+                stacklevel=3,
+            )
+        if callers.learning:
+            steps = ", ".join(callers.learning)
+            reveals.append(f"what {steps} learned from the rows")
+            warnings.warn(
+                f"{steps} learns from private rows, which no epsilon covers: fedpriv.PublicEncoder takes ranges, "
+                "stand-ins and categories from public knowledge",
+                PromiseWarning,
+                stacklevel=3,
+            )
         if self.classes is None:
             reveals.append("the set of labels, read from y")
         if self.random_state is not None and abs(self.random_state) < _GUESSABLE:
