@@ -51,6 +51,7 @@ RUNS = {
     "reproduce/constrained.py": ["qp", "--dim", "6", "--clients", "2", "--rounds", "5"],
     "reproduce/correlated.py": ["--quick", "--seeds", "1"],
     "reproduce/covertype.py": ["--quick", "--only", "DP-SVRG+", "--examples", "200", "--out", "OUT"],
+    "reproduce/interval_coverage.py": ["--quick"],
     "reproduce/logistic_regression.py": ["--quick"],
     "reproduce/mnist_iadmm.py": ["--quick", "--seeds", "1", "--out", "OUT"],
     "reproduce/mnist_tracking.py": [

@@ -29,6 +29,11 @@ from fedpriv.oracle.backends.functional import Functional
 
 _AT_ONCE = 16  # models in a forward pass
 _EXAMPLES = 2**14  # of all models in a forward pass on another device than a processor
+_NO_TOKEN_METRICS = (
+    "test accuracy and perplexity are left out: they count targets at each position, and a function of your own does "
+    "not show which target it ignores. Write torch.nn.CrossEntropyLoss(ignore_index=...), or functools.partial of "
+    "torch.nn.functional.cross_entropy, or give metrics of your own"
+)
 _RANKED = ("binary", "multilabel")  # tasks with metrics of all examples together
 Batches = list[Pair]
 Answer = tuple[Tensor | list[Any], Nested]
@@ -85,25 +90,29 @@ class Evaluator:
         outputs = self._forward(self._functional.unflatten(self._start), few)
         return task_of(self._given_loss, outputs, targets)
 
+    @property
+    def warnings(self) -> list[str]:
+        """Metrics that are left out because the loss does not show which targets it ignores."""
+        if self.task.kind == "tokens" and self.task.ignored is None:
+            return [_NO_TOKEN_METRICS]
+        return []
+
     @torch.no_grad()
     def try_out(self, params: Tensor) -> None:
         """Evaluates the examples with the smallest and the largest target of each batch, to find errors early.
 
         Raises:
-            DataError: model or loss cannot be computed on them; the message says why.
+            DataError: model, loss or a metric cannot be computed on them; the message says why.
         """
         named = self._functional.unflatten(params)
         for inputs, targets in self._batches:
-            if first(targets).dim() > 1:
-                labels = first(targets).flatten(1)[:, 0]
-            else:
-                labels = first(targets)
+            labels = first(targets).reshape(len(first(targets)), -1)
             if labels.dtype == torch.bool:
                 labels = labels.byte()
-            for index in {int(labels.argmin()), int(labels.argmax())}:
+            for index in {int(labels.amin(1).argmin()), int(labels.amax(1).argmax())}:
                 x, y = each(lambda t, index=index: t[index : index + 1], (inputs, targets))
                 try:
-                    self._mean_loss(self._forward(named, x), y)
+                    self._totals([([self._forward(named, x)], y)])
                 except Exception as error:  # whatever a user's model or loss raises
                     description = f"shape {tuple(first(x).shape[1:])} and target {cut(str(first(y)[0].tolist()))}"
                     fix = f"test data must be like the clients' ({in_short(error)})"

@@ -19,7 +19,7 @@ from torch.nn import functional
 from fedpriv.clients.client import Loss
 from fedpriv.data.nested import Nested, first
 from fedpriv.evaluation.tasks import Task
-from fedpriv.models import IGNORED, predict
+from fedpriv.models import predict
 from fedpriv.network.rounds import TrainState
 
 F = TypeVar("F", covariant=True)
@@ -91,11 +91,12 @@ def mean_loss(outputs: object, targets: Nested, loss: Loss, task: Task) -> Tenso
 
 def accuracy(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | None:  # noqa: ANN401
     """Computes the fraction of examples whose class is right; of labels, where an example has several."""
-    if task.kind == "classes":
+    if task.kind == "classes" and task.ignored is None:
         return _pair((predict(outputs) == targets).sum().double(), len(targets))
-    if task.kind == "tokens":
-        right = (predict(outputs) == targets).sum().double()  # no class is the number of a position without target
-        return torch.stack([right, (targets != IGNORED).sum().double()]).reshape(2, 1)
+    if task.kind in ("classes", "tokens") and task.ignored is not None:
+        counts = targets != task.ignored
+        right = (predict(outputs) == targets) & counts
+        return torch.stack([right.sum().double(), counts.sum().double()]).reshape(2, 1)
     if task.kind in ("binary", "multilabel") and task.threshold is not None:
         right = (outputs.reshape(targets.shape) > task.threshold) == (targets > 0.5)
         return _pair(right.sum().double(), targets.numel())
@@ -104,10 +105,10 @@ def accuracy(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | Non
 
 def token_loss(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | None:  # noqa: ANN401
     """Computes the mean cross entropy of a token, whatever the loss is; each token of the test data has one weight."""
-    if task.kind != "tokens":
+    if task.kind != "tokens" or task.ignored is None:
         return None
-    total = functional.cross_entropy(outputs.double(), targets, ignore_index=IGNORED, reduction="sum")
-    return torch.stack([total, (targets != IGNORED).sum().double()]).reshape(2, 1)
+    total = functional.cross_entropy(outputs.double(), targets, ignore_index=task.ignored, reduction="sum")
+    return torch.stack([total, (targets != task.ignored).sum().double()]).reshape(2, 1)
 
 
 def auroc(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | None:  # noqa: ANN401

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpriv.data.nested import Nested
+from fedpriv.models.losses import IGNORED, cross_entropy
 
 _LOGITS = (nn.BCEWithLogitsLoss, nn.MultiLabelSoftMarginLoss)
 _LOGIT_FUNCTIONS = (functional.binary_cross_entropy_with_logits, functional.multilabel_soft_margin_loss)
@@ -18,6 +19,8 @@ _PROBABILITIES = (nn.BCELoss,)
 _PROBABILITY_FUNCTIONS = (functional.binary_cross_entropy,)
 _ERRORS = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
 _ERROR_FUNCTIONS = (functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss, functional.huber_loss)
+_SCORES = (nn.CrossEntropyLoss, nn.NLLLoss)
+_SCORE_FUNCTIONS = (functional.cross_entropy, functional.nll_loss, cross_entropy)
 
 
 @dataclass(frozen=True)
@@ -29,17 +32,20 @@ class Task:
             and targets `[n, length]` at each position of a sequence; `"binary"`, one number and a target of 0 or 1;
             `"multilabel"`, several such numbers; `"numbers"`, predictions of numbers; `"other"`.
         threshold: Outputs above it predict 1; None if that is unknown, as for a loss of the user's own.
+        ignored: The target that does not count; None if that is unknown, as for a loss of the user's own.
     """
 
     kind: Literal["classes", "tokens", "binary", "multilabel", "numbers", "other"]
     threshold: float | None = None
+    ignored: int | None = None
 
 
 def task_of(loss: object, outputs: object, targets: Nested) -> Task:
     """Returns the task.
 
     Args:
-        loss: The loss; of torch's own losses it is known whether they take logits, probabilities or numbers.
+        loss: The loss; of torch's own losses it is known whether they take logits, probabilities or numbers, and which
+            target they ignore.
         outputs: The model's outputs for some examples.
         targets: All test targets.
     """
@@ -48,11 +54,11 @@ def task_of(loss: object, outputs: object, targets: Nested) -> Task:
     one_output = outputs.ndim == 1 or (outputs.ndim == 2 and outputs.shape[1] == 1)
     if not targets.is_floating_point():
         if targets.ndim == 1 and outputs.ndim == 2:
-            return Task("classes")
+            return Task("classes", ignored=_ignored(loss))
         if targets.ndim == 1 and outputs.ndim == 1 and _are_zero_or_one(targets):
             return Task("binary", _threshold(loss))
         if targets.ndim > 1 and outputs.shape[2:] == targets.shape[1:]:
-            return Task("tokens")
+            return Task("tokens", ignored=_ignored(loss))
         return Task("other")
     if outputs[0].numel() != targets[0].numel():
         return Task("other")
@@ -66,6 +72,22 @@ def task_of(loss: object, outputs: object, targets: Nested) -> Task:
     if targets.ndim == 2:
         return Task("multilabel", _threshold(loss))
     return Task("other")
+
+
+def _ignored(loss: object) -> int | None:
+    """Returns the target that a loss ignores; None where that cannot be known, as in a function of the user's own."""
+    if isinstance(loss, functools.partial):
+        if loss.args:
+            return None
+        within = _ignored(loss.func)
+        if within is None:
+            return None
+        return loss.keywords.get("ignore_index", within)
+    if isinstance(loss, _SCORES):
+        return loss.ignore_index
+    if any(loss is function for function in _SCORE_FUNCTIONS) or getattr(loss, "per_example", None) is cross_entropy:
+        return IGNORED
+    return None
 
 
 def _threshold(loss: object) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from typing import Any, cast
@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import diags_array, hstack, issparse, sparray, spmatrix
 from scipy.special import expit, ndtri, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import Tags
+from sklearn.linear_model import LogisticRegression as PublicRegression
+from sklearn.utils import Tags, check_array
 from sklearn.utils.extmath import row_norms
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
@@ -32,6 +33,7 @@ from fedpriv.privacy.accounting import gaussian
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.settings import Privacy
 from fedpriv.runs import logistic_intervals
+from fedpriv.runs.fit_callers import FitCallers, fit_callers
 from fedpriv.runs.train import train
 from fedpriv.settings.checks import checked
 from fedpriv.strategies.erm import gradient_descent
@@ -39,6 +41,7 @@ from fedpriv.strategies.proximal import L2, Zero
 
 Rows = ArrayLike | spmatrix | sparray
 _CONSTANT = 0.25  # beside rows of norm at most 1: a larger one slows the other columns down, and needs more noise
+_INPUT_NORM = math.sqrt(1 + _CONSTANT**2)  # largest norm of a row with the constant
 _CLIP = 0.4
 _MOST_STEPS = 500
 _GUESSABLE = 2**64
@@ -97,7 +100,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             divided by the largest. "balanced" would count private labels and is refused.
         intervals: Also estimate how far off the coefficients may be, from sampling and from noise together, with a
             part of the budget (`fedpriv.runs.logistic_intervals`); for two classes, without weights. `coefficients()`
-            and `covariance_` then have them. `max_iter` is then 30 by default.
+            and `covariance_` then have them. `max_iter` is then 60 by default; too few steps give wide intervals.
+            `plan_intervals` forecasts their widths without private rows.
         random_state: An int repeats the fit, but who knows it can remove the noise (`spent_` says so for ints below
             2^64, which can be guessed); None draws a secret seed.
 
@@ -155,6 +159,9 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     def fit(self, X: Rows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> PrivateLogisticRegression:
         """Fits to rows `[n, n_features]` and labels `[n]`.
 
+        Each fit spends epsilon. Within a search or a cross-validation of scikit-learn, and behind pipeline steps that
+        learn from rows, fit warns, and `spent_` names what epsilon does not cover.
+
         Args:
             X: Dense array or scipy sparse matrix, which becomes dense here: about 16 bytes times n times n_features.
             y: Labels.
@@ -165,15 +172,16 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             ValueError: parameters or data cannot be used.
         """
         _check_numbers(X)
+        callers = fit_callers()
         validated: Any = validate_data(self, cast(Any, X), cast(Any, y), accept_sparse="csr", dtype=np.float64)
         rows, labels = validated
         check_classification_targets(labels)
         self._check_settings()
         codes = self._codes(labels)
         weights = self._class_weights()[codes] * _row_weights(sample_weight, len(codes))
-        inputs = self._inputs(rows)
+        inputs = _with_constant(rows, self._bound())
         if self.intervals:
-            return self._fit_with_intervals(inputs, codes, weights)
+            return self._fit_with_intervals(inputs, codes, weights, callers)
         targets = np.stack([codes, weights], 1, dtype=np.float64)
         model, loss, smoothness = self._model(inputs.shape[1])
         privacy = self._privacy()
@@ -193,7 +201,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         self.coef_ = params[:, :-1] / self._bound()
         self.intercept_ = params[:, -1] * _CONSTANT
         self.n_iter_ = result.rounds
-        self.spent_ = replace(result.spent, not_covered=self._not_covered())
+        self.spent_ = replace(result.spent, not_covered=self._not_covered(callers))
         return self
 
     def coefficients(self, level: float = 0.95, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
@@ -219,12 +227,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         if not self.intervals:
             raise ConfigError("intervals", False, "needs intervals=True, which spends a part of the budget on them")
-        if not 0 < level < 1:
-            raise ConfigError("level", level, "a probability between 0 and 1, e.g. 0.95")
-        if names is None:
-            names = list(getattr(self, "feature_names_in_", [f"x{index}" for index in range(self.n_features_in_)]))
-        if len(names) != self.n_features_in_:
-            raise ConfigError("names", list(names), f"give one for each of the {self.n_features_in_} columns")
+        quantile = _quantile(level)
+        names = _column_names(names, getattr(self, "feature_names_in_", None), self.n_features_in_)
         outcome = self.classes_[1]
         if self.classes is not None:
             outcome = np.asarray(self.classes)[-1]
@@ -234,11 +238,99 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             sign = -1.0
         values = [*(sign * self.coef_[0]).tolist(), sign * float(self.intercept_[0])]
         errors = np.sqrt(np.diag(self.covariance_)).tolist()
-        quantile = float(ndtri((1 + level) / 2))
         rows = list[dict[str, Any]]()
         for name, value, error in zip([*names, "intercept"], values, errors, strict=True):
             rows.append({"name": str(name), "outcome": outcome, **coefficient_row(value, error, quantile)})
         return rows
+
+    def summary(self, level: float = 0.95, names: Sequence[str] | None = None) -> str:
+        """Returns the coefficients as a table of text, with the epsilon that they cost.
+
+        Args:
+            level: Probability with which an interval covers the coefficient.
+            names: Names of the columns, as in `coefficients`.
+
+        Raises:
+            ConfigError: as `coefficients` does.
+        """
+        rows = self.coefficients(level, names)
+        ends = f"{100 * level:g} % interval"
+        odds = f"odds ratio, {ends}"
+        table = [["", "coefficient", "standard error", ends, odds]]
+        for row in rows:
+            interval = f"{row['low']:.3f} to {row['high']:.3f}"
+            ratio = f"{row['odds_ratio']:.3g}, {row['odds_low']:.3g} to {row['odds_high']:.3g}"
+            table.append([row["name"], f"{row['coefficient']:.3f}", f"{row['standard_error']:.3f}", interval, ratio])
+        widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
+        lines = [f"Odds of {rows[0]['outcome']}; intervals count sampling and privacy noise"]
+        for first, *others in table:
+            cells = [text.rjust(width) for text, width in zip(others, widths[1:], strict=True)]
+            lines.append("  ".join([first.ljust(widths[0]), *cells]))
+        return "\n".join([*lines, str(self.spent_)])
+
+    def plan_intervals(
+        self,
+        X: Rows,
+        y: ArrayLike | None = None,
+        *,
+        n: int | None = None,
+        level: float = 0.95,
+        names: Sequence[str] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Forecasts the intervals of `fit` with `intervals` from public or made-up rows. Spends nothing.
+
+        Args:
+            X: Public or made-up rows that are distributed like the private ones, `[m, n_features]`.
+            y: Their labels, of two classes. Without labels all chances are taken for 1/2: the narrowest case.
+            n: Number of private rows; by default the number of rows in X.
+            level: Probability with which an interval covers the coefficient.
+            names: Names of the columns, as in `coefficients`.
+
+        Returns:
+            A row for each coefficient and for the intercept: its name, the standard error to expect, and the width of
+            the interval; both are infinite where noise hides the coefficients.
+
+        Raises:
+            ConfigError: a setting or an argument is out of range, or y does not have two classes.
+        """
+        quantile = _quantile(level)
+        if n is None:
+            n = len(cast(Any, y)) if y is not None else cast(Any, X).shape[0]
+        if not (isinstance(n, Integral) and n >= 1):
+            raise ConfigError("n", n, "the number of private rows, at least 1")
+        self._check_settings()
+        # not validate_data, which would keep the number of columns as if this were a fit
+        check: Any = check_array
+        rows = check(X, accept_sparse="csr", dtype=np.float64)
+        bound = _bound_on_rows(self.data_norm, rows.shape[1])
+        inputs = _with_constant(rows, bound)
+        params = np.zeros(inputs.shape[1])
+        if y is not None:
+            found = np.unique(np.asarray(y))
+            if len(found) != 2:
+                raise ConfigError("y", found.tolist(), "labels of two classes, or None")
+            inverse_weight = math.inf
+            if self.lam > 0:
+                inverse_weight = 1 / (self.lam * len(inputs))
+            plain = PublicRegression(C=inverse_weight, fit_intercept=False, max_iter=1000)
+            params = plain.fit(inputs, np.asarray(y) == found[1]).coef_[0]
+        covariance = logistic_intervals.forecast(
+            inputs,
+            params,
+            int(n),
+            norm=_INPUT_NORM,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            lam=self.lam,
+        )
+        errors = np.sqrt(np.diag(covariance)) * _units(bound, rows.shape[1])
+        known = getattr(X, "columns", None)
+        forecasts = list[dict[str, Any]]()
+        for name, error in zip(
+            [*_column_names(names, known, rows.shape[1]), "intercept"], errors.tolist(), strict=True
+        ):
+            forecasts.append({"name": name, "standard_error": error, "width": 2 * quantile * error})
+        return forecasts
 
     def decision_function(self, X: Rows) -> NDArray[np.float64]:
         """Returns scores `[n, n_classes]`, or `[n]` for the second of two classes. Rows are scaled as in `fit`."""
@@ -264,7 +356,11 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         return softmax(scores, axis=1)
 
     def _fit_with_intervals(
-        self, inputs: NDArray[np.float64], codes: NDArray[np.int64], weights: NDArray[np.float64]
+        self,
+        inputs: NDArray[np.float64],
+        codes: NDArray[np.int64],
+        weights: NDArray[np.float64],
+        callers: FitCallers,
     ) -> PrivateLogisticRegression:
         """Fits coefficients with their covariance; see `logistic_intervals.estimate`."""
         if len(self.classes_) != 2:
@@ -273,10 +369,11 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             raise ConfigError("intervals", True, "are for rows of equal weight: leave class_weight, sample_weight out")
         if self.clip_norm is not None:
             raise ConfigError("clip_norm", self.clip_norm, "clipping biases coefficients: leave it out with intervals")
+        self._check_possible(*inputs.shape)
         result = logistic_intervals.estimate(
             inputs,
             codes,
-            norm=math.sqrt(1 + _CONSTANT**2),
+            norm=_INPUT_NORM,
             epsilon=self.epsilon,
             delta=self.delta,
             lam=self.lam,
@@ -284,26 +381,63 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             seed=self._seed(inputs, codes.astype(np.float64)),
         )
         # undo the scaling of rows and of the constant feature
-        units = np.append(np.full(inputs.shape[1] - 1, 1 / self._bound()), _CONSTANT)
+        units = _units(self._bound(), self.n_features_in_)
         params = result.params * units
         self.coef_ = params[None, :-1]
         self.intercept_ = params[-1:]
         with np.errstate(invalid="ignore"):
             self.covariance_ = np.outer(units, units) * result.covariance
         self.n_iter_ = result.steps
-        self.spent_ = replace(result.spent, not_covered=self._not_covered())
+        self.spent_ = replace(result.spent, not_covered=self._not_covered(callers))
         if not np.isfinite(np.diag(self.covariance_)).all():
             warnings.warn(
                 "the noise is too large for intervals: they are infinite. Take a larger epsilon, fewer columns, a "
-                "closer data_norm, or more rows",
+                "closer data_norm, or more rows; plan_intervals forecasts widths without spending",
                 PromiseWarning,
                 stacklevel=3,
             )
         return self
 
-    def _not_covered(self) -> tuple[str, ...]:
+    def _check_possible(self, n: int, d: int) -> None:
+        """Refuses n rows with d coefficients whose intervals are infinite whatever the rows are.
+
+        Raises:
+            ConfigError: names how many rows would be needed at least.
+        """
+        budget = logistic_intervals.Budget.of(self.epsilon, self.delta, n, _INPUT_NORM)
+        # the information of the intercept is at most this, and that of the columns together at most 1/4
+        largest = min(_CONSTANT**2 / 4, 1 / (4 * (d - 1)))
+        ratio = logistic_intervals.reliable_ratio(budget, d, largest)
+        if ratio < 1:
+            raise ConfigError(
+                "epsilon",
+                self.epsilon,
+                f"is too small for intervals of {d} coefficients from {n} rows: whatever the rows are, they would be "
+                f"infinite. At this epsilon they need at least {math.ceil(n / ratio)} rows, and usually far more: see "
+                "plan_intervals. Take a larger epsilon, fewer columns, or intervals=False",
+            )
+
+    def _not_covered(self, callers: FitCallers) -> tuple[str, ...]:
         """Returns what the fit reveals of the data besides epsilon, and against whom its noise does not help."""
         reveals = list[str]()
+        if callers.several is not None and self.epsilon != math.inf:
+            reveals.append(f"the other fits of {callers.several}")
+            warnings.warn(
+                f"{callers.several} fits several times, and each fit spends epsilon={self.epsilon:g} of its rows: "
+                "spent_ counts one fit. Choose settings on public or made-up rows, or with fedpriv tune, which counts "
+                "every trial",
+                PromiseWarning,
+                stacklevel=3,
+            )
+        if callers.learning:
+            steps = ", ".join(callers.learning)
+            reveals.append(f"what {steps} learned from the rows")
+            warnings.warn(
+                f"{steps} learns from private rows, which no epsilon covers: fedpriv.PublicEncoder takes ranges, "
+                "stand-ins and categories from public knowledge",
+                PromiseWarning,
+                stacklevel=3,
+            )
         if self.classes is None:
             reveals.append("the set of labels, read from y")
         if self.random_state is not None and abs(self.random_state) < _GUESSABLE:
@@ -370,7 +504,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     def _model(self, n_inputs: int) -> tuple[nn.Module, Loss, float]:
         """Returns a linear model, its loss of one row times the row's weight, and the largest smoothness of that."""
         # the largest squared norm of a row with the constant feature
-        squared = 1 + _CONSTANT**2
+        squared = _INPUT_NORM**2
         if len(self.classes_) == 2:
             return LogisticRegression(n_inputs), _weighted(logistic), squared / 4
         return SoftmaxRegression(n_inputs, len(self.classes_)), _weighted(cross_entropy), squared / 2
@@ -390,20 +524,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
 
     def _bound(self) -> float:
         """Returns `data_norm`; its default depends on the number of columns alone."""
-        if self.data_norm is None:
-            return math.sqrt(self.n_features_in_)
-        if not (np.isfinite(self.data_norm) and self.data_norm > 0):
-            fix = "give a positive bound on the l2 norm of rows that does not come from the data, e.g. sqrt(n_columns)"
-            raise ConfigError("data_norm", self.data_norm, f"{fix} for columns in [-1, 1]")
-        return self.data_norm
-
-    def _inputs(self, rows: Rows) -> NDArray[np.float64]:
-        """Returns the rows scaled into the unit ball, with the constant feature, `[n, n_features + 1]`, dense."""
-        short = _shortened(rows, self._bound()) / self._bound()
-        columns: Any = [short, np.full((short.shape[0], 1), _CONSTANT)]
-        if issparse(rows):
-            return hstack(columns).toarray()
-        return np.hstack(columns)
+        return _bound_on_rows(self.data_norm, self.n_features_in_)
 
 
 def _check_numbers(rows: Any) -> None:  # noqa: ANN401 - whatever a user gives
@@ -437,6 +558,48 @@ def coefficient_row(value: float, error: float, quantile: float) -> dict[str, fl
         "odds_low": odds_low,
         "odds_high": odds_high,
     }
+
+
+def _quantile(level: float) -> float:
+    """Returns half the width of an interval of this level in standard errors."""
+    if not 0 < level < 1:
+        raise ConfigError("level", level, "a probability between 0 and 1, e.g. 0.95")
+    return float(ndtri((1 + level) / 2))
+
+
+def _bound_on_rows(data_norm: float | None, n_columns: int) -> float:
+    """Returns `data_norm`; its default depends on the number of columns alone."""
+    if data_norm is None:
+        return math.sqrt(n_columns)
+    if not (np.isfinite(data_norm) and data_norm > 0):
+        fix = "give a positive bound on the l2 norm of rows that does not come from the data, e.g. sqrt(n_columns)"
+        raise ConfigError("data_norm", data_norm, f"{fix} for columns in [-1, 1]")
+    return data_norm
+
+
+def _with_constant(rows: Rows, bound: float) -> NDArray[np.float64]:
+    """Returns the rows scaled into the unit ball, with the constant feature, `[n, n_features + 1]`, dense."""
+    short = _shortened(rows, bound) / bound
+    columns: Any = [short, np.full((short.shape[0], 1), _CONSTANT)]
+    if issparse(rows):
+        return hstack(columns).toarray()
+    return np.hstack(columns)
+
+
+def _units(bound: float, n_columns: int) -> NDArray[np.float64]:
+    """Returns what undoes the scaling of rows and of the constant feature, `[n_columns + 1]`."""
+    return np.append(np.full(n_columns, 1 / bound), _CONSTANT)
+
+
+def _column_names(names: Sequence[str] | None, known: Iterable[str] | None, n_columns: int) -> list[str]:
+    """Returns the names of the columns: those given, those of the DataFrame, or x0, x1, ..."""
+    if names is None:
+        if known is None:
+            known = [f"x{index}" for index in range(n_columns)]
+        return [str(name) for name in known]
+    if len(names) != n_columns:
+        raise ConfigError("names", list(names), f"give one for each of the {n_columns} columns")
+    return [str(name) for name in names]
 
 
 def _shortened(rows: Any, bound: float) -> Any:  # noqa: ANN401 - dense or sparse, as given

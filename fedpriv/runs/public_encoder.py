@@ -131,11 +131,16 @@ def check_pipeline(pipeline: Any) -> None:  # noqa: ANN401 - an estimator of sci
         PrivacyError: names each step that learns from data, and what to use instead.
     """
     if isinstance(pipeline, Pipeline):
-        names = [name for step, transformer in pipeline.steps[:-1] for name in _learning(transformer, step)]
+        names = learning_steps(pipeline)
     else:
         names = list(_learning(pipeline, type(pipeline).__name__))
     if names:
         raise PrivacyError(f"{', '.join(names)} would learn from private rows, which no epsilon covers: {_INSTEAD}")
+
+
+def learning_steps(pipeline: Pipeline) -> list[str]:
+    """Returns the names of the steps before the last that learn from data, e.g. `scaler (StandardScaler)`."""
+    return [name for step, transformer in pipeline.steps[:-1] for name in _learning(transformer, step)]
 
 
 def _learning(transformer: Any, name: str) -> list[str]:  # noqa: ANN401 - a transformer of scikit-learn

@@ -538,12 +538,14 @@ class Evaluation:
         measures: Computes metrics.
         stopping: How long the metric of `stop` has not improved.
         health: In which round something first was not finite.
+        warnings: Metrics that are left out, and why.
     """
 
     public: EvaluationData
     measures: ModelMetrics
     stopping: EarlyStopping
     health: FiniteCheck
+    warnings: list[str]
 
 
 def prepare_evaluation(
@@ -566,8 +568,10 @@ def prepare_evaluation(
     origin = run.origin
     evaluator = public.evaluator(population.model, population.loss, batched=experiment.compute.backend != "loop")
     _check_test_data(public, population, experiment.privacy, mesh)
+    warnings = list[str]()
     if evaluator is not None:
         evaluator.try_out(data.start)
+        warnings = evaluator.warnings
     stored = dict[str, float]()
     first_nonfinite = dict[str, int]()
     if origin is not None:
@@ -585,7 +589,7 @@ def prepare_evaluation(
     measures = ModelMetrics(
         population, experiment.strategy, evaluator, options.optimum, central, client_tests, public.names
     )
-    return Evaluation(public, measures, stopping, health)
+    return Evaluation(public, measures, stopping, health, warnings)
 
 
 def all_example_fingerprints(population: Population, mesh: Mesh) -> list[list[bytes]]:

@@ -98,7 +98,8 @@ class Training:
             self._state_rounds = mesh.world.broadcast(lambda: stages.rounds_of_state_checks(experiment.rounds))
 
             # from here on a stopped run can be resumed; only then the budget is charged
-            self.warnings = stages.collect_warnings(experiment, self.plan, self._data, options)
+            by_settings = stages.collect_warnings(experiment, self.plan, self._data, options)
+            self.warnings = [*by_settings, *self._evaluation.warnings]
             if run.needs_checkpoint:
                 self.save()
             mesh.world.broadcast(self._reserve_budget)
