@@ -137,7 +137,7 @@ def _combined_cost(subject: AuditTarget, audited: _Run | None, same: Sequence[_R
 
 def _read_cost(run: _Run) -> RunCost:
     files = RunFiles.read(run.folder)
-    return spending_of(files, plan_of(files), so_far=True)
+    return spending_of(files, plan_of(files))
 
 
 def _read_delta(run: _Run) -> float:

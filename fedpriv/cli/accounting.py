@@ -10,7 +10,7 @@ from rich.markup import escape
 from fedpriv.cli.printing import busy_with, out, print_json, print_rows
 from fedpriv.config.of_run import plan_of
 from fedpriv.reports.accounts import Account, account_for, unfinished
-from fedpriv.reports.spendings import spending_of
+from fedpriv.reports.spendings import is_unfinished, spending_of
 from fedpriv.runs.run_files import RunFiles
 
 
@@ -31,7 +31,7 @@ def print_costs(
     runs = [RunFiles.read(folder) for folder in folders]
     with busy_with("counting"):
         plans = [plan_of(run) for run in runs]
-        costs = [spending_of(run, plan, so_far=True) for run, plan in zip(runs, plans, strict=True)]
+        costs = [spending_of(run, plan) for run, plan in zip(runs, plans, strict=True)]
         account = account_for(
             costs,
             [0.0 if run.ledger.header.delta is None else run.ledger.header.delta for run in runs],
@@ -42,8 +42,8 @@ def print_costs(
         )
     notes = list(account.notes)
     for run, plan in zip(runs, plans, strict=True):
-        if run.result is None:
-            notes.append(unfinished(run.folder, is_whole=plan.remaining is not None))
+        if is_unfinished(run, plan):
+            notes.append(unfinished(run.folder))
     if as_json:
         print_json({**account.to_json(), "notes": notes})
     else:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import (
     DataLoader,
     Dataset,
+    IterableDataset,
     RandomSampler,
     SequentialSampler,
     SubsetRandomSampler,
@@ -166,10 +167,13 @@ def dataset_of(field: str, data: Any) -> Any:  # noqa: ANN401 - whatever a user 
     """Returns the data set of a loader of test data; anything else as it is.
 
     Raises:
-        ConfigError: the loader leaves examples out, or joins them in a way of its own.
+        ConfigError: the loader streams, leaves examples out, or joins them in a way of its own.
     """
     if not isinstance(data, DataLoader):
         return data
+    if isinstance(data.dataset, IterableDataset):
+        fix = "streams examples: collect them first, torch.utils.data.TensorDataset(inputs, targets)"
+        raise ConfigError(field, _short(data), fix)
     if data.collate_fn is not default_collate:
         fix = "has a collate_fn of its own, which only a client's loader may have: give a data set of (input, target)"
         raise ConfigError(field, _short(data), fix)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset
 
 from fedpriv.clients.arguments import check_datasets, check_loader, check_loss, check_sampler
 from fedpriv.clients.layout import copy_model, copy_trainable
@@ -60,11 +60,6 @@ class Client(nn.Module):
         if isinstance(loader, Dataset):
             loader = DataLoader(loader)
         check_loader("client.loader", loader)
-        if isinstance(loader.dataset, IterableDataset):
-            raise DataError(
-                "a client's loader must have a map-style data set: a streaming one has no public size, and private "
-                "batches are drawn by index. Collect the examples into a TensorDataset first"
-            )
         check_sampler(loader, length_of(loader.dataset))
         self.model = model
         self.loss = loss

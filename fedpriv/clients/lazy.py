@@ -106,7 +106,11 @@ class LazyClients(Sequence[Client]):
             dataset = self._load(client)
         except Exception as error:  # whatever a user's function raises
             raise DataError(f"client {client}: load({client}) fails ({in_short(error)})") from error
-        if length_of(dataset) != self.sizes[client]:
+        try:
+            length = length_of(dataset)
+        except DataError as error:
+            raise DataError(f"client {client}: {error}") from error
+        if length != self.sizes[client]:
             # the true size is private, so the message does not contain it
             raise DataError(
                 f"client {client}: sizes says {self.sizes[client]} examples, and load({client}) gives another number. "

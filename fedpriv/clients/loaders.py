@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, WeightedRandomSampler
 
 from fedpriv.clients.client import Client
 from fedpriv.clients.client_set import as_client_set
@@ -44,11 +44,24 @@ def _settings_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
     settings = list(dict.fromkeys(name for _, client in clients for name in _unused(client.loader)))
     if not settings:
         return []
-    return [
+    note = (
         f"not used of the clients' loaders: {', '.join(settings)}. fedpriv draws its own batches, in secret: Privacy("
         f"sampling={_shuffled(clients)}) has every example in one batch of an epoch, as shuffling has, Poisson(rate) "
         "takes each with that probability, FullBatch() takes all"
-    ]
+    )
+    if any(_has_weights(client.loader) for _, client in clients):
+        note += (
+            ". The weights of the sampler are lost: each example is drawn with the same probability, so that classes "
+            "stay as unbalanced as they are. Give the weights of classes to the loss instead, "
+            "torch.nn.CrossEntropyLoss(weight=w)"
+        )
+    return [note]
+
+
+def _has_weights(loader: DataLoader[Any]) -> bool:
+    """Whether a loader's sampler draws some examples more often than others."""
+    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    return isinstance(sampler, WeightedRandomSampler) and len(sampler.weights.unique()) > 1
 
 
 def _shuffled(clients: Sequence[tuple[int, Client]]) -> str:

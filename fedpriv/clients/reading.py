@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
 from fedpriv.data.nested import Nested, first, joined, leaves, plain, structure
 from fedpriv.errors import DataError, in_short
@@ -64,8 +64,13 @@ def length_of(dataset: Dataset[Any]) -> int:
     """Returns the number of examples of a map-style data set.
 
     Raises:
-        DataError: it has no length, like a data set that streams.
+        DataError: it streams, also with a length, or has no length.
     """
+    if isinstance(dataset, IterableDataset):
+        raise DataError(
+            "a client's loader must have a map-style data set: a streaming one has no public size, and private "
+            "batches are drawn by index. Collect the examples into a TensorDataset first"
+        )
     try:
         length = len(cast("TensorDataset", dataset))
     except Exception as error:  # whatever a user's data set raises

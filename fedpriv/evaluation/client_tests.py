@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, Dataset
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset
 
 from fedpriv.errors import ConfigError
 from fedpriv.evaluation import metrics
@@ -21,7 +21,7 @@ def index_tests(tests: Sequence[Dataset[Any] | None] | None, n_clients: int) -> 
     """Returns the test sets by the client's index.
 
     Raises:
-        ConfigError: there is not one entry for each client, or all entries are None.
+        ConfigError: there is not one entry for each client, all entries are None, or one streams.
     """
     if tests is None:
         return {}
@@ -29,6 +29,10 @@ def index_tests(tests: Sequence[Dataset[Any] | None] | None, n_clients: int) -> 
         fix = f"give one test set for each of the {n_clients} clients, None where there is none"
         raise ConfigError("client_tests", len(tests), fix)
     tests_by_client = {client: test for client, test in enumerate(tests) if test is not None}
+    for client, test in tests_by_client.items():
+        if isinstance(test, IterableDataset):
+            fix = "streams examples: collect them first, torch.utils.data.TensorDataset(inputs, targets)"
+            raise ConfigError(f"client_tests[{client}]", f"a {type(test).__name__}", fix)
     if not tests_by_client:
         raise ConfigError("client_tests", [], "no client has a test set: leave it out")
     return tests_by_client

@@ -141,19 +141,9 @@ def _notes(runs: Sequence[RunCost]) -> list[str]:
     return notes
 
 
-def unfinished(folder: Path, *, is_whole: bool) -> str:
-    """Returns a note on a run that is not finished.
-
-    Args:
-        folder: Its folder.
-        is_whole: Whether its whole plan is counted; False if that is unknown.
-    """
-    if is_whole:
-        return f"{folder} is not finished: its whole plan is charged, as if it were left here"
-    return (
-        f"{folder} is not finished, and its plan is not known here: counted so far. If it is left here, the whole plan "
-        "is charged"
-    )
+def unfinished(folder: Path) -> str:
+    """Returns a note on a run that is not finished."""
+    return f"{folder} is not finished: its whole plan is charged, as if it were left here"
 
 
 def _bound_in_words(cell: Cell) -> str:

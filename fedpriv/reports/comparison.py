@@ -13,7 +13,7 @@ from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.privacy.composition import compose
 from fedpriv.reports.accounts import unfinished
 from fedpriv.reports.report import Run
-from fedpriv.reports.spendings import PlannedSpending, spending_of
+from fedpriv.reports.spendings import PlannedSpending, is_unfinished, spending_of
 
 _PROMISE = ("unit", "relation", "trust", "delta")
 
@@ -62,14 +62,15 @@ def notes(runs: Sequence[Run], plans: Sequence[PlannedSpending] = ()) -> list[st
         delta = math.fsum(price.delta for price in spent)
         plans = plans or [PlannedSpending()] * len(runs)
         try:
-            spendings = [spending_of(run.files, plan, so_far=True) for run, plan in zip(runs, plans, strict=True)]
+            spendings = [spending_of(run.files, plan) for run, plan in zip(runs, plans, strict=True)]
             whole = compose(spendings, min(price.delta for price in spent))
             prices = list(spent)
             counted = list[str]()
             for number, (run, plan) in enumerate(zip(runs, plans, strict=True)):
                 if run.result is None:  # the table has what its ledger has
                     prices[number] = compose([spendings[number]], spent[number].delta)
-                    counted.append(unfinished(run.folder, is_whole=plan.remaining is not None))
+                    if is_unfinished(run.files, plan):
+                        counted.append(unfinished(run.folder))
             total = math.fsum(price.epsilon for price in prices)
             basic = f"epsilon={round_up(total)} at delta={delta:.6g}"
         except PrivacyError as error:  # as for `fedpriv account`: if runs share noise, no sum holds either

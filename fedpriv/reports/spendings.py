@@ -14,10 +14,10 @@ from fedpriv.runs.run_files import RunFiles, fixed_data
 
 @dataclass(frozen=True)
 class PlannedSpending:
-    """Facts about a run that its ledger does not hold, from its configuration.
+    """Facts about a run that its ledger does not hold.
 
     Attributes:
-        remaining: The releases that were planned for the rounds after its last one; None if they are unknown.
+        remaining: The planned releases that it has not made and could still make; None if they are unknown.
         sizes: Public number of examples of each client in the run; None if it is unknown.
     """
 
@@ -35,7 +35,16 @@ def may_stay_unfinished(files: RunFiles) -> bool:
     return files.result is None or ended_early(files)
 
 
-def spending_of(files: RunFiles, plan: PlannedSpending, *, so_far: bool = False) -> RunCost:
+def is_unfinished(files: RunFiles, plan: PlannedSpending) -> bool:
+    """Whether a run has written no result and could still release something.
+
+    A run of a Python program may end without a result: it is finished once it has made its plan, or as much of it as
+    its target allows.
+    """
+    return files.result is None and plan.remaining != ()
+
+
+def spending_of(files: RunFiles, plan: PlannedSpending) -> RunCost:
     """Returns what a run is charged.
 
     A run that is not finished is charged for its whole plan, as if it were left as it is: whoever stopped it may have
@@ -44,8 +53,6 @@ def spending_of(files: RunFiles, plan: PlannedSpending, *, so_far: bool = False)
     Args:
         files: The files of the run.
         plan: What is known of its plan.
-        so_far: Count a run that is not finished so far if its plan is unknown: `fedpriv.reports.accounts.unfinished`
-            tells the reader.
 
     Raises:
         LedgerError: the run's files are altered or incomplete.
@@ -57,16 +64,16 @@ def spending_of(files: RunFiles, plan: PlannedSpending, *, so_far: bool = False)
     name = str(files.folder)
     records = list(files.ledger.records)
     if may_stay_unfinished(files):
-        if plan.remaining is None and not (so_far and files.result is None):
+        if plan.remaining is None:
             why = "ended early"
             if files.result is None:
                 why = "is not finished"
             raise PrivacyError(
-                f"{name} {why}, so it is charged for its whole plan, which is not in its folder, or does not fit "
-                "its data any more: restore its config.yaml or its data files, allow its plugins (--allow-plugins), or "
-                "use fedpriv.total with the results in Python"
+                f"{name} {why}, so it is charged for its whole plan, which its checkpoint of an earlier version does "
+                "not hold, and which its configuration and data do not give any more: restore its config.yaml or its "
+                "data files, allow its plugins (--allow-plugins), or use fedpriv.total with the results in Python"
             )
-        records += plan.remaining or ()
+        records += plan.remaining
     if header.n_clients is None:
         raise PrivacyError(f"{name} holds the ledger of an early format that does not say how many clients there are")
     return RunCost(

@@ -410,7 +410,7 @@ def _verify(runs: Sequence[Run]) -> StatementSection:
         ("runs made by", made_with(run.result for run in runs)),
         made_by(),
     ]
-    unfinished_runs = [unfinished(run.folder, is_whole=True) for run in runs if run.result is None]
+    unfinished_runs = [unfinished(run.folder) for run in runs if run.result is None]
     return StatementSection("How can this be verified?", tuple(unfinished_runs), tuple(rows))
 
 

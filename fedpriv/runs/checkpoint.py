@@ -54,6 +54,7 @@ class Checkpoint:
         code: Digest of the loss, of numbers of layers and of the user's code, see `fedpriv.runs.identity.CodeIdentity`;
             empty in files of earlier versions.
         code_parts: Short digests of its parts by name.
+        plan: All planned releases, see `fedpriv.runs.planned_releases`; empty in files of earlier versions.
     """
 
     progress: dict[str, Any]
@@ -78,6 +79,7 @@ class Checkpoint:
     streams: str = ""
     code: str = ""
     code_parts: dict[str, str] = field(default_factory=dict[str, str])
+    plan: str = ""
 
     @property
     def round(self) -> int:

@@ -2,7 +2,8 @@
 
 It translates what a torch or Opacus script has into a run of `fedpriv.train`:
 
-    epochs over a loader of B batches      B epochs rounds; each example joins a batch with probability 1 / B (Poisson)
+    epochs over a loader of B batches      B epochs rounds
+    batches of b examples on average       each of n examples joins a batch with probability b / n (Poisson)
     optimiser                              `fedavg` with one local step and fedpriv's optimiser of the same name
     max_grad_norm                          `Clip(max_grad_norm)`
     neighbouring data sets                 `add_remove`: one example more or less, as Opacus counts
@@ -17,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
 
 from fedpriv.clients.arguments import check_loader, check_sampler
 from fedpriv.clients.client import Client, Loss
@@ -44,7 +45,9 @@ class FitOptions:
 
     Args:
         model: The module to train; it is trained in place.
-        loader: Its data. Batches are drawn anew: each example joins one with probability `1 / len(loader)`.
+        loader: Its data. Batches are drawn anew: of n examples each joins one with probability b / n, where b is the
+            mean number of examples in a batch of the loader. That is `1 / len(loader)` where an epoch has each example
+            once.
         loss: Maps (outputs, targets) of a batch to a scalar, e.g. `torch.nn.CrossEntropyLoss()`.
         optimizer: A new `torch.optim.SGD`, `Adam` or `AdamW` of the model's parameters.
         epochs: Passes over the data; one is `len(loader)` steps.
@@ -145,27 +148,28 @@ def fit(options: FitOptions) -> Result:
         )
         raise ConfigError("model", price, fix)
     _check_parameters(options.model, options.optimizer)
-    batches = _batches(options.loader)
-    check_sampler(options.loader, length_of(options.loader.dataset))
+    steps = _steps_per_epoch(options.loader)
+    n_examples = length_of(options.loader.dataset)
+    check_sampler(options.loader, n_examples)
     privacy = Privacy(
         epsilon=options.epsilon,
         delta=options.delta,
         noise_multiplier=options.noise_multiplier,
         clip=Clip(options.max_grad_norm),
         relation=options.relation,
-        sampling=_sampling(batches),
+        sampling=_sampling(_rate(options.loader, steps, n_examples)),
         budget=options.budget,
     )
     return train(
         [Client(options.model, options.loss, _without_batches(options.loader))],
         _strategy(options.optimizer, options.model),
         privacy,
-        rounds=options.epochs * batches,
+        rounds=options.epochs * steps,
         seed=options.seed,
         secret_seed=options.secret_seed,
         test=options.test,
         compute=options.compute,
-        evaluate_every=options.evaluate_every or batches,
+        evaluate_every=options.evaluate_every or steps,
         folder=options.folder,
         sinks=options.sinks,
         progress=options.progress,
@@ -192,21 +196,42 @@ def _check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> Non
         raise ConfigError("optimizer", type(optimizer).__name__, fix)
 
 
-def _batches(loader: DataLoader[Any]) -> int:
+def _steps_per_epoch(loader: DataLoader[Any]) -> int:
     """Returns the number of batches of an epoch.
 
     Raises:
-        ConfigError: the loader streams, or makes no batch.
+        ConfigError: the loader streams, has no length, or makes no batch.
     """
+    if isinstance(loader.dataset, IterableDataset):
+        fix = "streams examples, and private batches are drawn by index: collect the examples into a TensorDataset"
+        raise ConfigError("loader", type(loader.dataset).__name__, fix)
     try:
-        batches = len(loader)
+        steps = len(loader)
     except TypeError:
-        fix = "streams examples, so that an epoch has no length: give it a data set with a length"
-        raise ConfigError("loader", type(loader.dataset).__name__, fix) from None
-    if batches < 1:
+        fix = "an epoch has no length: give data set and sampler a __len__"
+        raise ConfigError("loader", f"a loader of {type(loader.dataset).__name__}", fix) from None
+    if steps < 1:
         fix = "makes no batch of the data: take a smaller batch_size, or drop_last=False"
         raise ConfigError("loader.batch_size", loader.batch_size, fix)
-    return batches
+    return steps
+
+
+def _rate(loader: DataLoader[Any], steps: int, n_examples: int) -> float:
+    """Returns the mean number of examples in a batch of the loader over the number of examples.
+
+    Raises:
+        ConfigError: a batch sampler does not show how many examples it takes.
+    """
+    batches = loader.batch_sampler
+    if batches is None:
+        return 1 / n_examples  # batch_size=None: a step gets one example of the data set
+    if not isinstance(batches, BatchSampler):
+        fix = "does not show how many examples a batch has: give the loader batch_size, or a torch BatchSampler"
+        raise ConfigError("loader.batch_sampler", type(batches).__name__, fix)
+    if batches.drop_last:
+        return batches.batch_size / n_examples
+    drawn: Any = batches.sampler
+    return len(drawn) / (steps * n_examples)
 
 
 def _without_batches(loader: DataLoader[Any]) -> DataLoader[Any]:
@@ -222,10 +247,11 @@ def _without_batches(loader: DataLoader[Any]) -> DataLoader[Any]:
     return DataLoader(loader.dataset, collate_fn=loader.collate_fn, num_workers=loader.num_workers, **own)
 
 
-def _sampling(batches: int) -> Sampling:
-    if batches == 1:
+def _sampling(rate: float) -> Sampling:
+    """Returns Poisson batches of this rate; all examples where a batch has as many, or more by drawing some twice."""
+    if rate >= 1:
         return FullBatch()
-    return Poisson(1 / batches)
+    return Poisson(rate)
 
 
 def _strategy(optimizer: torch.optim.Optimizer, model: nn.Module) -> Strategy:

@@ -57,18 +57,24 @@ class RunAccountant:
             self.guard = PlanFilter(
                 plan.records, self._accountant, plan.privacy.epsilon, attempt=attempt, fits=plan.calibrated
             )
-        self._milestones = Milestones(plan.records, plan.n_clients, plan.privacy.delta)
-        self._reported_keys = set[tuple[int, str, int]]()
-        self._epoch_attempts = dict[tuple[int, int], int]()
-        """The attempt in which each epoch of random allocation began, by its number and the answer's index."""
-        self._exceeds_plan = False  # rounds, or epochs, were begun again with other noise: more than the plan counts
         self._limit = plan.privacy.epsilon
         self._spent: tuple[int, PrivacySpent] | None = None
 
-    def follow(self, ledger: Ledger | FollowerLedger) -> None:
-        """Sets the ledger whose records are reported; it was opened with `guard`."""
+    def follow(self, ledger: Ledger | FollowerLedger, finished: int) -> None:
+        """Sets the ledger whose records are reported; it was opened with `guard`.
+
+        Args:
+            ledger: The ledger.
+            finished: Number of rounds after which the run begins or resumes.
+        """
         self._ledger = ledger
         self._n_reported = 0
+        # what is on record, and the rest of the plan with this attempt's draws: also rounds that are repeated with
+        # other noise, and epochs that are drawn again, are counted as what they are
+        plan = self._plan
+        self._milestones = Milestones(
+            self._still_planned(finished), plan.n_clients, plan.privacy.delta, released=ledger.records
+        )
         # the filter admits nothing beyond the target, but an earlier run may have spent more than this one's target
         if self._limit is not None and self._plan.first is not None:
             earlier = account(self._plan.first.records, self._plan.n_clients, self._plan.privacy.delta)
@@ -87,14 +93,8 @@ class RunAccountant:
     def catch_up(self) -> None:
         """Counts the records since the last call, for reports."""
         records = self._ledger.records
-        for record in records[self._n_reported :]:
-            key = (record.round, record.query, record.index)
-            self._exceeds_plan |= key in self._reported_keys
-            self._reported_keys.add(key)
-            if record.batches is not None:
-                epoch = (record.round // record.batches, record.index)
-                self._exceeds_plan |= self._epoch_attempts.setdefault(epoch, record.attempt) != record.attempt
-            if self._reported is not self._accountant:
+        if self._reported is not self._accountant:
+            for record in records[self._n_reported :]:
                 self._reported.count(record)
         if not self._ledger.replays:
             self._reported = self._accountant
@@ -104,8 +104,7 @@ class RunAccountant:
         """Returns a cheap upper bound on the epsilon of the rounds so far, for a report.
 
         It is the smallest of the quick bound, the target, and the tight bound of the plan up to one of the next rounds.
-        The target counts unless an earlier run, which this one extends, spent more; the plan unless something was
-        begun again with other noise.
+        The target counts unless an earlier run, which this one extends, spent more.
         """
         if ended == VOIDED:
             return math.inf
@@ -118,7 +117,7 @@ class RunAccountant:
         if self._limit is not None:
             smallest = self._limit
         is_tight = privacy.delta == 0 or self._reported.is_exact
-        if finished and not is_tight and not self._exceeds_plan:
+        if finished and not is_tight:
             smallest = min(smallest, self._milestones.epsilon(finished))
         return min(smallest, self._reported.quick_epsilon(smallest))
 
@@ -151,9 +150,12 @@ class RunAccountant:
         """Returns the releases that `charged_at_end` counts; those to come are of this attempt, with its draws."""
         remaining = list[Record]()
         if ended in CHARGED_WHOLE:
-            planned = remaining_records(self._plan, finished)
-            remaining = [replace(record, attempt=self._attempt) for record in planned]
+            remaining = self._still_planned(finished)
         return (*self._ledger.records, *remaining)
+
+    def _still_planned(self, finished: int) -> list[Record]:
+        """Returns the releases of the plan after its first `finished` rounds, with this attempt's draws."""
+        return [replace(record, attempt=self._attempt) for record in remaining_records(self._plan, finished)]
 
     def _new_accountant(self) -> Accountant:
         return Accountant(self._plan.n_clients, self._plan.privacy.delta)

@@ -18,6 +18,7 @@ from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import integrity
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.extending import EarlierRun
+from fedpriv.runs.planned_releases import PlannedReleases
 from fedpriv.runs.results import count_releases, read_metrics
 from fedpriv.runs.run_files import config_in
 from fedpriv.runs.settings_in_words import settings_in_words
@@ -48,6 +49,7 @@ class RunDirectory:
         self._every = every
         self._secrets = secrets
         self._protected_seed: str | None = None  # as the checkpoint holds it
+        self._plan = ""  # the planned releases, packed
 
     @property
     def path(self) -> Path | None:
@@ -149,6 +151,7 @@ class RunDirectory:
             ledger.begin_with(() if earlier is None else earlier.first.records)
             return ledger
         folder = self.folder.path
+        self._plan = PlannedReleases.of(plan).packed()
         digest_key = randomness.digest_key()
         seal_key = randomness.seal_key()
         path = folder / "ledger.jsonl"
@@ -203,7 +206,7 @@ class RunDirectory:
             ledger.sync()
             if self._protected_seed is None:
                 self._protected_seed = secret_store.protect(checkpoint.secret_seed, self._secrets)
-            checkpoint = replace(checkpoint, secret_seed=self._protected_seed)
+            checkpoint = replace(checkpoint, secret_seed=self._protected_seed, plan=self._plan)
             checkpoint.save(self.folder.path / "checkpoint.pt")
 
     def _needed(self) -> Path:

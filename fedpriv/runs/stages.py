@@ -696,6 +696,9 @@ def _open_ledger(
     processes_before = 1
     if run.resumed is not None:
         processes_before = run.resumed.processes
+    finished = 0
+    if run.origin is not None:
+        finished = run.origin.round
 
     def on_main() -> Ledger:
         budget_id = None
@@ -713,7 +716,7 @@ def _open_ledger(
             not_covered=reveals,
         )
         compatibility.check_processes(processes_before, mesh.world.world_size, ledger, fresh_noise=run.fresh_noise)
-        accountant.follow(ledger)
+        accountant.follow(ledger, finished)
         return ledger
 
     digest_key = None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from commands import fedpriv, refused, result_of, trained
+from edits import with_plan_of
 
 import fedpriv as fp
 from fedpriv.config import build, load_config, to_yaml
@@ -138,17 +139,6 @@ def test_an_unfinished_run_is_charged_for_no_more_than_its_target_allows(tmp_pat
     assert accounted(left(tmp_path / "run", "rounds=200", limit))["epsilon"] == ended["epsilon"] <= 1
 
 
-def test_an_unfinished_run_whose_plan_is_unknown_is_counted_so_far(tmp_path: Path):
-    config = load_config(DIGITS, ["data.partition.n_clients=3", "rounds=9"])
-    training = build(config, tmp_path / "run")
-    for report in training:
-        if report.round == 4:
-            break
-    training.save()
-    facts = accounted(tmp_path / "run")
-    assert 0 < facts["epsilon"] < 3 and any("counted so far" in note for note in facts["notes"])
-
-
 def test_a_run_that_ended_early_is_charged_for_its_whole_plan(tmp_path: Path):
     early = [
         "rounds=9",
@@ -158,6 +148,8 @@ def test_a_run_that_ended_early_is_charged_for_its_whole_plan(tmp_path: Path):
     run = trained(tmp_path / "run", *early)
     said = result_of(run)
     assert said["ended"] == "metric" and said["rounds"] < 9
+    assert accounted(run)["epsilon"] == pytest.approx(said["epsilon"], rel=1e-6)
+    with_plan_of(run, None)
     assert accounted(run)["epsilon"] == pytest.approx(said["epsilon"], rel=1e-6)
     (run / "config.yaml").unlink()
     assert "ended early, so it is charged for its whole plan" in refused("account", str(run))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from forging import lines_of, plain, rewrite
 
 from fedpriv.privacy.chain import linked
+from fedpriv.runs.checkpoint import Checkpoint
 
 Edit = Callable[[Path], None]
 
@@ -183,3 +186,12 @@ OF_RESULTS: dict[str, tuple[Edit, str]] = {
     "a round more": (in_metrics(lambda rows: [*rows, rows[-1].replace('"round": 6', '"round": 7')]), "altered"),
     "all files, without the checkpoint": (noisier, "altered"),
 }
+
+
+def with_plan_of(folder: Path, other: Path | None) -> None:
+    """Writes the plan of another run into a checkpoint; None removes the plan, which earlier versions did not write."""
+    path = folder / "checkpoint.pt"
+    plan = ""
+    if other is not None:
+        plan = Checkpoint.load(other / "checkpoint.pt", torch.device("cpu")).plan
+    replace(Checkpoint.load(path, torch.device("cpu")), plan=plan).save(path)

@@ -14,6 +14,7 @@ from commands import trained
 from privacy_worlds import blank, clients_of
 
 import fedpriv as fp
+from fedpriv.config.of_run import plan_of
 from fedpriv.errors import LedgerError
 from fedpriv.privacy import mechanisms
 from fedpriv.privacy.accounting.accountant import Accountant
@@ -26,7 +27,7 @@ from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.mechanisms import Gaussian
 from fedpriv.privacy.pairwise import RandomRegular
-from fedpriv.reports.spendings import PlannedSpending, spending_of
+from fedpriv.reports.spendings import spending_of
 from fedpriv.runs.run_directory import check_rounding
 from fedpriv.runs.run_files import RunFiles
 from fedpriv.runs.total import total
@@ -142,7 +143,7 @@ def test_an_own_mechanism_is_in_the_ledger(tmp_path: Path) -> None:
     files = RunFiles.read(tmp_path)
     assert files.result is None
     assert str(files.counted).endswith(", rounding=float64)")
-    together = compose([spending_of(files, PlannedSpending(), so_far=True)], 1e-5)
+    together = compose([spending_of(files, plan_of(files))], 1e-5)
     assert together.float64_noise == ("noise of an own mechanism",)
 
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.config import build, load_config, to_yaml
+from fedpriv.config.of_run import plan_of
 from fedpriv.errors import FedprivError
 from fedpriv.reports import comparison
 from fedpriv.reports.picture import draw
@@ -182,14 +183,16 @@ def test_runs_side_by_side_tell_their_total(tmp_path: Path):
         assert "4 so far" in line
         # every column starts where its heading does
         assert line[heading.index("unit") :].startswith("sample ")
-    differing, total, *unfinished = comparison.notes(runs)
+    plans = [plan_of(run.files) for run in runs]
+    differing, total, *unfinished = comparison.notes(runs, plans)
     assert [note.partition(" ")[0] for note in unfinished] == [str(run.folder) for run in runs]
     assert differing == "these epsilons do not compare: the runs differ in delta"
     together, least, epsilon, delta = (float(number) for number in re.findall(r"(?:epsilon|delta)=([\d.e-]+)", total))
-    sum_of_epsilons = sum(run.spent.epsilon for run in runs)
-    assert max(run.spent.epsilon for run in runs) < together < sum_of_epsilons
+    charged = [float(run.config["privacy"]["epsilon"]) for run in runs]  # of the whole plan, since both were left
+    sum_of_epsilons = sum(charged)
+    assert max(charged) < together < sum_of_epsilons
     assert least == 1e-6
-    assert sum_of_epsilons <= epsilon <= 1.001 * sum_of_epsilons
+    assert sum_of_epsilons == pytest.approx(epsilon, rel=1e-3)
     assert 1.1e-5 <= delta <= 1.102e-5
 
 
@@ -205,6 +208,7 @@ def test_runs_side_by_side_tell_their_total(tmp_path: Path):
 )
 def test_runs_that_do_not_compare(overrides: list[str], notes: list[str], tmp_path: Path):
     runs = [half_a_run(tmp_path / "one", rounds=1), half_a_run(tmp_path / "other", *overrides, rounds=1)]
-    found = [note for note in comparison.notes(runs) if "is not finished" not in note]
+    plans = [plan_of(run.files) for run in runs]
+    found = [note for note in comparison.notes(runs, plans) if "is not finished" not in note]
     assert len(found) == len(notes)
     assert all(words in note for words, note in zip(notes, found, strict=True))

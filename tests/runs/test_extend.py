@@ -16,12 +16,13 @@ from typer.testing import CliRunner
 
 import fedpriv as fp
 from fedpriv.cli import app
+from fedpriv.config.of_run import plan_of
 from fedpriv.errors import LedgerError
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.calibration import calibrate_rest
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.record import Record
-from fedpriv.reports.spendings import PlannedSpending, spending_of
+from fedpriv.reports.spendings import spending_of
 from fedpriv.runs.integrity import findings
 from fedpriv.runs.run_files import RunFiles
 
@@ -241,7 +242,8 @@ def test_what_the_first_rounds_revealed_is_not_forgotten(tmp_path: Path) -> None
     assert first.optimality_gap is not None
     assert first.spent.not_covered == gap
     gc.collect()
-    assert spending_of(RunFiles.read(tmp_path / "a"), PlannedSpending(), so_far=True).not_covered == gap
+    files = RunFiles.read(tmp_path / "a")
+    assert spending_of(files, plan_of(files)).not_covered == gap
     assert RunFiles.read(tmp_path / "a").counted.not_covered == gap
     assert run(tmp_path / "b", 6, epsilon=3.0, extend=tmp_path / "a").spent.not_covered == gap
     gc.collect()

@@ -16,6 +16,8 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     DistributedSampler,
+    IterableDataset,
+    RandomSampler,
     Sampler,
     SubsetRandomSampler,
     TensorDataset,
@@ -288,11 +290,109 @@ def test_a_sampler_that_leaves_examples_out_is_refused(name: str):
         )
 
 
-def test_a_sampler_with_weights_is_said_not_to_be_used():
+def fitted(loader: DataLoader[Any], epochs: int = 2) -> fedpriv.Result:
     ours = model()
+    optimizer = optim.SGD(ours.parameters(), 0.1)
+    return fedpriv.fit(ours, loader, nn.CrossEntropyLoss(), optimizer, epochs=epochs, noise_multiplier=2.0)
+
+
+def test_weighted_sampler_warning_names_what_is_lost():
     loader = DataLoader(data(), batch_size=64, sampler=WeightedRandomSampler([1.0, 3.0] * 200, num_samples=400))
-    with pytest.warns(fedpriv.errors.PromiseWarning, match="not used.*sampler=WeightedRandomSampler"):
-        fedpriv.fit(ours, loader, nn.CrossEntropyLoss(), optim.SGD(ours.parameters(), 0.1), epochs=1, epsilon=1.0)
+    with pytest.warns(fedpriv.errors.PromiseWarning, match="not used.*sampler=WeightedRandomSampler") as warned:
+        fitted(loader)
+    (text,) = [str(warning.message) for warning in warned if "not used" in str(warning.message)]
+    assert "The weights of the sampler are lost" in text
+    assert "CrossEntropyLoss(weight=w)" in text
+
+
+BATCHES: dict[str, tuple[Callable[[], DataLoader[Any]], int, float]] = {
+    "whole epochs": (lambda: DataLoader(data(), 50, shuffle=True), 8, 50),
+    "a smaller last batch": (lambda: DataLoader(data(), 64), 7, 400 / 7),
+    "no last batch": (lambda: DataLoader(data(), 64, drop_last=True), 6, 64),
+    "one batch of some": (lambda: DataLoader(data(), 300, drop_last=True), 1, 300),
+    "128 drawn": (lambda: DataLoader(data(), 16, sampler=RandomSampler(data(), num_samples=128)), 8, 16),
+    "fewer drawn than a batch": (lambda: DataLoader(data(), 64, sampler=RandomSampler(data(), num_samples=10)), 1, 10),
+    "more drawn than there are": (
+        lambda: DataLoader(data(), 50, sampler=RandomSampler(data(), replacement=True, num_samples=1000)),
+        20,
+        50,
+    ),
+    "a weighted sampler": (lambda: DataLoader(data(), 16, sampler=WeightedRandomSampler([1.0] * 400, 128)), 8, 16),
+    "a batch sampler": (
+        lambda: DataLoader(data(), batch_sampler=BatchSampler(RandomSampler(data(), num_samples=128), 32, False)),
+        4,
+        32,
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", BATCHES)
+def test_batches_have_as_many_examples_as_the_loader(name: str):
+    """A loader that drew 128 of 20 000 examples an epoch, 16 a step, had 2 500 a step, since its length is 8."""
+    make, steps, batch = BATCHES[name]
+    result = fitted(make())
+    assert result.rounds == 2 * steps
+    (rate,) = {record.rate for record in result.charged}
+    assert rate == pytest.approx(batch / 400)
+    assert result.gradient_evaluations == pytest.approx(2 * steps * batch)
+
+
+class Buckets(Sampler[list[int]]):
+    """Batches of sizes that only it knows."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield from ([*range(8)], [*range(8, 400)])
+
+    def __len__(self) -> int:
+        return 2
+
+
+def test_batch_sampler_of_unknown_batches_raises():
+    with pytest.raises(fedpriv.ConfigError, match=r"loader.batch_sampler = 'Buckets': does not show how many examples"):
+        fitted(DataLoader(data(), batch_sampler=Buckets()))
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(data(10))
+
+
+class StreamWithLength(Stream):
+    def __len__(self) -> int:
+        return 10
+
+
+STREAMS: dict[str, Callable[[], object]] = {
+    "client": lambda: fedpriv.Client(model(), nn.CrossEntropyLoss(), DataLoader(StreamWithLength())),
+    "datasets": lambda: fedpriv.make_clients(model(), nn.CrossEntropyLoss(), [StreamWithLength()]),
+    "client 1": lambda: fedpriv.count_examples(lambda i: StreamWithLength() if i else data(10), 2),
+    "client 0": lambda: fedpriv.train(
+        fedpriv.lazy_clients(model(), nn.CrossEntropyLoss(), lambda _: StreamWithLength(), [10]),
+        fedpriv.fedavg(0.1),
+        fedpriv.Privacy(epsilon=1),
+        rounds=1,
+    ),
+    "test": lambda: fitted_with(test=DataLoader(StreamWithLength())),
+    r"client_tests\[0\]": lambda: fedpriv.train(
+        fedpriv.make_clients(model(), nn.CrossEntropyLoss(), [data()]),
+        fedpriv.fedavg(0.1),
+        fedpriv.Privacy(epsilon=1),
+        rounds=1,
+        client_tests=[StreamWithLength()],
+    ),
+}
+
+
+def fitted_with(**options: Any) -> fedpriv.Result:
+    ours = model()
+    return fit(ours, optim.SGD(ours.parameters(), 0.1), **options)
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_stream_with_length_raises(name: str):
+    with pytest.raises(fedpriv.FedprivError, match=f"{name}.*stream.*ollect"):
+        STREAMS[name]()
 
 
 def test_words_of_opacus_are_answered_with_those_of_fit():
@@ -332,10 +432,13 @@ def test_loaders_without_length_or_batch_are_refused():
         loader = DataLoader(data(10), batch_size=64, drop_last=True)
         fedpriv.fit(ours, loader, nn.CrossEntropyLoss(), optimizer, epochs=1, epsilon=1.0)
 
-    class Stream(torch.utils.data.IterableDataset[Any]):
-        def __iter__(self) -> Any:
-            return iter(data(10))
+    class Endless(Sampler[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(10))
 
-    with pytest.raises(fedpriv.ConfigError, match="streams"):
-        fedpriv.fit(ours, DataLoader(Stream()), nn.CrossEntropyLoss(), optimizer, epochs=1, epsilon=1.0)
+    for loader in (DataLoader(Stream()), DataLoader(StreamWithLength(), batch_size=5)):
+        with pytest.raises(fedpriv.ConfigError, match=r"streams examples.*collect the examples into a TensorDataset"):
+            fedpriv.fit(ours, loader, nn.CrossEntropyLoss(), optimizer, epochs=1, epsilon=1.0)
+    with pytest.raises(fedpriv.ConfigError, match="give data set and sampler a __len__"):
+        fitted(DataLoader(data(10), sampler=Endless()))
     assert not math.isnan(sum(p.sum().item() for p in ours.parameters()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedpriv.privacy.accounting import bounds
@@ -27,31 +27,35 @@ class Milestones:
     what a round loses that is reported with the epsilon of the next mark.
 
     Args:
-        plan: The planned releases.
+        plan: The planned releases, in order.
         n_clients: Number of clients.
         delta: Failure probability in [0, 1).
+        released: Releases on record before those of the plan, such as rounds that a resumed run repeats with other
+            noise. They count in every bound.
 
     Attributes:
         marks: The numbers of rounds that have a bound of their own, ascending.
     """
 
-    def __init__(self, plan: Iterable[Record], n_clients: int, delta: float) -> None:
+    def __init__(self, plan: Sequence[Record], n_clients: int, delta: float, released: Sequence[Record] = ()) -> None:
         self._n_clients, self._delta = n_clients, delta
+        # an epoch of random allocation that is in progress was charged by its first release
+        records = [*released, *plan]
+        costs = costs_of(records, n_clients)
         self._costs_by_round = dict[int, Counter[PrivacyCost]]()
-        records = list(plan)
-        for record, cost in zip(records, costs_of(records, n_clients), strict=True):
+        for record, cost in zip(plan, costs[len(released) :], strict=True):
             self._costs_by_round.setdefault(record.round, Counter())[cost] += 1
-        self._rounds = max(self._costs_by_round, default=-1) + 1
-        levels = {event for costs in self._costs_by_round.values() for cost in costs for event in cost.events}
+        self._rounds = max((record.round for record in records), default=-1) + 1
+        levels = {event for cost in costs for event in cost.events}
         count = max(_FEWEST_MARKS, min(_MARKS, _LEVELS_AT_ALL_MARKS // max(1, len(levels))))
         self.marks = sorted({math.ceil(self._rounds * (mark / count) ** 2) for mark in range(1, count + 1)})
         self._epsilons = dict[int, float]()
-        # costs of the rounds before `_n_counted`
+        # costs of what was released before the plan, and of the plan's rounds before `_n_counted`
         self._n_counted = 0
-        self._counted_costs = Counter[PrivacyCost]()
+        self._counted_costs = Counter(costs[: len(released)])
 
     def epsilon(self, rounds: int) -> float:
-        """Returns an upper bound on the epsilon of the first `rounds` rounds."""
+        """Returns an upper bound on the epsilon of the first `rounds` rounds, and of all that was released before."""
         mark = self.marks[bisect_left(self.marks, rounds)]
         if mark not in self._epsilons:
             for index in range(self._n_counted, mark):

@@ -1,0 +1,148 @@
+"""The planned releases of a run, as its checkpoint keeps them: whoever counts a run that was left early needs the rest.
+
+A plan repeats a few kinds of releases in its rounds. The text holds each kind once, as a line of the ledger, and for
+each release its kind and its round; the numbers are compressed (zlib, RFC 1950) and written in base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+from fedpriv.planning.plan import Plan
+from fedpriv.privacy.accounting.accountant import Accountant
+from fedpriv.privacy.accounting.events import cost_of
+from fedpriv.privacy.accounting.plan_filter import SLACK, covers, n_within
+from fedpriv.privacy.ledger_file import Header, LedgerFile
+from fedpriv.privacy.record import Record
+
+
+@dataclass(frozen=True)
+class PlannedReleases:
+    """All releases that a run planned before it read data, and the limit that it was held to.
+
+    Attributes:
+        records: The planned releases, in order.
+        n_clients: Number of clients.
+        delta: Delta of the privacy settings.
+        limit: Target epsilon; None without one.
+        fits: Whether the noise was computed from the target, so that the whole plan meets it.
+        private: False for a run without privacy, whose epsilon is infinite from its first release on.
+    """
+
+    records: tuple[Record, ...]
+    n_clients: int
+    delta: float
+    limit: float | None
+    fits: bool
+    private: bool
+
+    @staticmethod
+    def of(plan: Plan) -> PlannedReleases:
+        """Returns the releases of a plan."""
+        privacy = plan.privacy
+        return PlannedReleases(
+            plan.records, plan.n_clients, privacy.delta, privacy.epsilon, plan.calibrated, privacy.private
+        )
+
+    def packed(self) -> str:
+        """Returns the plan as a text; a plan of equal rounds takes some hundred bytes, however many they are."""
+        index_of = dict[tuple[object, ...], int]()
+        kinds = list[str]()
+        kind_of = list[int]()
+        for record in self.records:
+            values = dict(vars(record))
+            del values["round"]
+            key = tuple(values.values())
+            index = index_of.get(key)
+            if index is None:
+                index = index_of[key] = len(kinds)
+                kinds.append(record.to_json())
+            kind_of.append(index)
+        rounds = [record.round for record in self.records]
+        facts = {
+            "n_clients": self.n_clients,
+            "delta": self.delta,
+            "limit": self.limit,
+            "fits": self.fits,
+            "private": self.private,
+            "kinds": kinds,
+            "kind_of": kind_of,
+            "steps": [after - before for before, after in zip([0, *rounds], rounds, strict=False)],
+        }
+        return base64.b64encode(zlib.compress(json.dumps(facts).encode())).decode()
+
+    @staticmethod
+    def unpacked(text: str, header: Header) -> PlannedReleases:
+        """Returns the plan that `packed` wrote.
+
+        Args:
+            text: The text.
+            header: The header of the run's ledger, which holds the pairs that share a secret and the noise matrix.
+
+        Raises:
+            ValueError: the text holds no plan.
+        """
+        try:
+            facts: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(text)))
+            kinds = [Record.from_json(kind, header.secrets, header.factor) for kind in facts["kinds"]]
+            records = tuple(
+                replace(kinds[kind], round=round_number)
+                for kind, round_number in zip(facts["kind_of"], accumulate(facts["steps"]), strict=True)
+            )
+            return PlannedReleases(
+                records, facts["n_clients"], facts["delta"], facts["limit"], facts["fits"], facts["private"]
+            )
+        except (zlib.error, binascii.Error, LookupError, TypeError) as error:
+            raise ValueError(f"no plan of a run ({error})") from error
+
+    def is_of(self, ledger: LedgerFile) -> bool:
+        """Returns whether the plan has every release on record, at no less than its cost.
+
+        Then its remaining releases are those of the run. Sizes enter a plan where batches have a fixed size: for more
+        examples than there were, the rest would cost too little.
+
+        Raises:
+            LedgerError: the ledger is damaged or altered.
+        """
+        header = ledger.header
+        if self.n_clients != header.n_clients or header.planned not in (None, len(self.records)):
+            return False
+        costs = {(record.round, record.query, record.index): cost_of(record, self.n_clients) for record in self.records}
+        for record in ledger.records:
+            cost = costs.get((record.round, record.query, record.index))
+            if cost is None or not covers(cost, cost_of(record, self.n_clients), SLACK):
+                return False
+        return True
+
+    def remaining(self, on_record: Sequence[Record], attempt: int, finished: int) -> list[Record]:
+        """Returns the releases that a run has not made, as far as its limit allows them.
+
+        Args:
+            on_record: All that the run has released.
+            attempt: The attempt of its last checkpoint, which would continue.
+            finished: Number of finished rounds at that checkpoint.
+        """
+        if not self.private:
+            return []
+        of_attempt = [record for record in on_record if record.attempt == attempt]
+        # an attempt with fresh noise begins at a checkpoint, and makes later rounds of an earlier attempt again
+        first = min((record.round for record in of_attempt), default=finished)
+        keys = {(record.round, record.query, record.index) for record in of_attempt}
+        remaining = [
+            replace(record, attempt=attempt)
+            for record in self.records
+            if record.round >= first and (record.round, record.query, record.index) not in keys
+        ]
+        if self.limit is None or self.fits:
+            return remaining
+        accountant = Accountant(self.n_clients, self.delta)
+        for record in on_record:
+            accountant.count(record)
+        return remaining[: n_within(accountant, remaining, self.limit)]
