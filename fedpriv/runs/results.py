@@ -372,6 +372,14 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def as_reported(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns rows of a `metrics.jsonl` as `Result.reports` has them: without hashes of the ledger."""
+    return [
+        {name: value for name, value in row.items() if name != "head"} | {"epsilon": float(row["epsilon"])}
+        for row in rows
+    ]
+
+
 def count_releases(path: Path) -> int:
     """Returns the number of releases after the last round of a `metrics.jsonl`; 0 if there is none."""
     return max((int(row.get("releases", 0)) for row in read_metrics(path)), default=0)

@@ -59,6 +59,7 @@ from fedpriv.privacy.ledger import FollowerLedger, Ledger
 from fedpriv.privacy.settings import Privacy
 from fedpriv.runs.budget_reservation import BudgetReservation
 from fedpriv.runs.checkpoint import Checkpoint
+from fedpriv.runs.described_settings import described_settings
 from fedpriv.runs.evaluation_data import EvaluationData
 from fedpriv.runs.extending import EarlierRun, common
 from fedpriv.runs.identity import CodeIdentity, RunIdentity, check_models, digest_settings, identify_code, restored
@@ -639,6 +640,7 @@ def open_release_path(
     data: LocalData,
     reservation: BudgetReservation | None,
     reveals: tuple[str, ...],
+    options: TrainingOptions,
     mesh: Mesh,
 ) -> ReleasePath:
     """Opens the accountant, the ledger and the oracle.
@@ -648,7 +650,10 @@ def open_release_path(
     """
     randomness = run.identity.randomness
     accountant = RunAccountant(plan, randomness.attempt, reveals, plan.float64_noise)
-    ledger = _open_ledger(accountant, run, plan, reservation, reveals, mesh)
+    settings = None
+    if run.directory.path is not None:
+        settings = described_settings(experiment, options)
+    ledger = _open_ledger(accountant, run, plan, reservation, reveals, settings, mesh)
     backend = make_backend(data.backend, data.population, data.population.chunk, experiment.compute.precision)
     backend = in_threads(backend, insist=experiment.compute.threads is not None)
     sums = ClippedSums(backend, len(data.population), experiment.device, mesh.examples)
@@ -671,6 +676,7 @@ def _open_ledger(
     plan: Plan,
     reservation: BudgetReservation | None,
     reveals: tuple[str, ...],
+    settings: dict[str, Any] | None,
     mesh: Mesh,
 ) -> Ledger | FollowerLedger:
     """Opens the ledger on the main process, and a follower of it on the others."""
@@ -693,6 +699,7 @@ def _open_ledger(
             earlier=run.earlier,
             float64_noise=plan.float64_noise,
             not_covered=reveals,
+            settings=settings,
         )
         compatibility.check_processes(processes_before, mesh.world.world_size, ledger, fresh_noise=run.fresh_noise)
         accountant.follow(ledger)

@@ -32,6 +32,7 @@ from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.chain import linked
 from fedpriv.privacy.ledger import FollowerLedger, Ledger
 from fedpriv.runs import stages
+from fedpriv.runs.line_files import MetricsFile
 from fedpriv.runs.options import TrainingOptions, initialised_by
 from fedpriv.runs.report_groups import ReportGroup, longest_wait
 from fedpriv.runs.results import Result, RoundReport, software
@@ -74,7 +75,7 @@ class Training:
             self._data = stages.load_data(experiment, run, public, mesh)
             self._evaluation = stages.prepare_evaluation(experiment, run, self._data, public, options, mesh)
             self._release_path = stages.open_release_path(
-                experiment, run, self.plan, self._data, self._reservation, reveals, mesh
+                experiment, run, self.plan, self._data, self._reservation, reveals, options, mesh
             )
             self.oracle: Oracle[DataAnswerer] = self._release_path.oracle
 
@@ -89,6 +90,8 @@ class Training:
             self._state_kind: StateName = compute.state
             self.progress = stages.first_state(experiment, run, self._data, self._state_store, mesh)
             self._seconds = stages.seconds_before(run)
+            self._metrics_file: MetricsFile | None = None
+            self._final: Result | None = None
             self._position = self.ledger.mark
             self._monitor = stages.make_monitor(experiment, run, self._evaluation, self._release_path, options, mesh)
 
@@ -176,6 +179,7 @@ class Training:
         )
         self._directory.check()
         group = ReportGroup(seconds, self._sync)
+        self._metrics_file = self._directory.open_metrics(self.progress.round, replays=self.ledger.replays)
         if monitor.stops:
             rounds = iter(())
         with group.synced():
@@ -187,7 +191,7 @@ class Training:
                 wait_for_pace(began, self._pace)
                 self._seconds = time.monotonic() - start
                 if report.checkpoint or monitor.stops or group.is_due:
-                    yield group.take()
+                    yield self._written(group.take())
                     # after the yield: a sink has then written every round that a checkpoint counts as done
                     if report.checkpoint:
                         self.save()
@@ -197,12 +201,23 @@ class Training:
                 began = time.monotonic()
         remaining = group.take()
         if remaining:
-            yield remaining
+            yield self._written(remaining)
         self._check_constants()
         mesh.world.broadcast(self._sync)
         monitor.is_over = True
         mesh.world.broadcast(self._close_budget)
         write_back_models(self.population, self.progress, mesh.world.broadcast(lambda: str(self._charged())))
+        if mesh.world.broadcast(lambda: self._directory.path is not None):
+            self._final = self._outcome()
+            result = self._with_model(self._final)
+            mesh.world.broadcast(lambda: self._directory.finish(result, self.linked(result)))
+
+    def _written(self, reports: Sequence[RoundReport]) -> Sequence[RoundReport]:
+        """Writes reports to the folder, and returns them."""
+        if self._metrics_file is not None:
+            for report in reports:
+                self._metrics_file.write(report)
+        return reports
 
     def _report_round(self, *, sync: bool) -> RoundReport:
         """Makes the report of the round just finished on the main process, and returns it on every process.
@@ -284,6 +299,8 @@ class Training:
             processes=self._mesh.world.world_size,
         )
         self._state_store.sync()
+        if self._metrics_file is not None:
+            self._metrics_file.sync()  # it must have every round that the checkpoint counts as done
         self._directory.save(checkpoint, self.ledger)
         self._state_store.saved(self.progress)
 
@@ -316,7 +333,7 @@ class Training:
         return self._release_path.accountant.charged_at_end(self._monitor.why_ended(self.progress), self.progress.round)
 
     def result(self) -> Result:
-        """Returns the result so far.
+        """Returns the result so far; that of a finished run is in its folder, too.
 
         If the run stopped before its plan ended, the stop may depend on data, so the whole plan is charged; not so if
         the budget ended it. If clients' models differ, each is tested on 1000 test examples.
@@ -325,11 +342,18 @@ class Training:
             PrivacyError: a forward pass changed a frozen parameter or a buffer.
         """
         self._check_constants()
+        return self._with_model(self._final or self._outcome())
+
+    def _outcome(self) -> Result:
+        """Returns the result so far but for its model; all processes call it together."""
         mesh = self._mesh
         shard = self._data.shard
         state = replace(self.progress, models=sharding.gather_rows(self.progress.models, shard, mesh))
         constraint_measures = self.measures.of_constraints(state, self.oracle, mesh, shard)
-        result = mesh.world.broadcast(lambda: self._result(state, constraint_measures))
+        return mesh.world.broadcast(lambda: self._result(state, constraint_measures))
+
+    def _with_model(self, result: Result) -> Result:
+        """Returns a result with a module of its parameters."""
         model = self._model_with(result.params)
         note_result(model, str(result.spent))
         return replace(result, model=model)
