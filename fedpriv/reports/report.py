@@ -10,6 +10,7 @@ from typing import Any
 
 from fedpriv.errors import FedprivError, counted, cut
 from fedpriv.evaluation import metrics
+from fedpriv.evaluation.best_model import choice_in_words
 from fedpriv.evaluation.finite_check import first_rounds_in_words
 from fedpriv.evaluation.verdict import constraint_verdict
 from fedpriv.privacy.accounting.spent import PrivacySpent
@@ -206,6 +207,7 @@ class Run:
             "rounds": f"{self.rounds}{self._why_fewer()}",
             "first not finite": first_rounds_in_words(facts.get("first_nonfinite", {})),
             **measured,
+            "model": choice_in_words(facts),
             "privacy": self.privacy,
             "ledger": self.evidence,
             "extends": self._earlier(),

@@ -171,7 +171,7 @@ def compare(
         for seed in range(seeds):
             if progress is not None:
                 progress(f"{name}, seed {seed}")
-            options: dict[str, Any] = {**common, **own}
+            options: dict[str, Any] = {"progress": False, **common, **own}
             trained.append(train(clients(), seed=seed, **options))
         results[name] = tuple(trained)
     every = [result for of_setting in results.values() for result in of_setting]

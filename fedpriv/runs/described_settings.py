@@ -50,7 +50,7 @@ def described_settings(experiment: Experiment, options: TrainingOptions) -> dict
         "seed": options.seed,
         "log": {
             name: described(getattr(options, name))
-            for name in ("evaluate_every", "checkpoint_every", "stop_on", "stop", "optimum")
+            for name in ("evaluate_every", "checkpoint_every", "stop_on", "stop", "keep", "optimum")
         },
     }
 

@@ -103,6 +103,7 @@ class _Answers:
             rounds=plan.rounds,
             secret_seed=self._seed_of(name),
             compute=Compute(backend="linear", device="cpu", dtype="float64"),
+            progress=False,
         )
 
     def deviation(self, name: str, bound: float) -> float:

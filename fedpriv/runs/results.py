@@ -19,6 +19,7 @@ from fedpriv import __version__
 from fedpriv.clients.layout import Layout
 from fedpriv.errors import FedprivError, counted
 from fedpriv.evaluation import metrics
+from fedpriv.evaluation.best_model import choice_in_words
 from fedpriv.evaluation.finite_check import first_rounds_in_words
 from fedpriv.evaluation.verdict import constraint_verdict
 from fedpriv.planning import notebook_display
@@ -123,7 +124,8 @@ class Result:
         params_l2: l2 norm of `params`.
         noise_multiplier: Noise scale over sensitivity in a round whose `schedule` share is 1.
         measures: Further facts: bytes sent, spectral gap, how far nodes' models are apart, multipliers; `backend`, by
-            which gradients were computed: its `name`, and why a faster one was `refused`;
+            which gradients were computed: its `name`, and why a faster one was `refused`; with `keep="best"` also
+            `kept`: the chosen `round`, the `metric`, and the number of `rounds_tested`;
             `client_names`, where they were given, and with test sets `client_tests`, each client's metrics by name.
         gradient_evaluations: Expected number of per-example gradients.
         optimality_gap: F(params) - F* on all training examples, if F* is known: exact, so NOT private. `result.json`
@@ -261,6 +263,7 @@ class Result:
     def _repr_html_(self) -> str:
         rows = {
             **self._tested(),
+            "model": choice_in_words(self.measures),
             "constraints": constraint_verdict(self.measures),
             "rounds": f"{self.rounds}{self._why_fewer()}",
             "privacy": str(self.spent),
@@ -300,7 +303,9 @@ class Result:
             rounds += f" ({why.lstrip()})"
         verdict = constraint_verdict(self.measures)
         constraints = f", {verdict}" if verdict else ""
-        return f"{self.strategy}: {tested}{rounds}{broken}{constraints}, {self.spent}"
+        choice = choice_in_words(self.measures)
+        kept = f", model {choice}" if choice else ""
+        return f"{self.strategy}: {tested}{rounds}{broken}{constraints}{kept}, {self.spent}"
 
 
 @dataclass(frozen=True)

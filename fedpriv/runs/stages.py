@@ -16,7 +16,7 @@ written, drawn or decided is done on the main one and broadcast.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -37,6 +37,7 @@ from fedpriv.clients.population import Population
 from fedpriv.clients.shard import ClientShard
 from fedpriv.distributed.mesh import Mesh
 from fedpriv.errors import ConfigError
+from fedpriv.evaluation.best_model import BestModel
 from fedpriv.evaluation.early_stopping import EarlyStopping
 from fedpriv.evaluation.finite_check import FiniteCheck
 from fedpriv.evaluation.model_metrics import ModelMetrics
@@ -534,12 +535,14 @@ class Evaluation:
         measures: Computes metrics.
         stopping: How long the metric of `stop` has not improved.
         health: In which round something first was not finite.
+        best: The models of the round that tested best; on the main process only.
     """
 
     public: EvaluationData
     measures: ModelMetrics
     stopping: EarlyStopping
     health: FiniteCheck
+    best: BestModel
 
 
 def prepare_evaluation(
@@ -569,7 +572,14 @@ def prepare_evaluation(
     if origin is not None:
         stored = origin.stopping
         first_nonfinite = origin.first_nonfinite
-    stopping = mesh.world.broadcast(lambda: public.stopping(evaluator, data.start, stored))
+    stopping = mesh.world.broadcast(
+        lambda: _stopping(public, public.metric_names(evaluator, data.start), experiment).restored(stored)
+    )
+    best = BestModel()
+    if mesh.is_main:
+        compatibility.check_keep(options.keep, experiment.problems)
+        best = BestModel.begin(options.keep, public.metric_names(evaluator, data.start), public.stop)
+        best = best.restored(origin.kept if origin is not None else {})
     health = FiniteCheck(options.stop_on, first_nonfinite)
     if run.earlier is not None and (health.stops or stopping.stops):
         fix = "its model is not finite, or its metric no longer improves: more rounds would end at once"
@@ -581,7 +591,14 @@ def prepare_evaluation(
     measures = ModelMetrics(
         population, experiment.strategy, evaluator, options.optimum, central, client_tests, public.names
     )
-    return Evaluation(public, measures, stopping, health)
+    return Evaluation(public, measures, stopping, health, best)
+
+
+def _stopping(public: EvaluationData, names: Collection[str], experiment: Experiment) -> EarlyStopping:
+    """Returns the early stopping of a run before its first round."""
+    if public.stop is None:
+        return EarlyStopping()
+    return public.stop.begin(names, experiment.rounds, private=experiment.privacy.private)
 
 
 def all_example_fingerprints(population: Population, mesh: Mesh) -> list[list[bytes]]:
@@ -754,6 +771,7 @@ def make_monitor(
         accountant=path.accountant,
         health=evaluation.health,
         stopping=evaluation.stopping,
+        best=evaluation.best,
     )
 
 

@@ -117,6 +117,11 @@ class Training:
         return self._data.backend
 
     @property
+    def is_main(self) -> bool:
+        """Whether this process reports the run; the only one of a run in one process does."""
+        return self._mesh.is_main
+
+    @property
     def measures(self) -> ModelMetrics:
         """Computes metrics of models."""
         return self._evaluation.measures
@@ -206,7 +211,11 @@ class Training:
         mesh.world.broadcast(self._sync)
         monitor.is_over = True
         mesh.world.broadcast(self._close_budget)
-        write_back_models(self.population, self.progress, mesh.world.broadcast(lambda: str(self._charged())))
+        reported = self.progress
+        kept = mesh.world.broadcast(lambda: monitor.best.models)
+        if kept is not None:
+            reported = replace(reported, models=sharding.shard_rows(kept, self._data.shard, mesh))
+        write_back_models(self.population, reported, mesh.world.broadcast(lambda: str(self._charged())))
         if mesh.world.broadcast(lambda: self._directory.path is not None):
             self._final = self._outcome()
             result = self._with_model(self._final)
@@ -293,6 +302,7 @@ class Training:
         checkpoint = replace(
             checkpoint,
             stopping=self._monitor.stopping.stored(),
+            kept=self._monitor.best.stored(),
             data=self._data.fingerprints.stored(),
             chunk=self.population.chunk,
             state=self._state_kind,
@@ -362,9 +372,10 @@ class Training:
         """Returns the result but for its model, whose class may be one that cannot be sent to other processes."""
         privacy = self.plan.privacy
         monitor = self._monitor
-        params = model_metrics.reported(state)
+        kept = monitor.best.of(state)
+        params = model_metrics.reported(kept)
         ended = monitor.why_ended(self.progress)
-        metrics, node_metrics = monitor.log.final_metrics(state)
+        metrics, node_metrics = monitor.log.final_metrics(kept)
         test_accuracy = metrics.pop("test_accuracy", None)
         test_loss = metrics.pop("test_loss", None)
 
@@ -373,7 +384,8 @@ class Training:
             "spectral_gap": self.network.spectral_gap,
             **metrics,
             **node_metrics,
-            **self.measures.by_name(state),
+            **self.measures.by_name(kept),
+            **monitor.best.in_words(),
         }
         n_frozen = frozen(self.population.model)
         if n_frozen:
@@ -386,8 +398,8 @@ class Training:
         if privacy.hides_round_size or self._hides_sizes:
             seconds = float(f"{seconds:.0e}")  # the exact time would reveal how many were drawn, or how many there are
         node_params = params.expand(self._data.shard.n_clients, -1)
-        if model_metrics.models_differ(state):
-            node_params = state.models.clone()
+        if model_metrics.models_differ(kept):
+            node_params = kept.models.clone()
         return Result(
             strategy=self.strategy.name,
             rounds=state.round,
