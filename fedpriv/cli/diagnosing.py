@@ -143,9 +143,7 @@ def _torchvision() -> Finding:
     except FedprivError as error:
         return Finding("torchvision", "problem", "cannot be imported beside this torch", str(error))
     if is_mended():
-        text = (
-            f"{_version('torchvision')}: fedpriv reads data sets with it, but `import torchvision` in your code fails"
-        )
+        text = f"{_version('torchvision')}: fedpriv reads data with it, but `import torchvision` in your code fails"
         return Finding("torchvision", "note", text, versions_and_fix())
     return Finding("torchvision", "ok", f"{_version('torchvision')} loads beside this torch")
 

@@ -56,6 +56,7 @@ from fedpriv.planning import compatibility, privacy_warnings
 from fedpriv.planning.arguments import check_measuring
 from fedpriv.planning.compute import Compute
 from fedpriv.planning.plan import Plan, make_plan, with_neighbours
+from fedpriv.planning.reach import reach_warnings
 from fedpriv.privacy.ledger import FollowerLedger, Ledger
 from fedpriv.privacy.settings import Privacy
 from fedpriv.runs.budget_reservation import BudgetReservation
@@ -781,4 +782,7 @@ def collect_warnings(experiment: Experiment, plan: Plan, data: LocalData, option
     by_plan = privacy_warnings.privacy_warnings(
         plan, experiment.sizes, model, optimum=options.optimum, secret_seed=options.secret_seed
     )
-    return [*by_plan, *data.warnings]
+    of_reach = reach_warnings(
+        experiment.strategy, plan.privacy, experiment.network, experiment.rounds, float(data.start.norm())
+    )
+    return [*by_plan, *of_reach, *data.warnings]

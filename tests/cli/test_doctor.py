@@ -91,7 +91,7 @@ def test_an_nvidia_driver_that_torch_cannot_use_is_a_problem(tmp_path: Path, mon
 def test_the_table_shows_each_fix_under_its_row(tmp_path: Path):
     done = CliRunner().invoke(app, ["doctor", "--at", str(tmp_path)], env={"FEDPRIV_DATA": None, "COLUMNS": "300"})
     lines = done.stdout.splitlines()
-    row = next(index for index, line in enumerate(lines) if line.startswith("note") and "data" in line)
+    row = next(index for index, line in enumerate(lines) if line.split()[:2] == ["note", "data"])
     assert "set it to a folder" in lines[row + 1]
 
 
