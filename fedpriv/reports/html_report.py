@@ -229,7 +229,7 @@ def _overlay(runs: Sequence[Run]) -> Picture:
     bottom.set_ylabel("epsilon spent")
     bottom.set_xlabel("round")
     bottom.set_ylim(bottom=0)
-    bottom.legend(frameon=False, fontsize=9)
+    curves.legend_below(figure, bottom)
     for axes in (top, bottom):
         curves.tidy(axes)
     figure.align_ylabels()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv.errors import FedprivError
+from fedpriv.evaluation import metrics
 from fedpriv.reports.tags import scalars
 from fedpriv.reports.trackers import MLflow, WandB
 from fedpriv.runs.line_files import METRICS, MetricsFile, RoundLines
@@ -95,6 +96,8 @@ class Csv:
 class TensorBoard:
     """TensorBoard events: test metrics, epsilon, its fraction of the target, and a text where training breaks.
 
+    The test metric that people look at first, such as the accuracy, is also under `at_a_glance`, the first group.
+
     Runs with constraints also have the largest violation and the largest multiplier of each round.
 
     All events have the time at which the log was opened, since the time of a round would reveal how many examples or
@@ -119,6 +122,10 @@ class TensorBoard:
         """Adds one round."""
         for tag, value in scalars(report.metrics, report.epsilon, report.target).items():
             self._writer.add_scalar(tag, value, report.round, self._opened)
+        headline = next((row.name for row in metrics.headlines() if row.name in report.metrics), None)
+        if headline is not None:  # TensorBoard sorts groups by name, and opens the first ones only
+            tag = f"at_a_glance/{headline}"
+            self._writer.add_scalar(tag, report.metrics[headline], report.round, self._opened)
         if report.warning:
             self.text("warning", report.warning, report.round)
 

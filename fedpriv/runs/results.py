@@ -170,17 +170,24 @@ class Result:
         """The reports as a table, one row a round; `history.to_pandas()` makes a data frame of it."""
         return History(self.reports)
 
-    def plot(self) -> Figure:
+    def plot(self, file: str | Path | None = None) -> Figure:
         """Draws the test metric and epsilon against rounds, as in a run's `report.png`.
+
+        Args:
+            file: Picture to write, e.g. `run.png`; its path is printed. A script shows no figure by itself.
 
         Returns:
             A figure of matplotlib's pyplot, which notebooks show.
+
+        Raises:
+            ConfigError: the file's name ends in no format of pictures.
+            FedprivError: the file cannot be written.
         """
         from matplotlib import pyplot
 
         figure = pyplot.figure(figsize=curves.SIZE, layout="constrained")
         curves.draw(_ResultCurves(self), figure)
-        return figure
+        return curves.saved(figure, file)
 
     @property
     def broken(self) -> bool:
