@@ -26,7 +26,7 @@ from fedpriv.clients.client import Client, Pair
 from fedpriv.data.nested import each
 from fedpriv.oracle.data_answerer import DataAnswerer
 from fedpriv.oracle.oracle import Oracle
-from fedpriv.reports.sinks import Jsonl, TensorBoard
+from fedpriv.reports.sinks import TensorBoard
 from fedpriv.strategies.state import flatten_with_names
 
 NAME = "door"
@@ -106,16 +106,14 @@ def _run_outputs(subject: AuditTarget, data: Data, answers: list[Tensor], *, rec
         training = subject.training(data, folder=folder, seed=_SEED, secret_seed=_SEED, checkpoint_every=10**6)
         oracle: Any = _ReplayingOracle(training.oracle, answers, record)
         training.oracle = oracle
-        sinks = (Jsonl(folder / "metrics.jsonl"), TensorBoard(folder / "tb"))
+        board = TensorBoard(folder / "tb")
         progress: list[Any] = []
         for report in training:
-            for sink in sinks:
-                sink.write(report)
+            board.write(report)
             state = training.progress
             server = {name: torch.as_tensor(leaf).tolist() for name, leaf in flatten_with_names(state.server).items()}
             progress.append((state.models.tolist(), state.received.tolist(), server, report.epsilon))
-        for sink in sinks:
-            sink.close()
+        board.close()
         result = training.result()
         outputs = {
             "rounds": result.rounds,

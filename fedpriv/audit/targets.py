@@ -13,6 +13,7 @@ from fedpriv.config import Config, load_config
 from fedpriv.config.base import check
 from fedpriv.config.building import load_data, make_population, measured
 from fedpriv.config.files import override
+from fedpriv.runs.run_files import config_file
 from fedpriv.settings import plugins
 from fedpriv.strategies.base import Strategy
 
@@ -57,8 +58,12 @@ def target_from_config(config: Config, name: str, folder: Path | None = None) ->
 
 
 def target_from_folder(folder: Path) -> AuditTarget:
-    """Returns the run in a folder, together with its files."""
-    return target_from_config(load_config(folder / "config.yaml"), str(folder), folder)
+    """Returns the run in a folder, together with its files.
+
+    Raises:
+        FedprivError: the folder has no configuration.
+    """
+    return target_from_config(load_config(config_file(folder)), str(folder), folder)
 
 
 def target_from_strategy(reference: str, settings: Sequence[str]) -> AuditTarget:

@@ -21,7 +21,7 @@ from rich.markup import escape
 
 from fedpriv import __version__
 from fedpriv.cli.printing import out, print_json
-from fedpriv.data.torchvision_compat import import_torchvision
+from fedpriv.data.torchvision_compat import import_torchvision, is_mended, versions_and_fix
 from fedpriv.distributed.cores import usable_cores
 from fedpriv.errors import FedprivError
 
@@ -142,6 +142,9 @@ def _torchvision() -> Finding:
         import_torchvision("datasets")
     except FedprivError as error:
         return Finding("torchvision", "problem", "cannot be imported beside this torch", str(error))
+    if is_mended():
+        text = f"{_version('torchvision')}: fedpriv reads data with it, but `import torchvision` in your code fails"
+        return Finding("torchvision", "note", text, versions_and_fix())
     return Finding("torchvision", "ok", f"{_version('torchvision')} loads beside this torch")
 
 

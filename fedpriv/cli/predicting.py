@@ -26,6 +26,7 @@ from fedpriv.data.table_encoder import TableEncoder, check_columns
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.reports.report import Run
 from fedpriv.runs.integrity import refuse
+from fedpriv.runs.run_files import config_file
 from fedpriv.storage.files import write_whole
 
 _WITH_CHANCES = ("logistic", "cross_entropy")  # losses whose outputs are logits
@@ -47,7 +48,7 @@ def predict(folder: Path, table: Path, output: Path | None, *, as_json: bool) ->
     """
     run = Run.read(folder)
     refuse(run.findings)
-    config = load_config(folder / "config.yaml")
+    config = load_config(config_file(folder))
     if config.data.name != "csv":
         raise ConfigError("data.name", config.data.name, "predict reads the columns of a csv run: use the model itself")
     encoder = _encoder(config)

@@ -18,6 +18,8 @@ from fedpriv.reports.html_report import html_report
 from fedpriv.reports.report import Run
 from fedpriv.reports.spendings import spending_of
 from fedpriv.reports.statement import statement_of
+from fedpriv.runs.described_settings import linked_graph
+from fedpriv.runs.run_files import CONFIG_FILE
 from fedpriv.storage.files import write_whole
 
 if TYPE_CHECKING:
@@ -60,12 +62,15 @@ def write_report(folders: Sequence[Path], path: Path, *, open_it: bool, as_json:
 
 
 def _graph_of(run: Run) -> Figure | None:
-    """Draws the graph of a run's configuration; None for a star, or if the configuration cannot be used here."""
+    """Draws the graph of a run's settings; None for a star, for a large graph, or if the settings cannot be used."""
     n_clients = run.files.ledger.header.n_clients
     if n_clients is None:
         return None
     try:
-        network = load_config(run.folder / "config.yaml").network.build(n_clients)
+        if run.files.config is None:
+            network = linked_graph(run.config["network"])
+        else:
+            network = load_config(run.folder / CONFIG_FILE).network.build(n_clients)
     except FedprivError:
         return None
     if isinstance(network, Graph):

@@ -16,7 +16,6 @@ from rich.markup import escape
 from fedpriv.cli.printing import busy, err, print_json, print_rows
 from fedpriv.cli.processes import as_launched
 from fedpriv.cli.signals import Signals
-from fedpriv.storage import strict_json
 
 if TYPE_CHECKING:
     from fedpriv.config import Config
@@ -76,8 +75,9 @@ def run(
             except OSError:  # the terminal is gone; unwritten output would change the exit code
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
             raise typer.Exit(signals.exit_code) from None
-        result.save(folder.path, nodes=config.log.save_node_models)
-        _write_result(training.linked(result), folder, as_json=as_json)
+        if config.log.save_node_models:
+            result.save(folder.path, nodes=True)
+        _print_result(training.linked(result), folder, as_json=as_json)
         if result.broken:
             raise typer.Exit(_BROKEN)
 
@@ -164,8 +164,7 @@ def _iterate(config: Config, training: Training, folder: Path, signals: Signals)
         columns = [*evaluate.names(training.population.params[0])]
     if config.log.client_tests:
         columns += [name for name in metrics.numbers() if name.startswith("client_")]
-    writers: list[sinks.Jsonl | sinks.Csv | sinks.TensorBoard | sinks.ProgressDisplay]
-    writers = [sinks.Jsonl(folder / "metrics.jsonl", keep)]
+    writers: list[sinks.Csv | sinks.TensorBoard | sinks.ProgressDisplay] = []
     if config.log.csv:
         writers.append(sinks.Csv(folder / "metrics.csv", keep, columns))
     if board:
@@ -197,13 +196,12 @@ def _iterate(config: Config, training: Training, folder: Path, signals: Signals)
             sink.close()
 
 
-def _write_result(facts: dict[str, Any], folder: RunFolder, *, as_json: bool) -> None:
-    """Writes the result of a run, draws its picture, and prints it."""
+def _print_result(facts: dict[str, Any], folder: RunFolder, *, as_json: bool) -> None:
+    """Draws the picture of a run, and prints its result."""
     from fedpriv.reports.picture import draw
     from fedpriv.reports.report import Run
 
     path = folder.path
-    folder.write("result.json", (strict_json.dumps(facts, indent=2) + "\n").encode())
     run = Run.read(path)
     picture = path / "report.png"
     draw(run, picture)

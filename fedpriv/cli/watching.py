@@ -17,7 +17,7 @@ from fedpriv.evaluation import metrics
 from fedpriv.planning.notebook_display import aligned
 from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.runs.results import read_metrics
-from fedpriv.runs.run_files import config_in, not_a_run
+from fedpriv.runs.run_files import not_a_run, settings_in, settings_path
 
 _QUIET = 60.0  # seconds without a round after which a run is called quiet
 
@@ -43,7 +43,7 @@ class WatchedRun:
             now: Seconds of a clock that never goes back.
         """
         rows = read_metrics(self.folder / "metrics.jsonl")
-        config = config_in(self.folder) or {}
+        settings = settings_in(self.folder) or {}
         if rows:
             last = rows[-1]
         else:
@@ -55,7 +55,7 @@ class WatchedRun:
         if done != self.latest[0]:
             self.latest = (done, now)
         tested = next((row for row in reversed(rows) if _headline(row)), dict[str, Any]())
-        target = config.get("privacy", {}).get("epsilon")
+        target = settings.get("privacy", {}).get("epsilon")
         epsilon = "-"
         if "epsilon" in last:
             epsilon = round_up(float(last["epsilon"]))
@@ -63,10 +63,10 @@ class WatchedRun:
             epsilon += f" of {target:g}"
         return {
             "run": str(self.folder),
-            "round": f"{done} of {config.get('rounds', '?')}",
+            "round": f"{done} of {settings.get('rounds', '?')}",
             "tested": _headline(tested) or "-",
             "epsilon spent, at most": epsilon,
-            "state": self._state(done, int(config.get("rounds", 0)), now),
+            "state": self._state(done, int(settings.get("rounds", 0)), now),
         }
 
     @property
@@ -98,7 +98,7 @@ def watch(folders: Sequence[Path], every: float) -> None:
         FedprivError: a folder holds no run.
     """
     for folder in folders:
-        if not (folder / "config.yaml").exists():
+        if not settings_path(folder).exists():
             raise not_a_run(folder, "config.yaml", "name the folder that --out named")
     runs = [WatchedRun(folder) for folder in folders]
     if not out.is_terminal:

@@ -14,7 +14,7 @@ from fedpriv import data, models
 from fedpriv.clients.client import Client, make_clients
 from fedpriv.clients.ownership import check_datasets
 from fedpriv.clients.public_info import PublicDataInfo
-from fedpriv.config.files import fingerprint, load_config
+from fedpriv.config.files import fingerprint, load_config, to_yaml
 from fedpriv.config.measured import check_measured, check_owners, metrics_of, named_in_log
 from fedpriv.config.schema import Config, DataSection
 from fedpriv.config.strategies import STRATEGIES
@@ -53,7 +53,7 @@ def build(
 
     Args:
         config: The configuration.
-        folder: Where ledger and checkpoint go; None keeps the run in memory.
+        folder: The run's folder, which gets the configuration too; None keeps the run in memory.
         resume: Go on from the folder's checkpoint.
         fresh_noise: On resume, draw new noise for the repeated rounds, and charge them again.
         extend: Folder of a finished run to go on with for more rounds, see `fedpriv.train`; None begins a new run.
@@ -65,6 +65,7 @@ def build(
     """
     if extend is not None:
         _check_extends(config, extend)
+    folder = _with_config(config, folder)
     split = load_data(config)
     clients = make_population(config, split)
     options = measured(config, split, len(clients))
@@ -82,6 +83,17 @@ def build(
             extend=extend,
             **options,
         )
+
+
+def _with_config(config: Config, folder: Path | RunFolder | None) -> RunFolder | None:
+    """Returns the run's folder, in which the configuration lies unless there are files of a run."""
+    if folder is None:
+        return None
+    if isinstance(folder, Path):
+        folder = RunFolder(folder)
+    if not any((folder.path / name).exists() for name in ("config.yaml", "ledger.jsonl")):
+        folder.write("config.yaml", to_yaml(config).encode())
+    return folder
 
 
 def _check_extends(config: Config, folder: Path) -> None:
@@ -124,6 +136,7 @@ def measured(config: Config, split: Split, n_clients: int) -> dict[str, Any]:
         "optimum": config.log.optimum,
         "stop_on": config.log.stop_on,
         "stop": config.log.stop,
+        "keep": config.log.keep,
         "metrics": metrics_of(config, split.n_classes, split.target_scale),
         "client_tests": client_tests(config, split, n_clients) if config.log.client_tests else None,
         "client_names": client_names(config, split, n_clients),

@@ -168,7 +168,7 @@ class StrategySection(Plugin):
         return replace(recipe, strategy=replace(recipe.strategy, name=name))
 
 
-_REPORTING = ("evaluate_every", "checkpoint_every", "secrets", "stop_on", "stop", "optimum")
+_REPORTING = ("evaluate_every", "checkpoint_every", "secrets", "stop_on", "stop", "keep", "optimum")
 _REPORTING_OPTIONS: Any = options_section(TrainingOptions, _REPORTING)
 
 
@@ -182,7 +182,8 @@ class LogSection(_REPORTING_OPTIONS):
     variable (`env:NAME`), in the keyring of the operating system (`keyring`), or for an age identity (`age:RECIPIENT`).
     `optimum` is the smallest value of the objective, if known. The result then has the gap to it, which is not private:
     for experiments on public data only.
-    `stop` ends a run when a test metric no longer improves; the whole plan is then charged. `metrics` gives further
+    `stop` ends a run when a test metric no longer improves; the whole plan is then charged. `keep: best` gives the
+    model of the round that tested best: for no epsilon, but with an optimistic metric. `metrics` gives further
     ones by name, each a `package.module:name` of a function of outputs and targets; or, where targets are numbers,
     `rmse` or `mae`, in the units of the data's own column; where there are two classes, `auc`, `sensitivity`,
     `specificity`, `brier` or `calibration_error`. `client_tests` also tests each client's model on the test

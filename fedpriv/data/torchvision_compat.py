@@ -19,6 +19,7 @@ from fedpriv.errors import DataError
 
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _OPERATORS = ("nms", "qnms")
+_declared = list[str]()  # operators that were missing in this process
 
 
 def import_torchvision(submodule: str) -> ModuleType:
@@ -36,7 +37,7 @@ def import_torchvision(submodule: str) -> ModuleType:
             _declare_missing_operators()
             return _import(submodule)
     except (ImportError, RuntimeError, AttributeError, OSError) as error:
-        raise DataError(f"torchvision.{submodule} cannot be imported ({error}): {_versions_and_fix()}") from error
+        raise DataError(f"torchvision.{submodule} cannot be imported ({error}): {versions_and_fix()}") from error
 
 
 def _import(submodule: str) -> ModuleType:
@@ -49,12 +50,19 @@ def _declare_missing_operators() -> None:
     for name in _OPERATORS:
         if not hasattr(torch.ops.torchvision, name):
             torch.library.define(f"torchvision::{name}", _SCHEMA)
+            _declared.append(name)
     # modules that the failed import left behind would be taken for complete ones
     for module in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         del sys.modules[module]
 
 
-def _versions_and_fix() -> str:
+def is_mended() -> bool:
+    """Whether torchvision could be imported only with declared operators, so that `import torchvision` alone fails."""
+    return bool(_declared)
+
+
+def versions_and_fix() -> str:
+    """Returns which versions are installed, and how to install a matching pair."""
     try:
         version = importlib.metadata.version("torchvision")
     except importlib.metadata.PackageNotFoundError:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from fedpriv.errors import ConfigError
 from fedpriv.evaluation import metrics
-from fedpriv.settings.checks import Count, NonNegative, checked
+from fedpriv.settings.checks import Count, NonNegative, Whole, checked
 
 Better = Literal["higher", "lower"]
 
@@ -23,40 +23,75 @@ Better = Literal["higher", "lower"]
 class Stop:
     """Ends a run when a metric has not improved in this many evaluations. It saves time, not epsilon.
 
+    The first rounds of a private run are mostly noise: one of them may test well by chance, and later ones seem no
+    better. Therefore they do not count.
+
     Args:
         metric: Name of a metric on public test data, e.g. `accuracy` or `test_accuracy`; also of the user's own.
         patience: Evaluations without improvement after which the run ends.
         least: By how much the metric must be better than the best so far to count as improved.
         better: Which way is better; needed for the user's own metrics.
+        min_rounds: Evaluations in rounds before this one do not count, so that the run cannot end in them. By default
+            half of the run's rounds in a private run, and 0 in any other.
     """
 
     metric: str = "accuracy"
     patience: Count = 5
     least: NonNegative = 0.0
     better: Better | None = None
+    min_rounds: Whole | None = None
 
-    def begin(self, names: Collection[str]) -> EarlyStopping:
+    def begin(self, names: Collection[str], rounds: int = 0, *, private: bool = False) -> EarlyStopping:
         """Returns the state before the first evaluation.
 
         Args:
             names: Names of the metrics that an evaluation gives.
+            rounds: Number of rounds of the run.
+            private: Whether the run is private.
 
         Raises:
             ConfigError: there is no such metric, or it is unknown which way is better.
         """
+        name = self.name_in(names)
+        min_rounds = self.min_rounds
+        if min_rounds is None:
+            min_rounds = rounds // 2 if private else 0
+        return EarlyStopping(name, self.patience, self.least, sign_of(name, self.better), min_rounds=min_rounds)
+
+    def name_in(self, names: Collection[str]) -> str:
+        """Returns the name that the metric has among those of an evaluation.
+
+        Raises:
+            ConfigError: there is no such metric.
+        """
         if self.metric in names:
-            name = self.metric
-        else:
-            name = f"test_{self.metric}"
-        if name not in names:
-            choice = "there are no test data: give some"
-            if names:
-                choice = f"there are: {', '.join(names)}"
-            raise ConfigError("stop.metric", self.metric, f"is no metric on public test data; {choice}")
-        better = self.better or metrics.direction(name)
-        if better is None:
-            raise ConfigError("stop.better", None, f"say which way {self.metric} is better: higher or lower")
-        return EarlyStopping(name, self.patience, self.least, 1.0 if better == "higher" else -1.0)
+            return self.metric
+        name = f"test_{self.metric}"
+        if name in names:
+            return name
+        choice = "there are no test data: give some"
+        if names:
+            choice = f"there are: {', '.join(names)}"
+        raise ConfigError("stop.metric", self.metric, f"is no metric on public test data; {choice}")
+
+
+def sign_of(name: str, better: Better | None) -> float:
+    """Returns 1 if higher values of a metric are better, and -1 if lower ones are.
+
+    Args:
+        name: Name of the metric in a round's file.
+        better: Which way is better; None for what is known of the metric.
+
+    Raises:
+        ConfigError: it is not known.
+    """
+    better = better or metrics.direction(name)
+    if better is None:
+        fix = f"say which way {name.removeprefix('test_')} is better: higher or lower"
+        raise ConfigError("stop.better", None, fix)
+    if better == "higher":
+        return 1.0
+    return -1.0
 
 
 @dataclass(frozen=True)
@@ -70,6 +105,7 @@ class EarlyStopping:
         sign: 1 if higher is better, -1 if lower is.
         best: The best value so far, times `sign`; None before the first.
         since: Evaluations since then.
+        min_rounds: See `Stop`.
     """
 
     name: str = ""
@@ -78,10 +114,16 @@ class EarlyStopping:
     sign: float = 1.0
     best: float | None = None
     since: int = 0
+    min_rounds: int = 0
 
-    def after(self, metrics: Mapping[str, float]) -> EarlyStopping:
-        """Returns the state after a round with these metrics, which may lack the metric; a NaN is no improvement."""
-        if self.name not in metrics:
+    def after(self, finished: int, metrics: Mapping[str, float]) -> EarlyStopping:
+        """Returns the state after a round with these metrics, which may lack the metric; a NaN is no improvement.
+
+        Args:
+            finished: Number of finished rounds.
+            metrics: The metrics of the last one.
+        """
+        if self.name not in metrics or finished < self.min_rounds:
             return self
         value = self.sign * metrics[self.name]
         if self.best is None:

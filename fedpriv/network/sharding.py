@@ -108,6 +108,13 @@ def shard_state(progress: TrainState, shard: ClientShard, mesh: Mesh) -> TrainSt
     return gathering.shard_state(progress, shard)
 
 
+def shard_rows(rows: Tensor, shard: ClientShard, mesh: Mesh) -> Tensor:
+    """Returns the rows of this process's clients, from those of all clients or one row for all."""
+    if mesh.clients.world_size == 1 or len(rows) == 1:
+        return rows
+    return rows[shard.ids if len(shard.ids) else torch.zeros(1, dtype=torch.long)]
+
+
 def gather_rows(rows: Tensor, shard: ClientShard, mesh: Mesh) -> Tensor:
     """Returns the rows of all clients on rank 0, `[n, dim]` or one row for all; elsewhere those of this process."""
     if mesh.clients.world_size == 1:

@@ -88,6 +88,26 @@ class ImpulseAnswerer(ZeroAnswerer):
         return answer
 
 
+class PushAnswerer(ZeroAnswerer):
+    """Answers every question with the same number: to models of one number, the longest answer that a clip allows.
+
+    Args:
+        size: The length of an answer.
+    """
+
+    def __init__(self, size: float) -> None:
+        super().__init__()
+        self._size = size
+
+    def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
+        """See `Answerer`."""
+        return torch.full_like(params, -self._size)
+
+    def message(self, query: Query, context: RoundContext, message: Tensor) -> Tensor:
+        """See `Answerer`."""
+        return torch.full_like(message, -self._size)
+
+
 class RandomAnswerer(ZeroAnswerer):
     """Random answers of dimension 2, with one constraint.
 

@@ -13,6 +13,7 @@ from fedpriv.network.graph import Graph
 from fedpriv.network.rounds import RoundNetwork
 from fedpriv.planning.claim import Claim
 from fedpriv.planning.plan import Plan, RunSketch
+from fedpriv.planning.reach import reach_warnings
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import Gaussian, Laplace
 from fedpriv.privacy.pairwise import variance_inflation
@@ -48,6 +49,8 @@ def warnings_of_draft(draft: RunSketch, plan: Plan, claim: Claim | None = None) 
         if noise is not None:
             warnings.append(_constraint_noise_warning(noise, privacy.statistics.share))
         warnings += _laplace_warnings(draft, plan)
+        start_norm = float(Layout.of(draft.model).row_of(draft.model).norm())
+        warnings += reach_warnings(draft.strategy, plan.privacy, draft.network, draft.rounds, start_norm)
     warnings += draft.strategy.advice(Outlook(draft.rounds, graph_of(draft.network), noise))
     if privacy.private:
         warnings += shipped(draft.model)

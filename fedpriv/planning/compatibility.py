@@ -373,6 +373,19 @@ def check_batched(problems: Sequence[Problem], model: nn.Module, warnings: Seque
         raise ConfigError("problem.constraints", type(model).__name__, fix)
 
 
+def check_keep(keep: str, problems: Sequence[Problem]) -> None:
+    """Refuses to choose the best model by a metric in a run with constraints.
+
+    Raises:
+        ConfigError: the problems have constraints, of which the metric knows nothing.
+    """
+    if keep == "best" and any(problem.constraints for problem in problems):
+        fix = (
+            "a test metric knows nothing of the constraints, and could choose a model that violates them: leave it out"
+        )
+        raise ConfigError("keep", keep, fix)
+
+
 def check_problem(
     strategy: Strategy, problems: Sequence[Problem], privacy: Privacy, query_names: Collection[str], *, compare: bool
 ) -> None:

@@ -171,6 +171,11 @@ class Ledger:
         """Whether the next release must repeat one on record: after a stop, rounds past the checkpoint run again."""
         return bool(self._replay)
 
+    @property
+    def is_void(self) -> bool:
+        """True if a record states that no bound on epsilon holds, also one past the checkpoint of a resumed run."""
+        return any(record.query == VOID for record in (*self._records, *(record for record, _ in self._replay)))
+
     def open(self, release: Release) -> Tensor:
         """Writes the record, then returns the value.
 

@@ -58,7 +58,8 @@ class RunPart:
         clients: Headings and rows, one for each client; empty if there is one client.
         clients_left_out: Number of clients that the table leaves out.
         graph: The communication graph; None for a server and its clients.
-        settings: `config.yaml`.
+        settings_name: Name of the file with the settings.
+        settings: Its text.
     """
 
     name: str
@@ -70,6 +71,7 @@ class RunPart:
     clients: tuple[tuple[str, ...], ...]
     clients_left_out: int
     graph: Picture | None
+    settings_name: str
     settings: str
 
 
@@ -132,7 +134,8 @@ def _part(run: Run, draw_graph: Callable[[Run], Figure | None]) -> RunPart:
         clients=clients,
         clients_left_out=left_out,
         graph=graph_picture,
-        settings=(run.folder / "config.yaml").read_text(encoding="utf-8"),
+        settings_name=run.files.settings_path.name,
+        settings=run.files.settings_path.read_text(encoding="utf-8"),
     )
 
 
@@ -226,7 +229,7 @@ def _overlay(runs: Sequence[Run]) -> Picture:
     bottom.set_ylabel("epsilon spent")
     bottom.set_xlabel("round")
     bottom.set_ylim(bottom=0)
-    bottom.legend(frameon=False, fontsize=9)
+    curves.legend_below(figure, bottom)
     for axes in (top, bottom):
         curves.tidy(axes)
     figure.align_ylabels()

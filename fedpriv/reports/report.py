@@ -10,17 +10,18 @@ from typing import Any
 
 from fedpriv.errors import FedprivError, counted, cut
 from fedpriv.evaluation import metrics
+from fedpriv.evaluation.best_model import choice_in_words
 from fedpriv.evaluation.finite_check import first_rounds_in_words
 from fedpriv.evaluation.verdict import constraint_verdict
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.runs.curves import column_of
 from fedpriv.runs.integrity import IntegrityProblem, findings, unsealed
 from fedpriv.runs.results import why_no_more
-from fedpriv.runs.run_files import RESTORE, RunFiles, not_a_run
+from fedpriv.runs.run_files import CONFIG_FILE, RESTORE, SETTINGS_FILE, RunFiles, not_a_run
 from fedpriv.storage import strict_json
 from fedpriv.storage.saved import CONFIG, checked
 
-_OF_A_RUN = ("config.yaml", "ledger.jsonl", "checkpoint.pt", "metrics.jsonl", "result.json")
+_OF_A_RUN = (CONFIG_FILE, SETTINGS_FILE, "ledger.jsonl", "checkpoint.pt", "metrics.jsonl", "result.json")
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Run:
 
     Args:
         files: Its files, read.
-        config: `config.yaml`, with all defaults filled in.
+        config: The settings, with all defaults filled in: `config.yaml` or, of a Python program's run, `settings.json`.
         key: Secret key of the ledger's seals; without it they are not checked.
     """
 
@@ -45,17 +46,18 @@ class Run:
             FedprivError: the folder is not the folder of a run, or a file in it is damaged.
         """
         names = {path.name for path in folder.glob("*") if path.name in _OF_A_RUN}
-        if names == {"config.yaml"}:
+        if names == {CONFIG_FILE}:
             raise FedprivError(
                 f"{folder} holds a run that was stopped before it began; start it: fedpriv resume {folder}"
             )
-        if "config.yaml" not in names or names == {"config.yaml", "metrics.jsonl"}:
+        settings = names & {CONFIG_FILE, SETTINGS_FILE}
+        if not settings or names <= {*settings, "metrics.jsonl"}:
             missing = "ledger.jsonl"
             if "ledger.jsonl" in names:
-                missing = "config.yaml"
+                missing = CONFIG_FILE
             raise not_a_run(folder, missing)
         files = RunFiles.read(folder)
-        return Run(files, checked(CONFIG, files.config, folder / "config.yaml", RESTORE), key)
+        return Run(files, checked(CONFIG, files.settings, files.settings_path, RESTORE), key)
 
     @property
     def folder(self) -> Path:
@@ -205,6 +207,7 @@ class Run:
             "rounds": f"{self.rounds}{self._why_fewer()}",
             "first not finite": first_rounds_in_words(facts.get("first_nonfinite", {})),
             **measured,
+            "model": choice_in_words(facts),
             "privacy": self.privacy,
             "ledger": self.evidence,
             "extends": self._earlier(),

@@ -1,24 +1,20 @@
-"""Where a run writes its rounds: metrics files, TensorBoard, and trackers.
-
-A resumed run repeats the rounds past its checkpoint. With the same noise they give the same numbers, so files keep
-their lines (`keep=math.inf`). With fresh noise the lines past the checkpoint are removed first (`keep` is its round).
-"""
+"""Where reports of rounds can go: metrics files, TensorBoard, and trackers (`fedpriv.runs.line_files` on `keep`)."""
 
 from __future__ import annotations
 
 import csv
 import io
-import itertools
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv.errors import FedprivError
+from fedpriv.evaluation import metrics
 from fedpriv.reports.tags import scalars
 from fedpriv.reports.trackers import MLflow, WandB
+from fedpriv.runs.line_files import METRICS, MetricsFile, RoundLines
 from fedpriv.runs.progress_display import ProgressDisplay
-from fedpriv.runs.results import read_metrics
 from fedpriv.settings.checks import checked
 from fedpriv.storage import files, strict_json
 
@@ -30,7 +26,9 @@ __all__ = ["Csv", "Jsonl", "MLflow", "ProgressDisplay", "TensorBoard", "WandB"]
 
 @checked("sinks")
 class Jsonl:
-    """`metrics.jsonl`: one JSON object a round, without times. A number that is not finite is null.
+    """A file like `metrics.jsonl`: one JSON object a round, without times. A number that is not finite is null.
+
+    A run with a folder writes the `metrics.jsonl` in it itself: a sink with that path writes nothing.
 
     Args:
         path: The file.
@@ -41,20 +39,24 @@ class Jsonl:
     """
 
     def __init__(self, path: str | Path, keep: float = 0) -> None:
-        path = Path(path)
-        self._lines = _Lines(path, [row["round"] for row in read_metrics(path)], keep)
+        self._path = Path(path)
+        self._file = None
+        if not self._is_written_by_a_run():
+            self._file = MetricsFile(self._path, keep)
+
+    def _is_written_by_a_run(self) -> bool:
+        """Whether the file is the one that a run writes in its own folder, where its ledger is, too."""
+        return self._path.name == METRICS and self._path.with_name("ledger.jsonl").exists()
 
     def write(self, report: RoundReport) -> None:
         """Appends one round, unless the file has it."""
-        epsilon = strict_json.epsilon(report.epsilon)
-        row = {"round": report.round, "epsilon": epsilon, "releases": report.releases, **report.metrics}
-        if report.head is not None:
-            row["head"] = report.head
-        self._lines.write(report, strict_json.dumps(row) + "\n")
+        if self._file is not None and not self._is_written_by_a_run():
+            self._file.write(report)
 
     def close(self) -> None:
         """Waits until all lines are on the physical disk."""
-        self._lines.sync()
+        if self._file is not None and not self._is_written_by_a_run():
+            self._file.sync()
 
 
 @checked("sinks")
@@ -75,7 +77,7 @@ class Csv:
     def __init__(self, path: str | Path, keep: float = 0, more: Sequence[str] = ()) -> None:
         path = Path(path)
         columns = ["round", "epsilon", "test_loss", "test_accuracy", *more]
-        self._lines = _Lines(path, _csv_rounds(path), keep, ",".join(dict.fromkeys(columns)))
+        self._lines = RoundLines(path, _csv_rounds(path), keep, ",".join(dict.fromkeys(columns)))
         self._columns = self._lines.heading.split(",")
 
     def write(self, report: RoundReport) -> None:
@@ -93,6 +95,8 @@ class Csv:
 @checked("sinks")
 class TensorBoard:
     """TensorBoard events: test metrics, epsilon, its fraction of the target, and a text where training breaks.
+
+    The test metric that people look at first, such as the accuracy, is also under `at_a_glance`, the first group.
 
     Runs with constraints also have the largest violation and the largest multiplier of each round.
 
@@ -118,60 +122,16 @@ class TensorBoard:
         """Adds one round."""
         for tag, value in scalars(report.metrics, report.epsilon, report.target).items():
             self._writer.add_scalar(tag, value, report.round, self._opened)
+        headline = next((row.name for row in metrics.headlines() if row.name in report.metrics), None)
+        if headline is not None:  # TensorBoard sorts groups by name, and opens the first ones only
+            tag = f"at_a_glance/{headline}"
+            self._writer.add_scalar(tag, report.metrics[headline], report.round, self._opened)
         if report.warning:
             self.text("warning", report.warning, report.round)
 
     def close(self) -> None:
         """Writes all events to the disk."""
         self._writer.close()
-
-
-class _Lines:
-    """A file of one line a round that only ever grows.
-
-    Args:
-        path: The file.
-        rounds: The rounds of its complete lines, below the heading.
-        keep: Keep the lines of rounds up to this one.
-        heading: First line of a new file.
-
-    Attributes:
-        heading: First line of the file; that of the existing file if any of its lines are kept.
-    """
-
-    def __init__(self, path: Path, rounds: Sequence[int], keep: float, heading: str = "") -> None:
-        kept_rounds = list(itertools.takewhile(lambda number: number <= keep, rounds))
-        self._path = path
-        self._last = max(kept_rounds, default=0)
-        self.heading = heading
-        try:
-            lines = list[bytes]()
-            if kept_rounds:
-                lines = _read(path).split(b"\n")[: bool(heading) + len(kept_rounds)]
-            if heading and kept_rounds:
-                self.heading = lines[0].decode("utf-8", "replace")
-            self._file = files.Appender(path, keep=sum(len(line) + 1 for line in lines))
-            if heading and not kept_rounds:
-                self._file.append(f"{heading}\n".encode())
-        except OSError as error:
-            raise _full(path, error) from error
-
-    def write(self, report: RoundReport, line: str) -> None:
-        """Appends the line of a round, unless the file has it; writes it to the disk before a checkpoint follows."""
-        if report.round > self._last:
-            try:
-                self._file.append(line.encode())
-            except OSError as error:
-                raise _full(self._path, error) from error
-        if report.checkpoint:
-            self.sync()
-
-    def sync(self) -> None:
-        """Waits until all lines are on the physical disk."""
-        try:
-            self._file.sync()
-        except OSError as error:
-            raise _full(self._path, error) from error
 
 
 def _csv_rounds(path: Path) -> list[int]:
@@ -189,7 +149,3 @@ def _read(path: Path) -> bytes:
     if path.exists():
         return files.read(path)
     return b""
-
-
-def _full(path: Path, error: OSError) -> FedprivError:
-    return FedprivError(f"{path} could not be written ({error.strerror}); free some space and resume the run")

@@ -230,7 +230,7 @@ def _released(runs: Sequence[Run], spendings: Sequence[RunCost]) -> StatementSec
 
 
 def _row_of_run(run: Run, spending: RunCost) -> tuple[str, ...]:
-    config = run.folder / "config.yaml"
+    settings = run.files.settings_path
     result = run.folder / "result.json"
     ends = ", not finished"
     if result.exists():
@@ -243,7 +243,7 @@ def _row_of_run(run: Run, spending: RunCost) -> tuple[str, ...]:
     tested = ""
     if run.result is not None and run.result.get("test_accuracy") is not None:
         tested = f"test accuracy {100 * float(run.result['test_accuracy']):.1f} %"
-    return str(run.folder), f"{wording.changed(config)}{ends}", str(run.rounds), released, tested
+    return str(run.folder), f"{wording.changed(settings)}{ends}", str(run.rounds), released, tested
 
 
 def _concerns_one(cell: Cell, spent: PrivacySpent) -> bool:
@@ -406,12 +406,18 @@ def _verify(runs: Sequence[Run]) -> StatementSection:
         ("count again", f"fedpriv account {names}"),
         count_without_fedpriv(runs[0].files.ledger, "one run's own answers"),
         ("check the seals", f"fedpriv show {runs[0].folder} --verify KEYFILE, with the key that fedpriv key printed"),
-        ("look for faults", f"fedpriv audit {runs[0].folder}, where the data are"),
+        *_audits(runs),
         ("runs made by", made_with(run.result for run in runs)),
         made_by(),
     ]
     unfinished_runs = [unfinished(run.folder) for run in runs if run.result is None]
     return StatementSection("How can this be verified?", tuple(unfinished_runs), tuple(rows))
+
+
+def _audits(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """Returns a row with how to audit the first run that has a configuration; none if all were made in Python."""
+    folders = [run.folder for run in runs if run.files.config is not None]
+    return [("look for faults", f"fedpriv audit {folder}, where the data are") for folder in folders[:1]]
 
 
 def made_with(results: Iterable[Mapping[str, Any] | None]) -> str:

@@ -51,6 +51,7 @@ class Checkpoint:
         fixed_settings: Digest of the settings that a run has in common with one that extends it: all but the number of
             rounds, the target and the noise multiplier.
         streams: Public name of the noise of all attempts, see `Randomness.streams_name`.
+        kept: The models of the round that tested best; see `fedpriv.evaluation.best_model.BestModel`.
         code: Digest of the loss, of numbers of layers and of the user's code, see `fedpriv.runs.identity.CodeIdentity`;
             empty in files of earlier versions.
         code_parts: Short digests of its parts by name.
@@ -77,6 +78,7 @@ class Checkpoint:
     rounds: int = 0
     fixed_settings: str = ""
     streams: str = ""
+    kept: dict[str, Any] = field(default_factory=dict[str, Any])
     code: str = ""
     code_parts: dict[str, str] = field(default_factory=dict[str, str])
     plan: str = ""

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import cycle
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fedpriv.clients.client import Client
@@ -74,11 +75,18 @@ class Comparison:
             together = {"epsilon": strict_json.epsilon(self.spent.epsilon), "delta": self.spent.delta}
         return {"settings": runs, "together": together}
 
-    def plot(self) -> Figure:
+    def plot(self, file: str | Path | None = None) -> Figure:
         """Draws the test metric against rounds and against epsilon: mean over seeds, and from worst to best.
+
+        Args:
+            file: Picture to write, e.g. `comparison.png`; its path is printed. A script shows no figure by itself.
 
         Returns:
             A figure of matplotlib's pyplot, which notebooks show.
+
+        Raises:
+            ConfigError: there are no test data, or the file's name ends in no format of pictures.
+            FedprivError: the file cannot be written.
         """
         from matplotlib import pyplot
 
@@ -88,21 +96,22 @@ class Comparison:
         if shown is None:
             raise ConfigError("common.test", None, "there is nothing to draw: give test data")
         factor = 100 if shown.percent else 1
-        for (name, results), color in zip(self.results.items(), cycle(_COLORS), strict=False):
+        styles = zip(cycle(_COLORS), cycle(("-", "--", "-.", ":")), strict=False)
+        for (name, results), (color, dash) in zip(self.results.items(), styles, strict=False):
             rounds, epsilons, values = _columns(results, shown.name)
             scaled = [[factor * value for value in row] for row in values]
             means = [statistics.fmean(row) for row in scaled]
             for axes, positions in ((left, rounds), (right, epsilons)):
-                axes.plot(positions, means, color=color, label=name)
+                axes.plot(positions, means, dash, color=color, label=name)
                 low, high = [min(v) for v in scaled], [max(v) for v in scaled]
                 axes.fill_between(positions, low, high, color=color, alpha=0.15, linewidth=0)
         left.set_xlabel("round")
         right.set_xlabel("epsilon spent")
         left.set_ylabel(shown.title + (", %" if shown.percent else ""))
-        left.legend(frameon=False, fontsize=9)
+        curves.legend_below(figure, left)
         for axes in (left, right):
             curves.tidy(axes)
-        return figure
+        return curves.saved(figure, file)
 
     @property
     def _all(self) -> list[tuple[Result, ...]]:
@@ -171,7 +180,7 @@ def compare(
         for seed in range(seeds):
             if progress is not None:
                 progress(f"{name}, seed {seed}")
-            options: dict[str, Any] = {**common, **own}
+            options: dict[str, Any] = {"progress": False, **common, **own}
             trained.append(train(clients(), seed=seed, **options))
         results[name] = tuple(trained)
     every = [result for of_setting in results.values() for result in of_setting]

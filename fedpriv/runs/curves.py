@@ -6,9 +6,10 @@ import itertools
 import math
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fedpriv.errors import cut
+from fedpriv.errors import ConfigError, FedprivError, cut
 from fedpriv.evaluation import metrics
 from fedpriv.evaluation.metrics import Metric, panel
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 _METRIC, _EPSILON, _GREY = "#0072B2", "#D55E00", "#5F6368"
 SIZE = 8.0, 6.2
 """Width and height in inches."""
+_COLUMNS = 2  # of a legend
+_LINE = 13  # points, of a line of a legend
+_NAME = 100  # letters of a line of a legend below the panels
 _TITLE = 52  # letters of a title's line: of a usual name's, which has wide ones too, more are cut at the right edge
 
 
@@ -76,7 +80,7 @@ def draw(run: Curves, figure: Figure) -> None:
     else:
         heights = (3, 2)
     top, *middle, bottom = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
-    _draw_metric(top, run)
+    n_lines = _draw_metric(top, run)
     for axes in middle:
         _draw_custom(axes, run, custom)
     if run.column("violation")[1]:
@@ -89,11 +93,12 @@ def draw(run: Curves, figure: Figure) -> None:
     figure.align_ylabels()
     title = textwrap.wrap(run.title, _TITLE)
     privacy = textwrap.wrap(run.privacy, 112)
-    top.set_title("\n".join(title), loc="left", fontsize=13, fontweight="bold", pad=14 + 12 * len(privacy))
+    legend = _LINE * n_lines
+    top.set_title("\n".join(title), loc="left", fontsize=13, fontweight="bold", pad=14 + 12 * len(privacy) + legend)
     top.annotate(
         "\n".join(privacy),
         (0, 1),
-        (0, 9),
+        (0, 9 + legend),
         xycoords="axes fraction",
         textcoords="offset points",
         fontsize=8.5,
@@ -101,7 +106,8 @@ def draw(run: Curves, figure: Figure) -> None:
     )
 
 
-def _draw_metric(axes: Axes, run: Curves) -> None:
+def _draw_metric(axes: Axes, run: Curves) -> int:
+    """Draws the test metric, and returns the number of lines of its legend."""
     first, *others = panel(lambda name: run.column(name)[1])
     rounds, values = _column(run, first, first.name)
     axes.plot(rounds, values, color=_METRIC, linewidth=2, label=first.title if others else None)
@@ -126,13 +132,7 @@ def _draw_metric(axes: Axes, run: Curves) -> None:
         else:
             client_name = ""
         axes.plot(*worst, ":", color=_EPSILON, linewidth=1.2, label=f"the worst client{client_name}")
-    if axes.get_legend_handles_labels()[1]:
-        # the corner away from the curve of a run that learns
-        if first.better == "higher":
-            corner = "lower right"
-        else:
-            corner = "upper right"
-        axes.legend(loc=corner, frameon=False, fontsize=9, labelcolor=_GREY)
+    n_lines = _legend_above(axes)
     if first.name == "objective" and min(values) > 0:
         axes.set_yscale("log")  # first steps are large, last ones are what is looked for
     axes.set_ylabel(first.title + (", %" if first.percent else ""))
@@ -140,6 +140,39 @@ def _draw_metric(axes: Axes, run: Curves) -> None:
         _label_end(
             axes, rounds[-1], values[-1], f"{values[-1]:.2f} %" if first.percent else f"{values[-1]:.4f}", _METRIC
         )
+    return n_lines
+
+
+def _legend_above(axes: Axes) -> int:
+    """Draws the legend of a panel above it, where no curve can be, and returns the number of its lines."""
+    labels = axes.get_legend_handles_labels()[1]
+    if not labels:
+        return 0
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=_COLUMNS,
+        frameon=False,
+        fontsize=9,
+        labelcolor=_GREY,
+        borderaxespad=0.1,
+        borderpad=0,
+    )
+    return -(-len(labels) // _COLUMNS)
+
+
+def legend_below(figure: Figure, axes: Axes) -> None:
+    """Draws the legend of a panel below all panels; long names are wrapped, and shorten no panel.
+
+    Args:
+        figure: A figure with the layout `"constrained"`.
+        axes: The panel.
+    """
+    handles, labels = axes.get_legend_handles_labels()
+    # matplotlib would read $ as the start of a formula
+    texts = ["\n".join(textwrap.wrap(label, _NAME)).replace("$", r"\$") for label in labels]
+    columns = max(1, _NAME // (max(map(len, labels), default=0) + 8))
+    figure.legend(handles, texts, loc="outside lower left", ncols=columns, frameon=False, fontsize=9)
 
 
 def _draw_custom(axes: Axes, run: Curves, custom: Sequence[Metric[None]]) -> None:
@@ -147,7 +180,7 @@ def _draw_custom(axes: Axes, run: Curves, custom: Sequence[Metric[None]]) -> Non
     for metric, color in zip(custom, itertools.cycle((_METRIC, _EPSILON, _GREY, "#009E73", "#CC79A7"))):
         axes.plot(*run.column(metric.name), color=color, linewidth=1.5, label=metric.title)
     axes.set_ylabel("own metrics" if len(custom) > 1 else custom[0].title)
-    axes.legend(frameon=False, fontsize=9, labelcolor=_GREY)
+    _legend_above(axes)
 
 
 def _column(run: Curves, metric: Metric[object], name: str) -> tuple[list[int], list[float]]:
@@ -161,7 +194,7 @@ def _draw_violation(axes: Axes, run: Curves) -> None:
         rounds, values = run.column(name)
         axes.semilogy(rounds, [value if value > 0 else math.nan for value in values], color=color, label=label)
     axes.set_ylabel("KKT residuals")
-    axes.legend(loc="upper right", frameon=False, fontsize=9, labelcolor=_GREY)
+    _legend_above(axes)
 
 
 def _draw_epsilon(axes: Axes, run: Curves) -> None:
@@ -208,6 +241,30 @@ def _label_end(axes: Axes, x: float, y: float, text: str, color: str) -> None:
         va="center",
         annotation_clip=False,
     )
+
+
+def saved(figure: Figure, file: str | Path | None) -> Figure:
+    """Writes a figure to a file if one is named, prints its path on standard error, and returns the figure.
+
+    Raises:
+        ConfigError: the file's name ends in no format of pictures.
+        FedprivError: the file cannot be written.
+    """
+    if file is None:
+        return figure
+    path = Path(file)
+    formats = figure.canvas.get_supported_filetypes()
+    if path.suffix.removeprefix(".").lower() not in formats:
+        raise ConfigError("file", str(file), f"name a picture that ends in .png, or in another of {', '.join(formats)}")
+    try:
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise FedprivError(f"{path} could not be written ({error.strerror})") from error
+    from rich.console import Console
+    from rich.markup import escape
+
+    Console(stderr=True, highlight=False, soft_wrap=True).print(escape(f"picture: {path.resolve()}"))
+    return figure
 
 
 def tidy(axes: Axes) -> None:

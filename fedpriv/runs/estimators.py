@@ -195,6 +195,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             rounds=steps,
             secret_seed=self._seed(inputs, targets),
             compute=Compute(backend="linear", device="cpu", dtype="float64"),
+            progress=False,
         )
         params = result.params.view(-1, inputs.shape[1]).numpy()
         # undo the scaling of rows and of the constant feature

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from fedpriv.data.base import size
 from fedpriv.errors import ConfigError
 from fedpriv.evaluation.client_tests import ClientTests, Tests, checked_names, concatenate, index_tests, reported_names
 from fedpriv.evaluation.custom_metrics import CustomMetric, MetricSet
-from fedpriv.evaluation.early_stopping import EarlyStopping, Stop
+from fedpriv.evaluation.early_stopping import Stop
 from fedpriv.evaluation.evaluator import Evaluator
 from fedpriv.privacy.settings import Privacy
 
@@ -100,18 +100,13 @@ class EvaluationData:
     def _tested(self) -> list[Dataset[Any]]:
         return [tested for tested in (self.test, concatenate(None, self.of_clients)) if tested is not None]
 
-    def stopping(self, evaluate: Evaluator | None, start: Tensor, stored: Mapping[str, float]) -> EarlyStopping:
-        """Returns the early stopping of a run, with the progress that a checkpoint `stored`.
+    def metric_names(self, evaluate: Evaluator | None, start: Tensor) -> Collection[str]:
+        """Returns the names of the metrics that an evaluation of a round gives.
 
         Args:
             evaluate: Tests models; None without test data.
             start: The first model, `[dim]`.
-            stored: The early stopping in the checkpoint; empty for a new run.
         """
-        if self.stop is None:
-            return EarlyStopping()
         if evaluate is None:
-            names = []
-        else:
-            names = reported_names(evaluate.names(start), self.of_clients)
-        return self.stop.begin(names).restored(stored)
+            return []
+        return reported_names(evaluate.names(start), self.of_clients)

@@ -18,6 +18,7 @@ from fedpriv.privacy.ledger_file import Extended
 from fedpriv.privacy.settings import Privacy
 from fedpriv.runs import integrity
 from fedpriv.runs.checkpoint import Checkpoint
+from fedpriv.runs.results import as_reported
 from fedpriv.runs.run_files import RunFiles
 
 
@@ -89,7 +90,7 @@ class EarlierRun:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """Its rounds, as reports have them."""
-        return [{**row, "epsilon": float(row["epsilon"])} for row in self.metrics]
+        return as_reported(self.metrics)
 
 
 def common(privacy: Privacy) -> Privacy:

@@ -66,7 +66,7 @@ class FitOptions:
         secret_seed: Seed of noise and batches: who knows it can subtract the noise. Drawn by default.
         compute: Settings of speed.
         sinks: Receive a report every step.
-        progress: Show a progress bar on standard error.
+        progress: Show a progress bar on standard error; by default on a terminal only.
     """
 
     model: nn.Module
@@ -88,7 +88,7 @@ class FitOptions:
     secret_seed: Whole | None = None
     compute: Compute = Compute()
     sinks: Sequence[Sink] = ()
-    progress: bool = False
+    progress: bool | None = None
 
 
 _ELSEWHERE = {

@@ -6,12 +6,14 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.runs import curves
 
 if TYPE_CHECKING:
     import pandas
@@ -125,14 +127,19 @@ class History(Sequence[Row]):
             raise FedprivError("history.to_pandas() needs pandas: pip install pandas") from error
         return pandas.DataFrame.from_records([dict(row) for row in self._rows], columns=list(self.columns))
 
-    def plot(self, *columns: str) -> Figure:
+    def plot(self, *columns: str, file: str | Path | None = None) -> Figure:
         """Draws columns against rounds, each in a panel of its own; by default all but the number of releases.
 
+        Args:
+            *columns: Names of the columns.
+            file: Picture to write, e.g. `rounds.png`; its path is printed. A script shows no figure by itself.
+
         Returns:
-            A figure of matplotlib's pyplot.
+            A figure of matplotlib's pyplot, which notebooks show.
 
         Raises:
-            ConfigError: there is no such column, or nothing to draw.
+            ConfigError: there is no such column, or nothing to draw, or the file's name ends in no format of pictures.
+            FedprivError: the file cannot be written.
         """
         from matplotlib import pyplot
 
@@ -151,7 +158,7 @@ class History(Sequence[Row]):
             axes.set_ylabel(name.replace("_", " "))
             axes.grid(axis="y", alpha=0.3)
         panels[-1, 0].set_xlabel("round")
-        return figure
+        return curves.saved(figure, file)
 
     def __str__(self) -> str:
         cells = self._cells()

@@ -185,21 +185,19 @@ def _check_rounds(files: RunFiles) -> Iterator[IntegrityProblem]:
         else:
             kind = "altered"
         yield IntegrityProblem(kind, f"{path} has {len(rounds)} rounds and result.json {files.result['rounds']}")
-    elif files.checkpoint is not None and files.config is not None and len(rounds) < files.checkpoint.round:
+    elif files.checkpoint is not None and files.settings is not None and len(rounds) < files.checkpoint.round:
         yield IntegrityProblem(
             "incomplete", f"{path} has {len(rounds)} rounds and the checkpoint {files.checkpoint.round}"
         )
 
 
 def _check_config(files: RunFiles) -> Iterator[IntegrityProblem]:
-    """Checks that the configuration is the one that the run began with."""
+    """Checks that the settings are those that the run began with."""
     digest_at_start = files.ledger.header.config
-    if files.config is not None and digest_at_start is not None and of_config(files.config) != digest_at_start:
+    if files.settings is not None and digest_at_start is not None and of_config(files.settings) != digest_at_start:
         changed = _changed_settings(files)
         which = f" ({changed})" if changed else ""
-        yield IntegrityProblem(
-            "altered", f"{files.folder / 'config.yaml'} is not the one that the run began with{which}"
-        )
+        yield IntegrityProblem("altered", f"{files.settings_path} is not the one that the run began with{which}")
 
 
 def _changed_settings(files: RunFiles) -> str:
@@ -209,15 +207,15 @@ def _changed_settings(files: RunFiles) -> str:
     else:
         words = files.checkpoint.words
     before = {name: text for name, text in words.items() if name.startswith("config.")}
-    after = settings_in_words(config=files.config)
+    after = settings_in_words(config=files.settings)
     if before:
         return difference(before, {name: after[name] for name in after if not name.startswith("config.log")})
     return ""
 
 
 def _privacy_setting(files: RunFiles, name: str) -> Any:  # noqa: ANN401 - a setting is what it is
-    """Returns a privacy setting of the configuration; None if the configuration does not have it."""
-    privacy = (files.config or {}).get("privacy")
+    """Returns a privacy setting of the run; None if its settings do not have it."""
+    privacy = (files.settings or {}).get("privacy")
     if isinstance(privacy, dict):
         return cast("dict[str, Any]", privacy).get(name)
     return None
@@ -226,10 +224,10 @@ def _privacy_setting(files: RunFiles, name: str) -> Any:  # noqa: ANN401 - a set
 def _check_turns(files: RunFiles) -> Iterator[IntegrityProblem]:
     """Checks that as many blocks of examples or clients take turns as the configuration says: more cost less."""
     time = next((record.time for record in files.ledger.records), None)
-    config = files.config
-    if time is None or config is None:
+    settings = files.settings
+    if time is None or settings is None:
         return
-    network = config.get("network")
+    network = settings.get("network")
     if isinstance(network, dict):
         cohort: Any = network.get("cohort")
     else:
@@ -238,17 +236,23 @@ def _check_turns(files: RunFiles) -> Iterator[IntegrityProblem]:
         setting = cohort
     else:
         setting = _privacy_setting(files, "sampling")
-    if isinstance(setting, dict):
-        cyclic: Any = cast("dict[str, Any]", setting).get("cyclic")
-    else:
-        cyclic = None
-    if isinstance(cyclic, dict):
-        blocks = cyclic.get("blocks")
-    else:
-        blocks = 1
+    blocks = _blocks(setting)
     if blocks != time.separation:
-        text = f"config.yaml has {blocks!r} blocks take turns, and the ledger {time.separation}"
+        text = f"{files.settings_path.name} has {blocks!r} blocks take turns, and the ledger {time.separation}"
         yield IntegrityProblem("altered", text)
+
+
+def _blocks(setting: Any) -> Any:  # noqa: ANN401 - a setting is what it is
+    """Returns how many blocks take turns by the setting of batches or of cohorts; 1 if none do."""
+    if not isinstance(setting, dict):
+        return 1
+    fields = cast("dict[str, Any]", setting)
+    if fields.get("name") in ("Cyclic", "CyclicCohort"):  # of a Python program
+        return fields.get("blocks")
+    cyclic: Any = fields.get("cyclic")
+    if isinstance(cyclic, dict):
+        return cast("dict[str, Any]", cyclic).get("blocks")
+    return 1
 
 
 def _check_result(files: RunFiles, result: dict[str, Any]) -> Iterator[IntegrityProblem]:
@@ -270,11 +274,13 @@ def _check_records(files: RunFiles) -> Iterator[IntegrityProblem]:
         if _privacy_setting(files, name) not in (None, released_value):
             yield IntegrityProblem(
                 "altered",
-                f"config.yaml has {name} = {_privacy_setting(files, name)!r}, and the ledger {released_value!r}",
+                f"{files.settings_path.name} has {name} = {_privacy_setting(files, name)!r}, and the ledger "
+                f"{released_value!r}",
             )
     yield from _check_turns(files)
     if isinstance(target, int | float) and target * (1 + _SLACK) < counted.epsilon < math.inf:
-        yield IntegrityProblem("altered", f"the ledger's records cost more than the {target:g} that config.yaml allows")
+        text = f"the ledger's records cost more than the {target:g} that {files.settings_path.name} allows"
+        yield IntegrityProblem("altered", text)
     if files.result is not None:
         reported = float(files.result["epsilon"])
         whole = files.result["ended"] in ("rounds", "budget")

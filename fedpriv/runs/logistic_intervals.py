@@ -160,6 +160,7 @@ class _Answers:
             rounds=plan.rounds,
             secret_seed=self._seed_of(name),
             compute=Compute(backend="linear", device="cpu", dtype="float64"),
+            progress=False,
         )
 
     def _seed_of(self, name: str) -> int | None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fedpriv.evaluation.best_model import BestModel
 from fedpriv.evaluation.early_stopping import EarlyStopping
 from fedpriv.evaluation.finite_check import FiniteCheck
 from fedpriv.network.rounds import TrainState
@@ -29,6 +30,7 @@ class RunMonitor:
         accountant: The run's epsilon.
         health: In which round something first was not finite.
         stopping: How long the metric of `stop` has not improved.
+        best: The models of the round that tested best; on the main process only.
         is_over: Whether no further round will be made.
         is_void: Whether no bound on epsilon holds, since the run's code kept something of earlier examples.
     """
@@ -40,6 +42,7 @@ class RunMonitor:
     accountant: RunAccountant
     health: FiniteCheck
     stopping: EarlyStopping
+    best: BestModel
     is_over: bool = False
     is_void: bool = False
 
@@ -91,7 +94,8 @@ class RunMonitor:
         self.health = before.after(state.round, {"model": state.models})
         metrics = self.log.metrics(state, last=self.why_ended(state) != "left") | constraint_metrics
         self.health = self.health.after(state.round, metrics)
-        self.stopping = self.stopping.after(metrics)
+        self.stopping = self.stopping.after(state.round, metrics)
+        self.best = self.best.after(state, metrics)
 
         ended = self.why_ended(state)
         epsilon = self.accountant.reported(ended, state.round)

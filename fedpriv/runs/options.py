@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 from torch.utils.data import DataLoader, Dataset
 
 from fedpriv.clients.client import Client
+from fedpriv.evaluation.best_model import Keep
 from fedpriv.evaluation.custom_metrics import CustomMetric
 from fedpriv.evaluation.early_stopping import Stop
 from fedpriv.evaluation.finite_check import StopOn
@@ -68,6 +69,10 @@ class TrainingOptions:
             (`"nonfinite_loss"`), or never (`"nothing"`). The whole plan is then charged.
         stop: End the run when a metric on the test data no longer improves, e.g. `Stop("accuracy", patience=5)`. The
             whole plan is then charged, since the stop depends on answers: it saves time, not epsilon.
+        keep: Which model the result has: that of the `"last"` round, or of the round that tested `"best"`, by the
+            metric of `stop` or by accuracy, else by loss. Choosing costs no epsilon, since test data are public and the
+            models are released anyway. But the metric that chose a model is optimistic: judge it on other test data. A
+            resumed run goes on from its last model.
         metrics: Metrics of your own on the test data, by name: functions of (outputs, targets) of all test examples,
             or objects with `update`, `compute` and `reset`, as torchmetrics' are. They are reported as `test_<name>`.
         client_tests: A public test set of each client, None for a client without one. Reports then have test metrics
@@ -99,6 +104,7 @@ class TrainingOptions:
     optimum: Finite | None = None
     stop_on: StopOn = "nonfinite"
     stop: Stop | None = None
+    keep: Keep = "last"
     metrics: Mapping[str, CustomMetric] | None = None
     client_tests: Sequence[Dataset[Any] | DataLoader[Any] | None] | None = None
     client_names: Sequence[str] | None = None
@@ -110,12 +116,13 @@ class TrainOptions(TrainingOptions):
 
     Args:
         sinks: Receive a report every round, e.g. `fedpriv.reports.sinks.TensorBoard(Path("runs/a"))`.
-        progress: Show a progress bar on standard error; where that is no terminal and no notebook, about 20 lines.
+        progress: Show a progress bar on standard error; where that is no terminal and no notebook, about 20 lines. By
+            default it is shown on a terminal only.
     """
 
     __: KW_ONLY
     sinks: Sequence[Sink] = ()
-    progress: bool = False
+    progress: bool | None = None
 
 
 def takes_options(options: Callable[P, OptionsT]) -> Callable[[Callable[[OptionsT], R]], Callable[P, R]]:

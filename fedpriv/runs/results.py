@@ -18,6 +18,7 @@ from fedpriv import __version__
 from fedpriv.clients.layout import Layout
 from fedpriv.errors import FedprivError, counted
 from fedpriv.evaluation import metrics
+from fedpriv.evaluation.best_model import choice_in_words
 from fedpriv.evaluation.finite_check import first_rounds_in_words
 from fedpriv.evaluation.verdict import constraint_verdict
 from fedpriv.models.copies import copy_module
@@ -127,7 +128,8 @@ class Result:
         params_l2: l2 norm of `params`.
         noise_multiplier: Noise scale over sensitivity in a round whose `schedule` share is 1.
         measures: Further facts: bytes sent, spectral gap, how far nodes' models are apart, multipliers; `backend`, by
-            which gradients were computed: its `name`, and why a faster one was `refused`;
+            which gradients were computed: its `name`, and why a faster one was `refused`; with `keep="best"` also
+            `kept`: the chosen `round`, the `metric`, and the number of `rounds_tested`;
             `client_names`, where they were given, and with test sets `client_tests`, each client's metrics by name.
         gradient_evaluations: Expected number of per-example gradients.
         optimality_gap: F(params) - F* on all training examples, if F* is known: exact, so NOT private. `result.json`
@@ -172,17 +174,24 @@ class Result:
         """The reports as a table, one row a round; `history.to_pandas()` makes a data frame of it."""
         return History(self.reports)
 
-    def plot(self) -> Figure:
+    def plot(self, file: str | Path | None = None) -> Figure:
         """Draws the test metric and epsilon against rounds, as in a run's `report.png`.
+
+        Args:
+            file: Picture to write, e.g. `run.png`; its path is printed. A script shows no figure by itself.
 
         Returns:
             A figure of matplotlib's pyplot, which notebooks show.
+
+        Raises:
+            ConfigError: the file's name ends in no format of pictures.
+            FedprivError: the file cannot be written.
         """
         from matplotlib import pyplot
 
         figure = pyplot.figure(figsize=curves.SIZE, layout="constrained")
         curves.draw(_ResultCurves(self), figure)
-        return figure
+        return curves.saved(figure, file)
 
     @property
     def broken(self) -> bool:
@@ -265,6 +274,7 @@ class Result:
     def _repr_html_(self) -> str:
         rows = {
             **self._tested(),
+            "model": choice_in_words(self.measures),
             "constraints": constraint_verdict(self.measures),
             "rounds": f"{self.rounds}{self._why_fewer()}",
             "privacy": str(self.spent),
@@ -304,7 +314,9 @@ class Result:
             rounds += f" ({why.lstrip()})"
         verdict = constraint_verdict(self.measures)
         constraints = f", {verdict}" if verdict else ""
-        return f"{self.strategy}: {tested}{rounds}{broken}{constraints}, {self.spent}"
+        choice = choice_in_words(self.measures)
+        kept = f", model {choice}" if choice else ""
+        return f"{self.strategy}: {tested}{rounds}{broken}{constraints}{kept}, {self.spent}"
 
 
 @dataclass(frozen=True)
@@ -374,6 +386,14 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         names = [*metrics.numbers(), *(metric.name for metric in metrics.custom_rows(names_in_row))]
         rows.append(checked(ROUND, row, f"{path}, line {number}", fix, names))
     return rows
+
+
+def as_reported(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns rows of a `metrics.jsonl` as `Result.reports` has them: without hashes of the ledger."""
+    return [
+        {name: value for name, value in row.items() if name != "head"} | {"epsilon": float(row["epsilon"])}
+        for row in rows
+    ]
 
 
 def count_releases(path: Path) -> int:

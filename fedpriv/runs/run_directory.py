@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,10 @@ from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import integrity
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.extending import EarlierRun
+from fedpriv.runs.line_files import METRICS, MetricsFile
 from fedpriv.runs.planned_releases import PlannedReleases
-from fedpriv.runs.results import count_releases, read_metrics
-from fedpriv.runs.run_files import config_in
+from fedpriv.runs.results import Result, as_reported, count_releases, read_metrics
+from fedpriv.runs.run_files import SETTINGS_FILE, config_in, settings_in, settings_path
 from fedpriv.runs.settings_in_words import settings_in_words
 from fedpriv.storage import secret_store, strict_json
 from fedpriv.storage.folder import RunFolder
@@ -69,7 +72,7 @@ class RunDirectory:
             FedprivError: the folder's run cannot be resumed.
         """
         path = self._needed()
-        checkpoint = Checkpoint.last(path, count_releases(path / "metrics.jsonl"), device)
+        checkpoint = Checkpoint.last(path, count_releases(path / METRICS), device)
         if checkpoint is None:
             return None
         self._protected_seed = checkpoint.secret_seed
@@ -113,8 +116,8 @@ class RunDirectory:
         """Returns the rows of metrics that the run wrote about its first `finished` rounds, before it stopped."""
         if finished == 0:
             return []
-        rows = read_metrics(self._needed() / "metrics.jsonl")
-        return [{**row, "epsilon": float(row["epsilon"])} for row in rows if row["round"] <= finished]
+        rows = read_metrics(self._needed() / METRICS)
+        return as_reported([row for row in rows if row["round"] <= finished])
 
     def ledger(
         self,
@@ -128,8 +131,11 @@ class RunDirectory:
         earlier: EarlierRun | None = None,
         float64_noise: tuple[str, ...] = (),
         not_covered: tuple[str, ...] = (),
+        settings: Mapping[str, Any] | None = None,
     ) -> Ledger:
         """Opens the run's ledger: a new one, or that of a stopped run, whose answers after the checkpoint are repeated.
+
+        The header of a new one holds a hash of the run's settings, which lie in the folder by then.
 
         Args:
             guard: Refuses answers that would pass the budget.
@@ -141,6 +147,7 @@ class RunDirectory:
             earlier: The run that a new one extends; its records come first, and its metrics.
             float64_noise: What makes all noise of the run float64 noise, in words; the ledger's header notes it.
             not_covered: What the run reveals that epsilon does not count, in words; the ledger's header notes it.
+            settings: The settings of a new run, written to `settings.json` unless the folder has a configuration.
 
         Raises:
             LedgerError: the ledger in the folder belongs to another run, is damaged, or notes another rounding of noise
@@ -156,7 +163,9 @@ class RunDirectory:
         seal_key = randomness.seal_key()
         path = folder / "ledger.jsonl"
         if saved is None:
-            header = _header(plan, config_in(folder), budget, earlier)
+            if settings is not None and not path.exists() and settings_path(folder).name == SETTINGS_FILE:
+                self.folder.write(SETTINGS_FILE, (strict_json.dumps(settings, indent=2) + "\n").encode())
+            header = _header(plan, settings_in(folder), budget, earlier)
             if float64_noise:
                 header["float64_noise"] = list(float64_noise)
             if not_covered:
@@ -173,7 +182,7 @@ class RunDirectory:
         if earlier is not None:
             ledger.begin_with(earlier.first.records)
             if earlier.metrics:
-                self.folder.write("metrics.jsonl", _metrics_with_new_heads(earlier, LedgerFile.read(path)).encode())
+                self.folder.write(METRICS, _metrics_with_new_heads(earlier, LedgerFile.read(path)).encode())
         return ledger
 
     def config_in_words(self) -> dict[str, str]:
@@ -185,6 +194,32 @@ class RunDirectory:
         if config is None:
             return {}
         return settings_in_words(config={name: section for name, section in config.items() if name != "log"})
+
+    def open_metrics(self, finished: int, *, replays: bool) -> MetricsFile | None:
+        """Opens the file that gets a line for each round; None without a folder, or in one of an earlier version.
+
+        Args:
+            finished: Number of finished rounds.
+            replays: Whether the rounds after these repeat what was released: their lines stay valid.
+        """
+        if self.folder is None or settings_in(self.folder.path) is None:
+            return None
+        if replays:
+            keep = math.inf
+        else:
+            keep = finished
+        return MetricsFile(self.folder.path / METRICS, keep)
+
+    def finish(self, result: Result, facts: Mapping[str, Any]) -> None:
+        """Writes the model and the result of a run that is over.
+
+        Args:
+            result: The result.
+            facts: The contents of `result.json`.
+        """
+        if self.folder is not None:
+            result.save(self.folder.path)
+            self.folder.write("result.json", (strict_json.dumps(facts, indent=2) + "\n").encode())
 
     def check(self) -> None:
         """Checks that no other run writes to the folder.
@@ -255,15 +290,15 @@ def _metrics_with_new_heads(earlier: EarlierRun, ledger: LedgerFile) -> str:
 
 
 def _header(
-    plan: Plan, config: dict[str, Any] | None, budget: str | None, earlier: EarlierRun | None
+    plan: Plan, settings: dict[str, Any] | None, budget: str | None, earlier: EarlierRun | None
 ) -> dict[str, Any]:
     """Returns the first line of a ledger: public facts that identify its run."""
     # the order is that of the file, whose hashes depend on it
     facts: dict[str, Any] = {"n_clients": plan.n_clients, "delta": plan.privacy.delta}
     facts |= facts_of_pairs(pairs_of(plan.privacy, plan.n_clients))
     facts |= facts_of_time(plan.privacy.over_time)
-    if config is not None:
-        facts["config"] = of_config(config)
+    if settings is not None:
+        facts["config"] = of_config(settings)
     if budget is not None:
         facts["budget"] = budget
     if earlier is not None:

@@ -23,6 +23,8 @@ from fedpriv.storage import strict_yaml
 from fedpriv.storage.files import read
 from fedpriv.storage.saved import RESULT, checked
 
+CONFIG_FILE = "config.yaml"
+SETTINGS_FILE = "settings.json"
 RESTORE = "restore it from a copy"
 _REMAKE = f"{RESTORE}, or delete it: fedpriv resume writes it anew"
 
@@ -35,10 +37,16 @@ def not_a_run(folder: Path, missing: str, fix: str = "name a folder that fedpriv
         missing: Name of the file.
         fix: What to do if the folder holds no run at all.
     """
-    if missing == "config.yaml" and (folder / "ledger.jsonl").exists():
+    if missing == CONFIG_FILE and (folder / SETTINGS_FILE).exists():
         return FedprivError(
-            f"{folder} holds a run that a Python program began (no config.yaml): go on with it there, by resume=True; "
-            f"its epsilon is told by fedpriv account {folder}"
+            f"{folder} holds the run of a Python program (settings.json, no config.yaml), and this needs a "
+            "configuration: work with the run in that program (fedpriv.train with resume=True or extend=FOLDER); "
+            "fedpriv show, report, statement and account read the folder"
+        )
+    if missing == CONFIG_FILE and (folder / "ledger.jsonl").exists():
+        return FedprivError(
+            f"{folder} has neither config.yaml nor settings.json: restore the file from a copy. Earlier versions wrote "
+            f"neither for the run of a Python program; fedpriv account {folder} counts its epsilon"
         )
     return FedprivError(f"{folder} holds no run (no {missing}); {fix}")
 
@@ -50,6 +58,8 @@ class RunFiles:
     Attributes:
         folder: Path of the run's folder.
         config: `config.yaml`; None if there is none.
+        settings: What the run was made with: `config.yaml` or, for the run of a Python program, `settings.json`; None
+            if there is neither.
         result: `result.json`; None while the run is unfinished.
         checkpoint: The last checkpoint, its tensors without values; None if there is none or it cannot be read.
         unread: Why the checkpoint cannot be read; None if it can, or there is none.
@@ -59,6 +69,7 @@ class RunFiles:
 
     folder: Path
     config: dict[str, Any] | None
+    settings: dict[str, Any] | None
     result: dict[str, Any] | None
     checkpoint: Checkpoint | None
     unread: str | None
@@ -83,6 +94,7 @@ class RunFiles:
         return RunFiles(
             folder=folder,
             config=config_in(folder),
+            settings=settings_in(folder),
             result=result,
             checkpoint=checkpoint,
             unread=unread,
@@ -104,6 +116,11 @@ class RunFiles:
         return replace(
             counted, float64_noise=(*counted.float64_noise, *header.float64_noise), not_covered=self.not_covered
         )
+
+    @property
+    def settings_path(self) -> Path:
+        """Path of the file that holds `settings`."""
+        return settings_path(self.folder)
 
     @property
     def not_covered(self) -> tuple[str, ...]:
@@ -132,13 +149,54 @@ def config_in(folder: Path) -> dict[str, Any] | None:
     Raises:
         FedprivError: the file is no YAML mapping.
     """
-    path = folder / "config.yaml"
+    path = folder / CONFIG_FILE
     if not path.exists():
         return None
     config = _parsed(path, lambda text: strict_yaml.read(text, str(path)))
     if not isinstance(config, dict):
         raise FedprivError(f"{path} is damaged; {RESTORE}")
     return config
+
+
+def config_file(folder: Path, fix: str = "name a folder that fedpriv train made") -> Path:
+    """Returns the path of the configuration of a run.
+
+    Args:
+        folder: Path of the run's folder.
+        fix: What to do if the folder holds no run at all.
+
+    Raises:
+        FedprivError: there is none: a Python program made the run, or the folder holds no run.
+    """
+    path = folder / CONFIG_FILE
+    if not path.exists():
+        raise not_a_run(folder, CONFIG_FILE, fix)
+    return path
+
+
+def settings_path(folder: Path) -> Path:
+    """Returns the path of the settings of a run: of `config.yaml` or, if there is none, of `settings.json`."""
+    path = folder / CONFIG_FILE
+    if path.exists():
+        return path
+    return folder / SETTINGS_FILE
+
+
+def settings_in(folder: Path) -> dict[str, Any] | None:
+    """Reads the settings of a run, without validation: `config.yaml` or `settings.json`; None if there is neither.
+
+    Raises:
+        FedprivError: the file is no mapping.
+    """
+    path = settings_path(folder)
+    if path.name == CONFIG_FILE:
+        return config_in(folder)
+    if not path.exists():
+        return None
+    settings = _parsed(path, json.loads)
+    if not isinstance(settings, dict):
+        raise FedprivError(f"{path} is damaged; {RESTORE}")
+    return settings
 
 
 def _checkpoint_in(folder: Path) -> tuple[Checkpoint | None, str | None]:

@@ -33,10 +33,11 @@ def _flat(name: str, value: object) -> Iterator[tuple[str, str]]:
         for key, item in value.items():
             yield from _flat(f"{name}.{key}", item)
     else:
-        yield name, _text(value)
+        yield name, setting_as_text(value)
 
 
-def _text(value: object) -> str:
+def setting_as_text(value: object) -> str:
+    """Returns a setting as a short text: of a module or a function its name."""
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     if is_graph(value):

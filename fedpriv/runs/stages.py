@@ -17,7 +17,7 @@ written, drawn or decided is done on the main one and broadcast.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -38,6 +38,7 @@ from fedpriv.clients.population import Population
 from fedpriv.clients.shard import ClientShard
 from fedpriv.distributed.mesh import Mesh
 from fedpriv.errors import ConfigError
+from fedpriv.evaluation.best_model import BestModel
 from fedpriv.evaluation.early_stopping import EarlyStopping
 from fedpriv.evaluation.finite_check import FiniteCheck
 from fedpriv.evaluation.model_metrics import ModelMetrics
@@ -58,10 +59,12 @@ from fedpriv.planning.advice import warnings_of_no_network
 from fedpriv.planning.arguments import check_measuring
 from fedpriv.planning.compute import Compute
 from fedpriv.planning.plan import Plan, make_plan, with_neighbours
-from fedpriv.privacy.ledger import VOID, FollowerLedger, Ledger
+from fedpriv.planning.reach import reach_warnings
+from fedpriv.privacy.ledger import FollowerLedger, Ledger
 from fedpriv.privacy.settings import Privacy
 from fedpriv.runs.budget_reservation import BudgetReservation
 from fedpriv.runs.checkpoint import Checkpoint
+from fedpriv.runs.described_settings import described_settings
 from fedpriv.runs.evaluation_data import EvaluationData
 from fedpriv.runs.extending import EarlierRun, common
 from fedpriv.runs.identity import CodeIdentity, RunIdentity, check_models, digest_settings, identify_code, restored
@@ -539,6 +542,7 @@ class Evaluation:
         stopping: How long the metric of `stop` has not improved.
         health: In which round something first was not finite.
         warnings: Metrics that are left out, and why.
+        best: The models of the round that tested best; on the main process only.
     """
 
     public: EvaluationData
@@ -546,6 +550,7 @@ class Evaluation:
     stopping: EarlyStopping
     health: FiniteCheck
     warnings: list[str]
+    best: BestModel
 
 
 def prepare_evaluation(
@@ -577,7 +582,14 @@ def prepare_evaluation(
     if origin is not None:
         stored = origin.stopping
         first_nonfinite = origin.first_nonfinite
-    stopping = mesh.world.broadcast(lambda: public.stopping(evaluator, data.start, stored))
+    stopping = mesh.world.broadcast(
+        lambda: _stopping(public, public.metric_names(evaluator, data.start), experiment).restored(stored)
+    )
+    best = BestModel()
+    if mesh.is_main:
+        compatibility.check_keep(options.keep, experiment.problems)
+        best = BestModel.begin(options.keep, public.metric_names(evaluator, data.start), public.stop)
+        best = best.restored(origin.kept if origin is not None else {})
     health = FiniteCheck(options.stop_on, first_nonfinite)
     if run.earlier is not None and (health.stops or stopping.stops):
         fix = "its model is not finite, or its metric no longer improves: more rounds would end at once"
@@ -589,7 +601,14 @@ def prepare_evaluation(
     measures = ModelMetrics(
         population, experiment.strategy, evaluator, options.optimum, central, client_tests, public.names
     )
-    return Evaluation(public, measures, stopping, health, warnings)
+    return Evaluation(public, measures, stopping, health, warnings, best)
+
+
+def _stopping(public: EvaluationData, names: Collection[str], experiment: Experiment) -> EarlyStopping:
+    """Returns the early stopping of a run before its first round."""
+    if public.stop is None:
+        return EarlyStopping()
+    return public.stop.begin(names, experiment.rounds, private=experiment.privacy.private)
 
 
 def all_example_fingerprints(population: Population, mesh: Mesh) -> list[list[bytes]]:
@@ -650,6 +669,7 @@ def open_release_path(
     data: LocalData,
     reservation: BudgetReservation | None,
     reveals: tuple[str, ...],
+    options: TrainingOptions,
     mesh: Mesh,
 ) -> ReleasePath:
     """Opens the accountant, the ledger and the oracle.
@@ -659,7 +679,10 @@ def open_release_path(
     """
     randomness = run.identity.randomness
     accountant = RunAccountant(plan, randomness.attempt, reveals, plan.float64_noise)
-    ledger = _open_ledger(accountant, run, plan, reservation, reveals, mesh)
+    settings = None
+    if run.directory.path is not None:
+        settings = described_settings(experiment, options)
+    ledger = _open_ledger(accountant, run, plan, reservation, reveals, settings, mesh)
     backend = make_backend(data.backend, data.population, data.population.chunk, experiment.compute.precision)
     unused = backend
     if isinstance(backend, PerExample):
@@ -689,6 +712,7 @@ def _open_ledger(
     plan: Plan,
     reservation: BudgetReservation | None,
     reveals: tuple[str, ...],
+    settings: dict[str, Any] | None,
     mesh: Mesh,
 ) -> Ledger | FollowerLedger:
     """Opens the ledger on the main process, and a follower of it on the others."""
@@ -714,6 +738,7 @@ def _open_ledger(
             earlier=run.earlier,
             float64_noise=plan.float64_noise,
             not_covered=reveals,
+            settings=settings,
         )
         compatibility.check_processes(processes_before, mesh.world.world_size, ledger, fresh_noise=run.fresh_noise)
         accountant.follow(ledger, finished)
@@ -760,7 +785,7 @@ def make_monitor(
     elif run.resumed is not None:
         finished = run.resumed.round
         rows = mesh.world.broadcast(lambda: run.directory.rows(finished))
-    is_void = mesh.world.broadcast(lambda: any(record.query == VOID for record in path.ledger.records))
+    is_void = mesh.world.broadcast(lambda: isinstance(path.ledger, Ledger) and path.ledger.is_void)
     return RunMonitor(
         strategy=experiment.strategy,
         rounds=experiment.rounds,
@@ -770,6 +795,7 @@ def make_monitor(
         health=evaluation.health,
         stopping=evaluation.stopping,
         is_void=is_void,
+        best=evaluation.best,
     )
 
 
@@ -787,4 +813,7 @@ def collect_warnings(experiment: Experiment, plan: Plan, data: LocalData, option
     by_network = list[str]()
     if options.network is None:
         by_network = warnings_of_no_network(experiment.strategy, len(experiment.clients), "python")
-    return [*by_plan, *by_network, *data.warnings]
+    of_reach = reach_warnings(
+        experiment.strategy, plan.privacy, experiment.network, experiment.rounds, float(data.start.norm())
+    )
+    return [*by_plan, *by_network, *of_reach, *data.warnings]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import fields
 
 from fedpriv.planning.arguments import check_sinks, explain
@@ -30,7 +31,10 @@ def train(options: TrainOptions) -> Result:
     check_sinks(options.sinks)
     training = Training(**{field.name: getattr(options, field.name) for field in fields(TrainingOptions)})
     sinks = list(options.sinks)
-    if options.progress:
+    shown = options.progress
+    if shown is None:
+        shown = training.is_main and sys.stderr is not None and sys.stderr.isatty()
+    if shown:
         from fedpriv.runs.progress_display import ProgressDisplay  # rich
 
         sinks.append(ProgressDisplay(options.rounds, training.progress.round))

@@ -35,6 +35,7 @@ from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.chain import linked
 from fedpriv.privacy.ledger import FollowerLedger, Ledger
 from fedpriv.runs import stages
+from fedpriv.runs.line_files import MetricsFile
 from fedpriv.runs.options import TrainingOptions, initialised_by
 from fedpriv.runs.report_groups import ReportGroup, longest_wait
 from fedpriv.runs.results import Result, RoundReport, software
@@ -78,7 +79,7 @@ class Training:
             self._data = stages.load_data(experiment, run, public, mesh)
             self._evaluation = stages.prepare_evaluation(experiment, run, self._data, public, options, mesh)
             self._release_path = stages.open_release_path(
-                experiment, run, self.plan, self._data, self._reservation, reveals, mesh
+                experiment, run, self.plan, self._data, self._reservation, reveals, options, mesh
             )
             self.oracle: Oracle[DataAnswerer] = self._release_path.oracle
 
@@ -93,6 +94,8 @@ class Training:
             self._state_kind: StateName = compute.state
             self.progress = stages.first_state(experiment, run, self._data, self._state_store, mesh)
             self._seconds = stages.seconds_before(run)
+            self._metrics_file: MetricsFile | None = None
+            self._final: Result | None = None
             self._position = self.ledger.mark
             self._monitor = stages.make_monitor(experiment, run, self._evaluation, self._release_path, options, mesh)
             self._state_rounds = mesh.world.broadcast(lambda: stages.rounds_of_state_checks(experiment.rounds))
@@ -118,6 +121,11 @@ class Training:
         if self._data.why_not_faster:
             return f"{self._data.backend} ({self._data.why_not_faster})"
         return self._data.backend
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process reports the run; the only one of a run in one process does."""
+        return self._mesh.is_main
 
     @property
     def measures(self) -> ModelMetrics:
@@ -186,6 +194,7 @@ class Training:
         )
         self._directory.check()
         group = ReportGroup(seconds, self._sync)
+        self._metrics_file = self._directory.open_metrics(self.progress.round, replays=self.ledger.replays)
         if monitor.stops:
             rounds = iter(())
         with group.synced():
@@ -199,7 +208,7 @@ class Training:
                 wait_for_pace(began, self._pace)
                 self._seconds = time.monotonic() - start
                 if report.checkpoint or monitor.stops or group.is_due:
-                    yield group.take()
+                    yield self._written(group.take())
                     # after the yield: a sink has then written every round that a checkpoint counts as done
                     if report.checkpoint:
                         self.save()
@@ -209,13 +218,28 @@ class Training:
                 began = time.monotonic()
         remaining = group.take()
         if remaining:
-            yield remaining
+            yield self._written(remaining)
         self._check_constants()
         self._check_state()
         mesh.world.broadcast(self._sync)
         monitor.is_over = True
         mesh.world.broadcast(self._close_budget)
-        write_back_models(self.population, self.progress, mesh.world.broadcast(lambda: str(self._charged())))
+        reported = self.progress
+        kept = mesh.world.broadcast(lambda: monitor.best.models)
+        if kept is not None:
+            reported = replace(reported, models=sharding.shard_rows(kept, self._data.shard, mesh))
+        write_back_models(self.population, reported, mesh.world.broadcast(lambda: str(self._charged())))
+        if mesh.world.broadcast(lambda: self._directory.path is not None):
+            self._final = self._outcome()
+            result = self._with_model(self._final)
+            mesh.world.broadcast(lambda: self._directory.finish(result, self.linked(result)))
+
+    def _written(self, reports: Sequence[RoundReport]) -> Sequence[RoundReport]:
+        """Writes reports to the folder, and returns them."""
+        if self._metrics_file is not None:
+            for report in reports:
+                self._metrics_file.write(report)
+        return reports
 
     def _report_round(self, *, sync: bool) -> RoundReport:
         """Makes the report of the round just finished on the main process, and returns it on every process.
@@ -309,12 +333,15 @@ class Training:
         checkpoint = replace(
             checkpoint,
             stopping=self._monitor.stopping.stored(),
+            kept=self._monitor.best.stored(),
             data=self._data.fingerprints.stored(),
             chunk=self.population.chunk,
             state=self._state_kind,
             processes=self._mesh.world.world_size,
         )
         self._state_store.sync()
+        if self._metrics_file is not None:
+            self._metrics_file.sync()  # it must have every round that the checkpoint counts as done
         self._directory.save(checkpoint, self.ledger)
         self._state_store.saved(self.progress)
 
@@ -347,7 +374,7 @@ class Training:
         return self._release_path.accountant.charged_at_end(self._monitor.why_ended(self.progress), self.progress.round)
 
     def result(self) -> Result:
-        """Returns the result so far.
+        """Returns the result so far; that of a finished run is in its folder, too.
 
         If the run stopped before its plan ended, the stop may depend on data, so the whole plan is charged; not so if
         the budget ended it. If clients' models differ, each is tested on 1000 test examples.
@@ -363,11 +390,18 @@ class Training:
         self._check_constants()
         if not self._monitor.is_over:
             self._check_state()
+        return self._with_model(self._final or self._outcome())
+
+    def _outcome(self) -> Result:
+        """Returns the result so far but for its model; all processes call it together."""
         mesh = self._mesh
         shard = self._data.shard
         state = replace(self.progress, models=sharding.gather_rows(self.progress.models, shard, mesh))
         constraint_measures = self.measures.of_constraints(state, self.oracle, mesh, shard)
-        result = mesh.world.broadcast(lambda: self._result(state, constraint_measures))
+        return mesh.world.broadcast(lambda: self._result(state, constraint_measures))
+
+    def _with_model(self, result: Result) -> Result:
+        """Returns a result with a module of its parameters."""
         model = self._model_with(result.params)
         note_result(model, str(result.spent))
         return replace(result, model=model)
@@ -376,9 +410,10 @@ class Training:
         """Returns the result but for its model, whose class may be one that cannot be sent to other processes."""
         privacy = self.plan.privacy
         monitor = self._monitor
-        params = model_metrics.reported(state)
+        kept = monitor.best.of(state)
+        params = model_metrics.reported(kept)
         ended = monitor.why_ended(self.progress)
-        metrics, node_metrics = monitor.log.final_metrics(state)
+        metrics, node_metrics = monitor.log.final_metrics(kept)
         test_accuracy = metrics.pop("test_accuracy", None)
         test_loss = metrics.pop("test_loss", None)
 
@@ -387,7 +422,8 @@ class Training:
             "spectral_gap": self.network.spectral_gap,
             **metrics,
             **node_metrics,
-            **self.measures.by_name(state),
+            **self.measures.by_name(kept),
+            **monitor.best.in_words(),
         }
         n_frozen = frozen(self.population.model)
         if n_frozen:
@@ -400,8 +436,8 @@ class Training:
         if privacy.hides_round_size or self._hides_sizes:
             seconds = float(f"{seconds:.0e}")  # the exact time would reveal how many were drawn, or how many there are
         node_params = params.expand(self._data.shard.n_clients, -1)
-        if model_metrics.models_differ(state):
-            node_params = state.models.clone()
+        if model_metrics.models_differ(kept):
+            node_params = kept.models.clone()
         return Result(
             strategy=self.strategy.name,
             rounds=state.round,

@@ -18,6 +18,7 @@ from fedpriv.storage.files import make_folder, write_whole
 _LOCK = ".lock"
 _RUN_FILES = (
     "config.yaml",
+    "settings.json",
     "ledger.jsonl",
     "checkpoint.pt",
     "metrics.jsonl",

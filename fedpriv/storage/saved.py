@@ -85,6 +85,12 @@ class _Backend(TypedDict, total=False):
     refused: Text
 
 
+class _Kept(TypedDict):
+    round: Count
+    metric: Text
+    rounds_tested: Count
+
+
 class _Result(TypedDict, total=False):
     rounds: Required[Count]
     planned_rounds: Required[Count]
@@ -104,6 +110,7 @@ class _Result(TypedDict, total=False):
     centralised: _Converged
     parameters: _Parameters
     backend: _Backend
+    kept: _Kept
     constraint_confidence: _Width
     constraint_estimates: list[list[Finite | None]]
     constraints: Text

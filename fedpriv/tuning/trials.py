@@ -10,15 +10,14 @@ from typing import Any
 
 from fedpriv.config import Config, build, to_yaml
 from fedpriv.errors import ConfigError
-from fedpriv.reports.sinks import Jsonl
 from fedpriv.runs.results import Result, RoundReport
-from fedpriv.storage import files, strict_json
+from fedpriv.storage import files
 from fedpriv.storage.folder import RunFolder
 from fedpriv.tuning import scores
 from fedpriv.tuning.settings import SearchSettings
 
 Watch = Callable[[int, RoundReport], None]
-_CONFIG, _RESULT, _METRICS = "config.yaml", "result.json", "metrics.jsonl"
+_CONFIG, _RESULT = "config.yaml", "result.json"
 
 
 def run_trial(config: Config, path: Path, number: int, settings: SearchSettings, watch: Watch) -> float | None:
@@ -75,19 +74,6 @@ def run_in_folder(config: Config, path: Path, watch: Callable[[RoundReport], Non
         if not resumed:
             folder.write(_CONFIG, to_yaml(config).encode())
         training = build(config, folder, resume=resumed)
-        # rounds past the checkpoint run again, with the same noise: their lines stay valid
-        if training.ledger.replays:
-            keep = math.inf
-        else:
-            keep = training.progress.round
-        sink = Jsonl(path / _METRICS, keep)
-        try:
-            for report in training:
-                sink.write(report)
-                watch(report)
-        finally:
-            sink.close()
-        result = training.result()
-        result.save(path)
-        folder.write(_RESULT, (strict_json.dumps(training.linked(result), indent=2) + "\n").encode())
-        return result
+        for report in training:
+            watch(report)
+        return training.result()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -90,5 +91,15 @@ def test_an_nvidia_driver_that_torch_cannot_use_is_a_problem(tmp_path: Path, mon
 def test_the_table_shows_each_fix_under_its_row(tmp_path: Path):
     done = CliRunner().invoke(app, ["doctor", "--at", str(tmp_path)], env={"FEDPRIV_DATA": None, "COLUMNS": "300"})
     lines = done.stdout.splitlines()
-    row = next(index for index, line in enumerate(lines) if line.startswith("note") and "data" in line)
+    row = next(index for index, line in enumerate(lines) if line.split()[:2] == ["note", "data"])
     assert "set it to a folder" in lines[row + 1]
+
+
+def test_doctor_torchvision_agrees_with_plain_import() -> None:
+    """In a new process, since fedpriv declares operators that torchvision may lack."""
+    if importlib.util.find_spec("torchvision") is None:
+        pytest.skip("torchvision is not installed")
+    plain = subprocess.run([sys.executable, "-c", "import torchvision"], capture_output=True, check=False)
+    done = subprocess.run([sys.executable, "-m", "fedpriv", "doctor", "--json"], capture_output=True, check=False)
+    findings = {finding["name"]: finding for finding in json.loads(done.stdout)["findings"]}
+    assert (findings["torchvision"]["state"] == "ok") == (plain.returncode == 0)

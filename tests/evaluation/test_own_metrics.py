@@ -149,12 +149,12 @@ def rising(*values: float) -> Callable[[Tensor, Tensor], float]:
 
 
 STOPS: dict[str, tuple[fp.Stop, tuple[float, ...], int]] = {
-    "higher": (fp.Stop("m", 2, better="higher"), (1, 2, 2, 1.5, 3), 4),
-    "lower": (fp.Stop("test_m", 2, better="lower"), (3, 2, 1, 1, 1), 5),
-    "by at least": (fp.Stop("m", 2, 0.5, "higher"), (1, 1.2, 1.4, 2), 3),
-    "never a number": (fp.Stop("m", 3, better="lower"), (math.nan,), 3),
-    "a gap": (fp.Stop("m", 2, better="higher"), (1, math.nan, 2, 3, 3, 3), 6),
-    "not reached": (fp.Stop("m", 5, better="higher"), (1, 2, 3, 4, 4), 8),
+    "higher": (fp.Stop("m", 2, better="higher", min_rounds=0), (1, 2, 2, 1.5, 3), 4),
+    "lower": (fp.Stop("test_m", 2, better="lower", min_rounds=0), (3, 2, 1, 1, 1), 5),
+    "by at least": (fp.Stop("m", 2, 0.5, "higher", 0), (1, 1.2, 1.4, 2), 3),
+    "never a number": (fp.Stop("m", 3, better="lower", min_rounds=0), (math.nan,), 3),
+    "a gap": (fp.Stop("m", 2, better="higher", min_rounds=0), (1, math.nan, 2, 3, 3, 3), 6),
+    "not reached": (fp.Stop("m", 5, better="higher", min_rounds=0), (1, 2, 3, 4, 4), 8),
 }
 
 
@@ -170,7 +170,7 @@ def test_a_run_ends_when_its_metric_no_longer_improves(name: str) -> None:
 
 def test_such_a_run_is_charged_for_its_whole_plan() -> None:
     """When it stops depends on answers, so an epsilon of the rounds that were made would be too small."""
-    run = training(stop=fp.Stop("m", 2, better="higher"), metrics={"m": rising(1)})
+    run = training(stop=fp.Stop("m", 2, better="higher", min_rounds=0), metrics={"m": rising(1)})
     planned = run.plan.spent().epsilon
     reports = list(run)
     result = run.result()
@@ -186,7 +186,7 @@ def test_such_a_run_is_charged_for_its_whole_plan() -> None:
 
 
 def test_the_count_goes_on_after_a_resume(tmp_path: Path) -> None:
-    stop = fp.Stop("m", 3, better="higher")
+    stop = fp.Stop("m", 3, better="higher", min_rounds=0)
     values = [5.0, 1.0, 1.0, 1.0, 1.0, 1.0]
     first = training(stop=stop, metrics={"m": rising(*values)}, folder=tmp_path, checkpoint_every=1)
     for report in first:
@@ -207,7 +207,7 @@ def test_the_count_goes_on_after_a_resume(tmp_path: Path) -> None:
 
 
 def test_only_evaluations_count() -> None:
-    stop = fp.Stop("m", 2, better="higher")
+    stop = fp.Stop("m", 2, better="higher", min_rounds=0)
     assert len(list(training(stop=stop, metrics={"m": rising(1)}, evaluate_every=2))) == 6
 
 
@@ -229,11 +229,11 @@ def test_a_stop_that_cannot_be_is_refused(name: str) -> None:
 def test_accuracy_and_loss_know_their_direction() -> None:
     assert fp.Stop("accuracy").begin(["test_accuracy"]).sign == 1
     assert fp.Stop("loss").begin(["test_loss"]).sign == -1
-    assert not EarlyStopping().after({"test_loss": 1.0}).stops
+    assert not EarlyStopping().after(1, {"test_loss": 1.0}).stops
 
 
 def test_yaml_ends_a_run_so(tmp_path: Path) -> None:
-    folder, stop = tmp_path / "run", "log.stop={metric: accuracy, patience: 1, least: 0.9}"
+    folder, stop = tmp_path / "run", "log.stop={metric: accuracy, patience: 1, least: 0.9, min_rounds: 0}"
     assert fingerprint(load_config(RUN, [stop])) == fingerprint(load_config(RUN))
     done = CliRunner().invoke(app, ["train", str(RUN), "--out", str(folder), stop])
     assert done.exit_code == 0, done.output

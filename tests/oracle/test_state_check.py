@@ -15,6 +15,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import fedpriv as fp
 from fedpriv.privacy.ledger import VOID
+from fedpriv.runs import stages
 
 DRAW = torch.Generator().manual_seed(0)
 X, Y = torch.randn(60, 6, generator=DRAW), torch.arange(60) % 3
@@ -90,7 +91,12 @@ def test_result_of_a_run_that_was_left_is_checked() -> None:
         assert training.result().spent.epsilon == float("inf")
 
 
-def test_void_ledger_stays_infinite_and_is_not_resumed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [(), (30,)])
+def test_void_ledger_stays_infinite_and_is_not_resumed(
+    rounds: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether state is found during the run, or only after its last checkpoint."""
+    monkeypatch.setattr(stages, "rounds_of_state_checks", lambda _: frozenset(rounds))
     result = train(SelfPaced(), folder=tmp_path / "run")
     assert result.ended == "state"
     lines = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]

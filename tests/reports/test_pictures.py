@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import fedpriv as fp
 from fedpriv.config import build, load_config, to_yaml
 from fedpriv.reports.picture import draw
 from fedpriv.reports.report import Run
-from fedpriv.reports.sinks import Jsonl
+from fedpriv.runs.compare import Comparison
 
 matplotlib.use("agg")
 RUN = Path(__file__).parents[1] / "run.yaml"
@@ -61,10 +62,8 @@ def test_a_result_and_its_folder_have_the_same_curves(tmp_path: Path) -> None:
     """But for the title, which the folder knows more of: below it every pixel is the same."""
     config = load_config(RUN, ["data.partition.n_clients=3", "rounds=3"])
     (tmp_path / "config.yaml").write_text(to_yaml(config))
-    sink, run = Jsonl(tmp_path / "metrics.jsonl"), build(config, tmp_path)
-    for report in run:
-        sink.write(report)
-    sink.close()
+    run = build(config, tmp_path)
+    list(run)
     draw(Run.read(tmp_path), tmp_path / "folder.png")
     figure = run.result().plot()
     figure.savefig(tmp_path / "result.png", dpi=150)
@@ -74,3 +73,64 @@ def test_a_result_and_its_folder_have_the_same_curves(tmp_path: Path) -> None:
     title = 40  # pixels
     assert np.array_equal(ours[title:], theirs[title:])
     assert ours[title:].std() > 0.05, "something is drawn"
+
+
+PLOTS: dict[str, Callable[[fp.Result, str], object]] = {
+    "result": lambda result, file: result.plot(file),
+    "history": lambda result, file: result.history.plot("test_accuracy", file=file),
+    "comparison": lambda result, file: Comparison({"a": (result,)}, None).plot(file),
+}
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_plot_to_file_prints_path(
+    name: str, result: fp.Result, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.png"
+    PLOTS[name](result, str(file))
+    assert file.read_bytes().startswith(b"\x89PNG")
+    assert capsys.readouterr().err == f"picture: {file}\n"
+    with pytest.raises(fp.ConfigError, match=r"name a picture that ends in \.png"):
+        PLOTS[name](result, str(tmp_path / "run.xyz"))
+    with pytest.raises(fp.FedprivError, match="could not be written"):
+        PLOTS[name](result, str(tmp_path / "gone" / "run.png"))
+
+
+def test_comparison_legend_below_panels(result: fp.Result) -> None:
+    """Long names neither cover a curve nor make the panels narrow."""
+    names = [
+        f"{index} strategy.learning_rate=0.5 privacy.clip.bound=0.1 data.partition.seed=4 " * 2 for index in range(3)
+    ]
+    figure = Comparison(dict.fromkeys(names, (result,)), None).plot()
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert box.x1 <= figure.bbox.width
+    for axes in figure.axes:
+        panel = axes.get_window_extent()
+        assert axes.get_legend() is None
+        assert box.y1 <= panel.y0
+        assert panel.width > 0.35 * figure.bbox.width
+    pyplot.close(figure)
+
+
+def test_comparison_of_many_has_no_style_twice(result: fp.Result) -> None:
+    figure = Comparison({str(index): (result,) for index in range(12)}, None).plot()
+    lines = figure.axes[0].get_lines()
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 12
+    pyplot.close(figure)
+
+
+def test_legend_of_run_above_its_panel(result: fp.Result) -> None:
+    spread = {"client_test_accuracy_p10": 0.1, "client_test_accuracy_p90": 0.9, "client_test_accuracy_min": 0.0}
+    rows = [{**row, **spread} for row in result.reports]
+    figure = replace(result, reports=tuple(rows)).plot()
+    figure.canvas.draw()
+    top = figure.axes[0]
+    legend = top.get_legend()
+    assert legend is not None
+    box = legend.get_window_extent()
+    assert box.y0 >= top.get_window_extent().y1
+    for text in (top._left_title, *top.texts[-1:]):
+        assert box.y1 <= text.get_window_extent().y0 + 1
+    pyplot.close(figure)

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,7 @@ def test_tensorboard_draws_no_infinity(tmp_path: Path):
     board.close()
     events = EventAccumulator(str(tmp_path))
     events.Reload()
-    assert events.Tags()["scalars"] == ["test/loss", "test/accuracy"]
+    assert events.Tags()["scalars"] == ["test/loss", "test/accuracy", "at_a_glance/test_accuracy"]
 
 
 def test_plain_lines_where_nothing_moves():
@@ -126,3 +127,20 @@ def test_a_narrow_terminal_keeps_the_round_the_bar_and_epsilon():
     text = shown(terminal=True, width=80)
     last = [line for line in text.replace("\r", "\n").splitlines() if "round 40/40" in line][-1]
     assert re.search(r"round 40/40 ━+ \S+ left · accuracy 100.00% · epsilon spent <= 4 ", last)
+
+
+def test_tensorboard_opens_with_accuracy(tmp_path: Path) -> None:
+    """TensorBoard sorts groups by name and opens the first ones: of all tags, the accuracy comes first."""
+    sink = TensorBoard(tmp_path)
+    names = (
+        "test_loss",
+        "test_accuracy",
+        "client_test_accuracy_min",
+        "node_test_accuracy_min",
+        "violation",
+        "bytes_sent",
+    )
+    sink.write(replace(report(1), metrics=dict.fromkeys(names, 0.5)))
+    sink.close()
+    tags = EventAccumulator(str(tmp_path)).Reload().Tags()["scalars"]
+    assert min(tags, key=lambda tag: tag.partition("/")) == "at_a_glance/test_accuracy"

@@ -118,16 +118,14 @@ def _extend(
     from fedpriv.cli import running
     from fedpriv.config import load_config
     from fedpriv.errors import ConfigError
-    from fedpriv.runs.run_files import not_a_run
+    from fedpriv.runs.run_files import config_file
     from fedpriv.storage.folder import RunFolder
 
     if changed and "=" not in changed[0]:
         raise ConfigError("CONFIG", changed[0], f"leave it out: the run goes on with {earlier / 'config.yaml'}")
     if number is not None or processes.launched():
         raise ConfigError("--processes", number, "one process extends a run: leave it out")
-    if not (earlier / "config.yaml").exists():
-        raise not_a_run(earlier, "config.yaml")
-    settings = load_config(earlier / "config.yaml", changed)
+    settings = load_config(config_file(earlier), changed)
     if folder:
         run_folder = RunFolder.new(folder)
     else:
@@ -172,18 +170,17 @@ def resume(
     from fedpriv.config import load_config
     from fedpriv.errors import FedprivError
     from fedpriv.runs.integrity import findings, refuse
-    from fedpriv.runs.run_files import RunFiles, not_a_run
+    from fedpriv.runs.run_files import RunFiles, config_file
     from fedpriv.storage.folder import RunFolder
 
-    if not (run / "config.yaml").exists():
-        raise not_a_run(run, "config.yaml", f"start one in it: fedpriv train CONFIG --out {run}")
+    path = config_file(run, f"start one in it: fedpriv train CONFIG --out {run}")
     if (run / "ledger.jsonl").exists():
         refuse(findings(RunFiles.read(run)))
     if (run / "result.json").exists():
         raise FedprivError(f"{run} is finished; look at it with: fedpriv show {run}")
     if fresh_noise:
         _refuse_trial(run)
-    settings = load_config(run / "config.yaml")
+    settings = load_config(path)
     if not processes.leads():
         return running.follow(settings, resumed=True, fresh_noise=fresh_noise)
     again = _resume_command(run, allow_plugins=allow_plugins)

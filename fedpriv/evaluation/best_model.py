@@ -1,0 +1,126 @@
+"""Keeps the model of the round that tested best, chosen by a metric on public test data.
+
+The choice costs no epsilon: models are released values, test data are public, and what is computed of both is
+post-processing (Dwork and Roth, 2014, proposition 2.1). But the largest of many measured numbers is too large on
+average: the metric of a model that it chose is optimistic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from torch import Tensor
+
+from fedpriv.errors import ConfigError
+from fedpriv.evaluation import metrics
+from fedpriv.evaluation.early_stopping import Stop, sign_of
+from fedpriv.evaluation.model_metrics import models_differ
+from fedpriv.network.rounds import TrainState
+
+Keep = Literal["last", "best"]
+
+
+@dataclass(frozen=True)
+class BestModel:
+    """The models of the round that tested best so far.
+
+    Attributes:
+        name: Name of the metric; empty if the last models are kept.
+        sign: 1 if higher is better, -1 if lower is.
+        round: The round, from 1; 0 before the first evaluation.
+        value: Its metric, times `sign`.
+        tested: Number of rounds that were evaluated.
+        models: Its models, `[n, dim]` or `[1, dim]`; None before the first evaluation.
+    """
+
+    name: str = ""
+    sign: float = 1.0
+    round: int = 0
+    value: float = -math.inf
+    tested: int = 0
+    models: Tensor | None = None
+
+    @staticmethod
+    def begin(keep: Keep, names: Collection[str], stop: Stop | None) -> BestModel:
+        """Returns the state before the first evaluation.
+
+        Args:
+            keep: Which models are kept.
+            names: Names of the metrics that an evaluation gives.
+            stop: Names the metric if it ends the run; else it is the first of accuracy, other metrics and loss.
+
+        Raises:
+            ConfigError: the best models are to be kept, and there are no test data.
+        """
+        if keep == "last":
+            return BestModel()
+        if stop is not None:
+            name = stop.name_in(names)
+            return BestModel(name, sign_of(name, stop.better))
+        name = next((row.name for row in metrics.headlines() if row.name in names), None)
+        if name is None:
+            raise ConfigError("keep", keep, "which model is best is tested on public data: give test data")
+        return BestModel(name, sign_of(name, None))
+
+    def after(self, progress: TrainState, values: Mapping[str, float]) -> BestModel:
+        """Returns the state after a round with these metrics, which may lack the metric; a NaN is never best."""
+        if self.name not in values:
+            return self
+        value = self.sign * values[self.name]
+        if not value > self.value:
+            return replace(self, tested=self.tested + 1)
+        if models_differ(progress):
+            models = progress.models.clone()
+        else:
+            models = progress.models[:1].clone()
+        return replace(self, round=progress.round, value=value, tested=self.tested + 1, models=models)
+
+    def of(self, progress: TrainState) -> TrainState:
+        """Returns the state with the round and the models that are kept."""
+        if self.models is None:
+            return progress
+        return replace(progress, round=self.round, models=self.models)
+
+    def in_words(self) -> dict[str, Any]:
+        """Returns what `result.json` has of the choice; empty if the last models are kept."""
+        if self.models is None:
+            return {}
+        return {"kept": {"round": self.round, "metric": self.name, "rounds_tested": self.tested}}
+
+    def stored(self) -> dict[str, Any]:
+        """Returns the values that a checkpoint holds."""
+        if self.models is None:
+            return {}
+        return {
+            "name": self.name,
+            "round": self.round,
+            "value": self.value,
+            "tested": self.tested,
+            "models": self.models,
+        }
+
+    def restored(self, stored: Mapping[str, Any]) -> BestModel:
+        """Returns this state with the values of a checkpoint; of one without, or with another metric, nothing."""
+        if not self.name or stored.get("name") != self.name:
+            return self
+        return replace(self, **stored)
+
+
+def choice_in_words(facts: Mapping[str, Any]) -> str:
+    """Returns which round the model of a result is of, if a metric chose it; else nothing.
+
+    Args:
+        facts: A result, as `result.json` has it.
+    """
+    kept = facts.get("kept")
+    if kept is None:
+        return ""
+    titles = {row.name: row.title for row in metrics.TESTED}
+    title = titles.get(kept["metric"], kept["metric"].replace("_", " "))
+    return (
+        f"of round {kept['round']}, which has the best {title} of {kept['rounds_tested']} tested rounds; "
+        f"chosen by it, so this {title} is optimistic"
+    )

@@ -1,0 +1,85 @@
+"""How far a run can move its model: a step, a clip and a number of rounds may be too small for any data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from fedpriv.errors import FedprivError
+from fedpriv.network.graph import Graph
+from fedpriv.network.local import Everyone, Star
+from fedpriv.network.rounds import RoundNetwork, initial_state, run_rounds
+from fedpriv.oracle.dry_run import recording_oracle
+from fedpriv.oracle.synthetic import PushAnswerer
+from fedpriv.privacy.pairwise import Pairwise
+from fedpriv.privacy.settings import FullBatch, Independent, Local, Privacy
+from fedpriv.randomness.streams import Randomness
+from fedpriv.strategies.base import Strategy
+
+_ENOUGH = 0.3  # of the norm of the first model: those that could move less learned next to nothing
+_ROUNDS = 100  # that are followed; later rounds move it as far as these do on average
+_MOST_ROWS = 10_000
+
+
+def reach_warnings(
+    strategy: Strategy, privacy: Privacy, network: RoundNetwork, rounds: int, start_norm: float
+) -> list[str]:
+    """Returns a warning if steps, clip and rounds let the model move by far less than its own size.
+
+    A network that starts at random values has to move by a good part of their norm before it predicts anything. A model
+    that starts at zero has no such scale, and gets no warning.
+
+    Args:
+        strategy: The algorithm.
+        privacy: The privacy settings.
+        network: Who sends messages to whom.
+        rounds: Number of rounds.
+        start_norm: l2 norm of the parameters that the run starts from.
+    """
+    if not privacy.private or start_norm == 0:
+        return []
+    reach = reach_of(strategy, privacy, network, rounds)
+    if reach is None or reach >= _ENOUGH * start_norm:
+        return []
+    return [
+        f"in {rounds} rounds these steps and this clip of {privacy.clip.bound:g} can move the model by at most "
+        f"{reach:.2g}, in whatever direction gradients point, and the parameters that it starts from have the norm "
+        f"{start_norm:.2g}: from random values it can hardly learn anything. Take larger steps, or more of them"
+    ]
+
+
+def reach_of(strategy: Strategy, privacy: Privacy, network: RoundNetwork, rounds: int) -> float | None:
+    """Returns how far the model moves if every answer is as long as its clip allows, and all point the same way.
+
+    Args:
+        strategy: The algorithm.
+        privacy: The privacy settings.
+        network: Who sends messages to whom; on a star one client stands for all.
+        rounds: Number of rounds.
+
+    Returns:
+        The distance, from rounds without noise; None for a strategy that cannot be followed so.
+    """
+    if isinstance(network, Graph):
+        nodes = network
+    else:
+        nodes = Star(1, Everyone())
+    followed = min(rounds, _ROUNDS)
+    if nodes.n_clients * followed > _MOST_ROWS:
+        return None
+    trust = privacy.trust
+    if isinstance(trust, Pairwise):  # its secrets name the run's clients
+        trust = Local()
+    noised = replace(
+        privacy, epsilon=None, noise_multiplier=1.0, sampling=FullBatch(), noise=Independent(), trust=trust
+    )
+    oracle = recording_oracle(noised, [1] * nodes.n_clients, PushAnswerer(privacy.clip.bound))
+    progress = initial_state(strategy, torch.zeros(1, 1, dtype=torch.float64).expand(nodes.n_clients, 1))
+    try:
+        for result in run_rounds(strategy, oracle, nodes, progress, Randomness(0), rounds=followed):
+            progress = result.progress
+    except (FedprivError, ArithmeticError, RuntimeError):  # a strategy may be for models of one size
+        return None
+    moved = abs(float(progress.models.mean()))
+    return moved * rounds / followed

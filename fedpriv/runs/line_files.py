@@ -1,0 +1,103 @@
+"""Files with one line a round: `metrics.jsonl`, which every run with a folder writes, and `metrics.csv`.
+
+A resumed run repeats the rounds past its checkpoint. With the same noise they give the same numbers, so files keep
+their lines (`keep=math.inf`). With fresh noise the lines past the checkpoint are removed first (`keep` is its round).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedpriv.errors import FedprivError
+from fedpriv.runs.results import read_metrics
+from fedpriv.storage import files, strict_json
+
+if TYPE_CHECKING:
+    from fedpriv.runs.results import RoundReport
+
+METRICS = "metrics.jsonl"
+
+
+class RoundLines:
+    """A file of one line a round that only ever grows.
+
+    Args:
+        path: The file.
+        rounds: The rounds of its complete lines, below the heading.
+        keep: Keep the lines of rounds up to this one.
+        heading: First line of a new file.
+
+    Attributes:
+        heading: First line of the file; that of the existing file if any of its lines are kept.
+
+    Raises:
+        FedprivError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path, rounds: Sequence[int], keep: float, heading: str = "") -> None:
+        kept_rounds = list(itertools.takewhile(lambda number: number <= keep, rounds))
+        self._path = path
+        self._last = max(kept_rounds, default=0)
+        self.heading = heading
+        try:
+            lines = list[bytes]()
+            if kept_rounds:
+                lines = files.read(path).split(b"\n")[: bool(heading) + len(kept_rounds)]
+            if heading and kept_rounds:
+                self.heading = lines[0].decode("utf-8", "replace")
+            self._file = files.Appender(path, keep=sum(len(line) + 1 for line in lines))
+            if heading and not kept_rounds:
+                self._file.append(f"{heading}\n".encode())
+        except OSError as error:
+            raise _full(path, error) from error
+
+    def write(self, report: RoundReport, line: str) -> None:
+        """Appends the line of a round, unless the file has it; writes it to the disk before a checkpoint follows."""
+        if report.round > self._last:
+            try:
+                self._file.append(line.encode())
+            except OSError as error:
+                raise _full(self._path, error) from error
+        if report.checkpoint:
+            self.sync()
+
+    def sync(self) -> None:
+        """Waits until all lines are on the physical disk."""
+        try:
+            self._file.sync()
+        except OSError as error:
+            raise _full(self._path, error) from error
+
+
+class MetricsFile:
+    """Writes a `metrics.jsonl`: one JSON object a round, without times. A number that is not finite is null.
+
+    Args:
+        path: The file.
+        keep: Keep lines of an existing file up to this round; 0 starts a new file.
+
+    Raises:
+        FedprivError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path, keep: float = 0) -> None:
+        self._lines = RoundLines(path, [row["round"] for row in read_metrics(path)], keep)
+
+    def write(self, report: RoundReport) -> None:
+        """Appends one round, unless the file has it."""
+        epsilon = strict_json.epsilon(report.epsilon)
+        row = {"round": report.round, "epsilon": epsilon, "releases": report.releases, **report.metrics}
+        if report.head is not None:
+            row["head"] = report.head
+        self._lines.write(report, strict_json.dumps(row) + "\n")
+
+    def sync(self) -> None:
+        """Waits until all lines are on the physical disk."""
+        self._lines.sync()
+
+
+def _full(path: Path, error: OSError) -> FedprivError:
+    return FedprivError(f"{path} could not be written ({error.strerror}); free some space and resume the run")
