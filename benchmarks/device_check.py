@@ -1,6 +1,6 @@
 """The first run on a GPU, in one command of less than ten minutes: what is true there, and how fast it is.
 
-    python benchmarks/device_check.py --out FOLDER [--data FOLDER] [--only STAGE ...] [--device cuda]
+    python benchmarks/device_check.py --out FOLDER [--data FOLDER] [--only STAGE ...] [--checks WORD ...]
 
 Stages: `truth` (sensitivity, noise, backends, resume), `speed` (gradients and rounds), `memory` (noise, peak memory, a
 million parameters) and `runs` (MNIST and FEMNIST end to end). Each stage runs in a process of its own under a time
@@ -49,6 +49,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/device"), help="folder of the results")
     parser.add_argument("--data", type=Path, help="folder with mnist/ and femnist/")
     parser.add_argument("--only", nargs="+", default=[*STAGES], metavar="STAGE", help="stages, or modules with CHECKS")
+    parser.add_argument(
+        "--checks", nargs="+", default=[""], metavar="WORD", help="checks whose name has one of the words"
+    )
     parser.add_argument("--device", default="auto", help="cuda, cpu, or pretend for a device that only counts")
     parser.add_argument("--limit", type=float, default=570.0, help="seconds of the whole run")
     parser.add_argument("--stage-limit", type=float, help="seconds of each stage")
@@ -180,7 +183,8 @@ def child(options: argparse.Namespace) -> int:
             results.add(stage="begin", check="machine", state="measured", **machine(device))
         name = f"on_device.{stage}" if stage in (*STAGES, "counts") else stage
         for check in importlib.import_module(name).CHECKS:
-            if check.name in results.states(stage):
+            is_chosen = any(word in check.name for word in options.checks)
+            if not is_chosen or check.name in results.states(stage):
                 continue
             left = end - monotonic()
             if bench.on_gpu and left < check.seconds:

@@ -244,6 +244,8 @@ def backends_equal_the_loop(bench: Bench) -> Facts:
     """Every backend gives the sums of the processor's loop, which computes one example at a time."""
     broken, worst, count = list[str](), {torch.float64: 0.0, torch.float32: 0.0}, 0
     cases = backend_cases.CASES[::3] if bench.small else backend_cases.CASES
+    if bench.device.type == "meta":
+        cases = [case for case in cases if case.name != "words"]  # the pretend device unties tied weights
     clips = [Clip(0.3), Clip(0.7, "l1"), None]
     for case, dtype, clip in itertools.product(cases, worst, clips):
         torch.manual_seed(0)
