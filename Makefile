@@ -12,7 +12,7 @@ OUT ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-federation demo-peers demo-flower test test-distributed test-slow test-faults fuzz mutants check format format-check lint types layers docs docs-version coverage bench bench-scaling bench-runs bench-audit bench-more clean
+.PHONY: help venv demo demo-federation demo-peers demo-flower test test-distributed test-slow test-faults fuzz mutants check format format-check lint types layers docs docs-version coverage bench bench-scaling bench-runs bench-audit bench-more device-wheels device-check clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -125,6 +125,33 @@ bench-more: venv ## nodes of a sparse graph, the disk of a ledger, noise of pair
 	$(BIN)/python benchmarks/speed/processes.py
 	$(BIN)/python benchmarks/speed/borders.py
 	$(BIN)/python benchmarks/speed/device.py
+
+DEVICE := build/device
+RESULTS ?= runs/device
+# of packages that PyTorch's own environments for GPUs lack, for CPython 3.12 on x86-64; most preferred first
+PLATFORM := --python-version 3.12 --implementation cp --only-binary=:all: \
+  --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux_2_24_x86_64 \
+  --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --platform manylinux1_x86_64
+
+device-wheels: venv ## what a machine with a GPU and without a network lacks, into build/device: wheels, and data of $$FEDPRIV_DATA
+	rm -rf $(DEVICE)/wheels $(DEVICE)/data
+	mkdir -p $(DEVICE)/wheels
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --constraint constraints.txt $(PLATFORM) \
+	  --dest $(DEVICE)/wheels pydantic cryptography
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --constraint constraints.txt $(PLATFORM) \
+	  --no-deps --dest $(DEVICE)/wheels dp-accounting dm-tree opacus reportlab filelock lazy-loader
+	@for set in mnist femnist; do \
+	  if test -n "$$FEDPRIV_DATA" && test -d "$$FEDPRIV_DATA/$$set"; then \
+	    mkdir -p $(DEVICE)/data && cp -r "$$FEDPRIV_DATA/$$set" $(DEVICE)/data/; \
+	  fi; \
+	done
+	@du -sm $(DEVICE)/* | awk '{ print; sum += $$1 } END { if (sum > 50) { print "error: more than 50 MB"; exit 1 } }'
+
+device-check: ## on a machine with a GPU: is it right there, and how fast? Under ten minutes (PYTHON=python3, RESULTS=folder)
+	@if test -d $(DEVICE)/wheels; then \
+	  $(or $(PYTHON),python3) -m pip install --quiet --no-index --no-deps --no-compile --upgrade --target $(DEVICE)/site $(DEVICE)/wheels/*.whl; \
+	fi
+	PYTHONPATH=$(DEVICE)/site:. $(or $(PYTHON),python3) benchmarks/device_check.py --out $(RESULTS) $(if $(wildcard $(DEVICE)/data),--data $(DEVICE)/data)
 
 clean: ## remove what the tools made; keeps .venv and runs
 	rm -rf build dist site htmlcov .coverage .coverage.* .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -80,7 +80,7 @@ class Gpt(nn.Module):
 
     def forward(self, words: Tensor) -> Tensor:
         """`[n, t] -> [n, words, t]`."""
-        x = self.table(words) + self.positions(torch.arange(words.shape[1]))
+        x = self.table(words) + self.positions(torch.arange(words.shape[1], device=words.device))
         return self.last(self.norm(self.blocks(x))).transpose(1, 2)
 
 
@@ -121,7 +121,7 @@ class MaskedClassifier(nn.Module):
             bias = None
         else:
             bias = allowed[:, None, None, :].expand(-1, 1, words.shape[1], -1)
-        x = self.norm(self.table(words) + self.positions(torch.arange(words.shape[1])))
+        x = self.norm(self.table(words) + self.positions(torch.arange(words.shape[1], device=words.device)))
         for layer in self.layers:
             x = layer(x, bias)
         return self.head(x[:, 0])

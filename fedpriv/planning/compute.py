@@ -93,7 +93,18 @@ class Compute:
             raise ConfigError("compute.state", self.state, f"the run began with {begun_with}, and goes on with it only")
 
     def start(self) -> torch.device:
-        """Set the number of threads and return the device, see `torch_device`."""
+        """Sets the number of threads and returns the device, see `torch_device`.
+
+        Raises:
+            ConfigError: torch makes tensors elsewhere than on the CPU by default.
+        """
+        default = torch.get_default_device()
+        if default.type != "cpu":  # indices, counts and keys are made on the CPU, and moved where they are needed
+            fix = (
+                "must be the CPU: leave out torch.set_default_device and `with torch.device(...)`, and choose the "
+                f"device of the run with fedpriv.Compute(device={str(default)!r})"
+            )
+            raise ConfigError("torch.get_default_device()", str(default), fix)
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         elif torch.get_num_threads() > usable_cores():

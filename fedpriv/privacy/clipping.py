@@ -111,7 +111,7 @@ class Clip:
         """Returns the norm of each row with a 1 appended, from its norm in float64: `[...] -> [...]`."""
         if self.norm == "l1":
             return norms + 1
-        return norms.hypot(torch.ones((), dtype=torch.float64))  # without overflow
+        return norms.hypot(norms.new_ones(()))  # without overflow; a GPU takes no number from the CPU here
 
     def factors(self, norms: Tensor) -> Tensor:
         """Returns the factor in [0, 1] for a row of each norm, `[...] -> [...]`; 0 for a norm that is not finite."""

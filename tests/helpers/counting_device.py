@@ -3,14 +3,16 @@
 Tensors on it say that they are on `meta`, a device that torch knows everywhere, but hold their values in ordinary
 memory and compute with them. What a GPU does while the processor goes on is a kernel; what it is handed by the
 processor is an upload; what the processor has to wait for is a synchronisation. Tensors of two devices in one operation
-are refused as a GPU refuses them.
+are refused as a GPU refuses them; so is a single number on the processor, unless the operation takes one.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -34,6 +36,16 @@ _WAITED_FOR = {aten._local_scalar_dense.default, aten.nonzero.default, aten.mask
 _WAITED_FOR |= {aten.repeat_interleave.Tensor, aten.unique_dim.default, aten._unique2.default, aten.is_nonzero.default}
 _INDEXED = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._unsafe_index.Tensor}
 _FILLED = {aten.index_put_.default, aten.index_put.default}
+# torch hands these a tensor of one number (no dimensions) from the processor; all others refuse it on a GPU. Those with
+# `device_check: NoCheck` in its list of operations (native_functions.yaml); hypot is one since torch 2.11 only
+_TAKES_NUMBERS = {
+    *(aten.add, aten.add_, aten.sub, aten.sub_, aten.rsub, aten.mul, aten.mul_, aten.div, aten.div_),
+    *(aten.floor_divide, aten.fmod, aten.remainder, aten.pow, aten.pow_, aten.atan2, aten.copysign, aten.xlogy),
+    *(aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge, aten.maximum, aten.minimum, aten.fmax, aten.fmin),
+    *(aten.logical_and, aten.logical_or, aten.logical_xor, aten.bitwise_and, aten.bitwise_or, aten.bitwise_xor),
+    *(aten.where, aten.masked_fill, aten.masked_fill_, aten.fill_, aten.lerp, aten.lerp_, aten.addcmul, aten.addcdiv),
+    *(aten.index_put, aten.index_put_, aten.index_fill, aten.index_fill_),
+}
 
 
 class OnDevice(Tensor):
@@ -124,6 +136,19 @@ def _without_lists(index: Any) -> Any:
     return torch.tensor(index) if isinstance(index, list) else index
 
 
+_torch_is_autocast_enabled, _torch_autocast = torch.is_autocast_enabled, torch.autocast
+
+
+def _is_autocast_enabled(*device_type: str) -> bool:
+    """As torch's, which raises for `meta`."""
+    return device_type != (DEVICE.type,) and _torch_is_autocast_enabled(*device_type)
+
+
+def _autocast(device_type: str, *args: Any, **kwargs: Any) -> Any:
+    """As torch's, which raises for `meta`."""
+    return nullcontext() if device_type == DEVICE.type else _torch_autocast(device_type, *args, **kwargs)
+
+
 class CountingDevice(TorchDispatchMode):
     """Inside `with CountingDevice() as device`, tensors may be on `DEVICE`, and `device.counts` says what it does."""
 
@@ -132,12 +157,15 @@ class CountingDevice(TorchDispatchMode):
         self.counts, self._numbers = Counts(), _FromNumbers()
 
     def __enter__(self) -> CountingDevice:
-        self._numbers.__enter__()
+        self._open = ExitStack()
+        self._open.enter_context(self._numbers)
+        self._open.enter_context(patch("torch.is_autocast_enabled", _is_autocast_enabled))
+        self._open.enter_context(patch("torch.autocast", _autocast))
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        self._numbers.__exit__(*error)
+        self._open.__exit__(*error)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -176,7 +204,7 @@ class CountingDevice(TorchDispatchMode):
             flags = [index for index in indices if isinstance(index, OnDevice) and index.dtype == torch.bool]
             if flags and not (func in _FILLED and args[2].numel() == 1):
                 self._add("synchronisations", func)
-        if any(tensor.dim() for tensor in elsewhere):
+        if any(tensor.dim() or func.overloadpacket not in _TAKES_NUMBERS for tensor in elsewhere):
             raise RuntimeError(f"{func}: tensors on two devices, the pretend one and the processor")
         if func in _WAITED_FOR:
             self._add("synchronisations", func)

@@ -111,22 +111,22 @@ def attended_across(layers: nn.ModuleList, x: Tensor) -> Tensor:
 
 
 def attended_by_flag(layers: nn.ModuleList, x: Tensor) -> Tensor:
-    return layers[0](x, x, x, attn_mask=causal(), is_causal=True, need_weights=False)[0][:, -1]
+    return layers[0](x, x, x, attn_mask=causal(x), is_causal=True, need_weights=False)[0][:, -1]
 
 
 def attended_with_bias(layers: nn.ModuleList, x: Tensor, mask: Tensor) -> Tensor:
     """A mask of numbers for each example and head, as relative positions need."""
-    scores = torch.zeros(mask.shape).masked_fill(~mask, -1e9).to(x)
+    scores = torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, -1e9).to(x)
     each_head = scores.repeat_interleave(2, 0).unsqueeze(1).expand(-1, T, -1)
     return layers[0](x, x, x, attn_mask=each_head)[0].mean(1)
 
 
-def causal() -> Tensor:
-    return torch.ones(T, T, dtype=torch.bool).triu(1)
+def causal(x: Tensor) -> Tensor:
+    return torch.ones(T, T, dtype=torch.bool, device=x.device).triu(1)
 
 
 def attended_causally(layers: nn.ModuleList, x: Tensor) -> Tensor:
-    return layers[0](x, x, x, attn_mask=causal(), need_weights=False)[0][:, -1]
+    return layers[0](x, x, x, attn_mask=causal(x), need_weights=False)[0][:, -1]
 
 
 def encoded(layers: nn.ModuleList, x: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ def encoded_masked(layers: nn.ModuleList, x: Tensor, mask: Tensor) -> Tensor:
 
 
 def encoded_causally(layers: nn.ModuleList, x: Tensor) -> Tensor:
-    return layers[0](x, mask=causal())[:, -1]
+    return layers[0](x, mask=causal(x))[:, -1]
 
 
 def of_words(layers: nn.ModuleList, words: Tensor) -> Tensor:
@@ -168,7 +168,7 @@ def rematerialised(layers: nn.ModuleList, x: Tensor) -> Tensor:
 
 def rotated(layers: nn.ModuleList, x: Tensor) -> Tensor:
     spectrum = torch.fft.rfft(layers[0](x).mean(1))
-    angles = torch.arange(spectrum.shape[-1], dtype=x.dtype)
+    angles = torch.arange(spectrum.shape[-1], dtype=x.dtype, device=x.device)
     return torch.fft.irfft(spectrum * torch.polar(torch.ones_like(angles), angles), n=E)
 
 
@@ -209,7 +209,7 @@ class Tied(nn.Module):
 
 def next_words(scores: Tensor, first: Tensor) -> Tensor:
     """Each position is to tell a number that depends on the example's label."""
-    targets = (first.unsqueeze(1) + torch.arange(T)) % WORDS
+    targets = (first.unsqueeze(1) + torch.arange(T, device=first.device)) % WORDS
     return functional.cross_entropy(scores.transpose(1, 2), targets)
 
 
@@ -416,7 +416,7 @@ KINDS = {
     ),
     "positions": Kind(
         of(
-            lambda m, words: (m[0](words) + m[1](torch.arange(T))).tanh().mean(1),
+            lambda m, words: (m[0](words) + m[1](torch.arange(T, device=words.device))).tanh().mean(1),
             lambda: nn.Embedding(WORDS, E),
             lambda: nn.Embedding(40, E),
         ),

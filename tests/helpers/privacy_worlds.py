@@ -71,9 +71,10 @@ def oracle_of(
     dtype: torch.dtype = torch.float64,
     model: nn.Module | None = None,
     randomness: Randomness | None = None,
+    device: str | torch.device = "cpu",
 ) -> Oracle[DataAnswerer]:
     """The real oracle over the real ledger, in memory, without a limit."""
-    population = Population(clients_of(data, model), dtype=dtype)
+    population = Population(clients_of(data, model), device, dtype)
     ledger = Ledger(Accountant(len(data), privacy.delta))
     sums = ClippedSums(BACKENDS[backend](population.model, population.loss), len(population), population.device)
     return data_oracle(population, sums, privacy, ledger, randomness or Randomness(secret_seed=seed))

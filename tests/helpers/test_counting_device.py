@@ -66,6 +66,8 @@ def test_what_stays_on_the_processor_is_not_counted() -> None:
         lambda x: torch.ones(2, 3) @ x,
         lambda x: x.index_select(0, torch.tensor([1])),
         lambda x: x.add_(torch.ones(4)),
+        lambda x: x.hypot(torch.tensor(1.0)),
+        lambda x: x.clamp(torch.tensor(1.0)),
     ],
 )
 def test_two_devices_in_one_operation_are_refused(does: Callable[[Tensor], object]) -> None:

@@ -56,7 +56,7 @@ class Words(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         words = (x.flatten(1) * 2).long().remainder(CLASSES)
-        values = self.word(words) + self.place(torch.arange(16)) + x.flatten(1).unsqueeze(2)
+        values = self.word(words) + self.place(torch.arange(16, device=x.device)) + x.flatten(1).unsqueeze(2)
         values = self.block(values.transpose(0, 1).contiguous().transpose(0, 1))
         return self.last(self.first(values.transpose(0, 1)).mean(0))
 

@@ -149,6 +149,14 @@ def test_where_nothing_can_be_computed(field: str, value: object) -> None:
         train(**{field: value})
 
 
+def test_default_device_elsewhere_raises() -> None:
+    with (
+        torch.device("meta"),
+        pytest.raises(fp.ConfigError, match=r"^torch\.get_default_device\(\) = 'meta': .*Compute"),
+    ):
+        fp.Compute(device="cpu").start()
+
+
 def raises(_: int) -> float:
     raise KeyError("a")
 
