@@ -135,8 +135,8 @@ def _chosen_plan(running: Site, plan: str | None) -> FederationPlan:
 
     graphs = [proposal for proposal in running.open_plans.values() if proposal.is_graph]
     if plan is not None:
-        found = find_plan(plan, [proposal.hash for proposal in graphs])
-        graphs = [proposal for proposal in graphs if proposal.hash in found]
+        named = find_plan(plan, [proposal.hash for proposal in graphs])
+        graphs = [proposal for proposal in graphs if proposal.hash in named]
     if len(graphs) != 1:
         raise ConfigError(
             "--plan", plan, f"name one of the open plans on a graph that this site has accepted, of {len(graphs)}"
