@@ -110,6 +110,7 @@ def site_absent(
     """
     from fedpriv.cli.printing import print_rows
     from fedpriv.errors import ConfigError
+    from fedpriv.sites.federation_plan import find_plan
     from fedpriv.sites.site import Site
 
     first, _, last = rounds.partition("-")
@@ -120,8 +121,7 @@ def site_absent(
         if plan is None:
             hashes = list(accepted)
         else:
-            digits = "".join(plan.split())
-            hashes = [plan_hash for plan_hash in accepted if digits in (plan_hash, plan_hash[:32])]
+            hashes = find_plan(plan, accepted)
         if len(hashes) != 1:
             raise ConfigError("--plan", plan, f"name one of the plans that this site has accepted, of {len(accepted)}")
         # users count rounds from 1
@@ -133,7 +133,13 @@ def site_absent(
 @federate.command("plan")
 def federate_plan(
     config: ConfigFile,
-    cards: Annotated[list[Path], typer.Argument(metavar="CARD...", help="card.json of each site, in order.")],
+    cards: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CARD... [SECTION.FIELD=VALUE]...",
+            help="card.json of each site, in order; then settings.",
+        ),
+    ],
     folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the federation, new.")],
     keys: Annotated[
         Path | None, typer.Option("--keys", metavar="DIR", help="Folder of the server's certificate or its request.")
@@ -143,13 +149,16 @@ def federate_plan(
     ] = None,
     allow_plugins: AllowPlugins = False,
 ) -> None:
-    """Write the plan of a federation of these sites, for them to accept."""
+    """Write the plan of a federation of these sites, for them to accept.
+
+    Settings may follow the cards, as in `federate plan run.yaml north.json south.json rounds=40 --out fed`.
+    """
     from fedpriv.cli import shipped
     from fedpriv.cli.printing import print_rows, print_warning
     from fedpriv.clients.public_info import PublicDataInfo
     from fedpriv.config import load_config, to_yaml
     from fedpriv.config.building import load_data
-    from fedpriv.errors import counted
+    from fedpriv.errors import ConfigError, counted
     from fedpriv.planning.pairs import forecast_of_pairs
     from fedpriv.privacy.pairwise import Complete, Pairwise
     from fedpriv.sites.descriptor import SiteDescriptor
@@ -161,10 +170,14 @@ def federate_plan(
     from fedpriv.sites.unsupported import settings_without_effect
     from fedpriv.storage.folder import RunFolder
 
-    loaded = load_config(shipped.resolve(config), settings or [])
+    overrides = [word for word in cards if "=" in word and not Path(word).exists()]
+    files = [Path(word) for word in cards if word not in overrides]
+    if not files:
+        raise ConfigError("CARD", None, "give the card.json of each site")
+    descriptors = [SiteDescriptor.read(card) for card in files]
+    loaded = load_config(shipped.resolve(config), [*(settings or []), *overrides], n_owners=len(files))
     split = load_data(loaded)
     example = PublicDataInfo.of([split.test], split.n_classes)
-    descriptors = [SiteDescriptor.model_validate_json(card.read_bytes()) for card in cards]
     if keys is None:
         coordinator = None
     else:

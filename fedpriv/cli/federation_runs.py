@@ -7,16 +7,16 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from fedpriv.cli.federating import TLS, SiteFolder
 from fedpriv.cli.options import AllowPlugins
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from fedpriv.sites.site import Site
@@ -46,9 +46,14 @@ def site_run(
     port: Annotated[int, typer.Option("--port", help="On this machine, for Flower's own programs.")] = 9094,
     allow_plugins: AllowPlugins = False,
 ) -> None:
-    """Answer the questions of accepted plans, until it is stopped."""
+    """Answer the questions of accepted plans, until it is stopped. It prints when the server is connected, or why not.
+
+    `fedpriv site log SITE` shows the log, `fedpriv site status SITE` budget, connections and plans.
+    """
     from fedpriv.cli.printing import print_rows
+    from fedpriv.sites.connection_file import ConnectionFile
     from fedpriv.sites.operating import operating
+    from fedpriv.sites.operator_log import printing_log
     from fedpriv.sites.over_zenoh.site_server import SiteServer
     from fedpriv.sites.site import Site
 
@@ -56,21 +61,22 @@ def site_run(
     running.prepare()
     # so that what is open is closed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    with operating(running) as places:
+    with printing_log(sys.stderr), operating(running) as places:
         rows = _site_rows(running) | places
         if superlink is not None:
             print_rows(rows | {"log of the SuperNode": str(folder / "supernode.log")})
             _serve_over_flower(running, folder, superlink, certificates, port)
         addresses = connect or [_LOCAL_ADDRESS]
-        with SiteServer(running, addresses, _keys_for(addresses, folder / TLS)):
-            print_rows(rows | {"server": _shown(addresses)})
+        keys = _keys_for(addresses, folder / TLS)
+        print_rows(rows | {"server": _shown(addresses)})
+        with ConnectionFile(folder) as connections, SiteServer(running, addresses, keys, connections.publish):
             threading.Event().wait()
 
 
 def _site_rows(running: Site) -> dict[str, str]:
     """Returns what `site run` prints: budget, what is spent, and each plan with the site's absences."""
     budget = running.budget
-    rows = {"site": f"{running.card.name} answers"}
+    rows = {"site": f"{running.card.name}, {counted(len(running.open_plans), 'open plan')}"}
     rows["budget"] = f"epsilon={budget.epsilon:g} (delta={budget.delta:g}), over all plans"
     rows["spent so far"] = f"{running.spent()}, over all plans"
     for number, (plan, proposal) in enumerate(running.plans.items(), start=1):
@@ -136,54 +142,86 @@ def federate_run(
         str | None, typer.Option("--superlink", metavar="HOST:PORT", help="Flower's SuperLink, instead of --listen.")
     ] = None,
     certificates: Certificates = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print rounds and result as lines of JSON.")] = False,
     allow_plugins: AllowPlugins = False,
 ) -> None:
-    """Train, or go on, until the plan or the sites' budgets end."""
+    """Train, or resume, until the plan or the sites' budgets end."""
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.recording import MODEL, RESULT
+    from fedpriv.storage import strict_json
 
     if superlink is not None:
-        _run_over_flower(folder, superlink, certificates, wait)
+        _run_over_flower(folder, superlink, certificates, wait, as_json=as_json)
     else:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         addresses = listen or [_LOCAL_ADDRESS]
-        _run_over_zenoh(folder, addresses, _keys_for(addresses, keys), wait=wait, grace=grace, interval=interval)
+        keys = _keys_for(addresses, keys)
+        _run_over_zenoh(folder, addresses, keys, wait=wait, grace=grace, interval=interval, as_json=as_json)
     result = json.loads((folder / RESULT).read_text())
+    if as_json:
+        typer.echo(strict_json.dumps(result))
+        return
     print_rows({name: str(value) for name, value in result.items()} | {"model": str(folder / MODEL)})
 
 
 def _run_over_zenoh(
-    folder: Path, addresses: Sequence[str], keys: Path | None, *, wait: float, grace: float, interval: float
+    folder: Path,
+    addresses: Sequence[str],
+    keys: Path | None,
+    *,
+    wait: float,
+    grace: float,
+    interval: float,
+    as_json: bool,
 ) -> None:
     """Trains in this process; prints each round."""
-    from fedpriv.cli.printing import out, print_rows, print_warning
+    from fedpriv.cli.printing import print_rows, print_warning
     from fedpriv.config import load_config
     from fedpriv.config.building import load_data
     from fedpriv.sites.federation import Federation
     from fedpriv.sites.federation_plan import FederationPlan
+    from fedpriv.sites.operator_log import printing_log
     from fedpriv.sites.over_zenoh.coordinator import OverZenoh
+    from fedpriv.sites.over_zenoh.refusals import logging_refusals
     from fedpriv.sites.recording import CONFIG, PLAN, follow
-    from fedpriv.storage import strict_json
 
     proposal = FederationPlan.read((folder / PLAN).read_text(encoding="utf-8"))
     test = load_data(load_config(folder / CONFIG)).test
-    with OverZenoh(proposal, addresses, keys, wait=wait, grace=grace) as transport:
+    with (
+        printing_log(sys.stderr),
+        logging_refusals(),
+        OverZenoh(proposal, addresses, keys, wait=wait, grace=grace) as transport,
+    ):
         federation = Federation(proposal, transport, folder, test)
-        print_rows({"server": _shown(addresses), "plan": proposal.fingerprint})
+        if not as_json:
+            print_rows({"server": _shown(addresses), "plan": proposal.fingerprint})
         missing = transport.wait_for_all(wait)
-        if missing:
+        if missing and not as_json:
             print_warning(f"not connected after {wait:g} s: {', '.join(missing)}; rounds go on without them")
         try:
             for report in follow(federation, folder):
-                out.print(strict_json.dumps(asdict(report)), markup=False)
+                _print_round(asdict(report), as_json=as_json)
                 time.sleep(interval)
         finally:
             federation.close()
 
 
-def _run_over_flower(folder: Path, superlink: str, certificates: Path | None, wait: float) -> None:
-    """Has the SuperLink on this machine start the server, and prints the rounds from its files."""
+def _print_round(report: Mapping[str, Any], *, as_json: bool) -> None:
+    """Prints a round, as `rounds.jsonl` has it: as one line for people, or as JSON."""
     from fedpriv.cli.printing import out
+    from fedpriv.storage import strict_json
+
+    if as_json:
+        typer.echo(strict_json.dumps(report))
+        return
+    words = [f"round {report['round']}/{report['rounds']}", f"answers of {', '.join(report['answered'])}"]
+    words += [f"none of {name} ({why})" for name, why in report["absent"].items()]
+    words += [f"{name} {value:.4f}" for name, value in report["metrics"].items()]
+    out.print("; ".join(words), markup=False)
+
+
+def _run_over_flower(folder: Path, superlink: str, certificates: Path | None, wait: float, *, as_json: bool) -> None:
+    """Has the SuperLink on this machine start the server, and prints the rounds from its files."""
     from fedpriv.errors import FedprivError
     from fedpriv.sites.over_flower.starting import run_status, start_run
     from fedpriv.sites.recording import RESULT, ROUNDS
@@ -198,7 +236,7 @@ def _run_over_flower(folder: Path, superlink: str, certificates: Path | None, wa
         else:
             lines = []
         for line in lines[n_printed:]:
-            out.print(line)
+            _print_round(json.loads(line), as_json=as_json)
         n_printed = len(lines)
         if ended:
             break

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -35,6 +37,24 @@ def site_status(
         time.sleep(interval)
 
 
+@site.command("log")
+def site_log(
+    folder: SiteFolder,
+    lines: Annotated[int, typer.Option("--lines", help="The last so many.", min=1)] = 50,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the lines of JSON, as the file has them.")] = False,
+) -> None:
+    """Show the log of a site, `log.jsonl` in its folder, as lines for people. Times are UTC."""
+    from fedpriv.sites.operator_log import read_lines, readable
+    from fedpriv.sites.site_settings import require_site
+
+    require_site(folder)
+    for line in read_lines(folder, lines):
+        if as_json:
+            typer.echo(json.dumps(line))
+        else:
+            typer.echo(readable(line))
+
+
 @site.command("approve")
 def site_approve(folder: SiteFolder, fingerprint: Fingerprint) -> None:
     """Accept a plan that arrived over the wire. A running site does so with the next message that it gets.
@@ -46,9 +66,9 @@ def site_approve(folder: SiteFolder, fingerprint: Fingerprint) -> None:
     from fedpriv.sites.federation_plan import FederationPlan
     from fedpriv.sites.proposals import ProposalBox
     from fedpriv.sites.resolved_plan import ResolvedPlan
-    from fedpriv.sites.site_folder import SETTINGS
-    from fedpriv.sites.site_settings import SiteSettings
+    from fedpriv.sites.site_settings import SETTINGS, SiteSettings, require_site
 
+    require_site(folder)
     box = ProposalBox(folder)
     text = box.named(fingerprint).text
     plan = FederationPlan.read(text)
@@ -75,7 +95,9 @@ def site_refuse(
     """Refuse a plan that arrived over the wire; its sender is told so, without a reason."""
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.proposals import ProposalBox
+    from fedpriv.sites.site_settings import require_site
 
+    require_site(folder)
     proposal = ProposalBox(folder).decide(fingerprint, "refused", why)
     print_rows({"refused": proposal.fingerprint})
 
@@ -92,9 +114,12 @@ def federate_propose(
     """Send a plan to its sites, where it waits for their owners; shows what each of them says."""
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.federation_plan import FederationPlan
+    from fedpriv.sites.operator_log import printing_log
     from fedpriv.sites.over_zenoh.proposing import offer_over_zenoh
+    from fedpriv.sites.over_zenoh.refusals import logging_refusals
     from fedpriv.sites.recording import PLAN
 
     plan = FederationPlan.read((folder / PLAN).read_text(encoding="utf-8"))
-    words = offer_over_zenoh(plan, listen, keys, wait)
+    with printing_log(sys.stderr), logging_refusals():
+        words = offer_over_zenoh(plan, listen, keys, wait)
     print_rows({"fingerprint": plan.fingerprint} | dict(words))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -54,14 +53,14 @@ def site_peer(
 ) -> None:
     """Train with the neighbours on a graph, without a server, or go on. Of two neighbours, one connects."""
     from fedpriv.cli.printing import print_rows
+    from fedpriv.sites.connection_file import ConnectionFile
     from fedpriv.sites.operating import operating
+    from fedpriv.sites.operator_log import printing_log
     from fedpriv.sites.over_zenoh.peers import PeersOverZenoh
+    from fedpriv.sites.over_zenoh.refusals import logging_refusals
     from fedpriv.sites.peers.neighbours import Patience
     from fedpriv.sites.site import Site
 
-    warnings = logging.StreamHandler(sys.stderr)
-    warnings.setLevel(logging.WARNING)  # the site's log file has more
-    logging.basicConfig(format="%(asctime)s %(message)s", handlers=[warnings])
     # so that what is open is closed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     addresses = [*(listen or ()), *(connect or ())]
@@ -75,18 +74,21 @@ def site_peer(
     keys = None
     if any(address.startswith("tls/") for address in addresses):
         keys = folder / TLS
-    transport = PeersOverZenoh(
-        proposal,
-        session.terms,
-        session.number,
-        listen=listen or (),
-        connect=connect or (),
-        keys=keys,
-        wait=min(_ANSWER, wait),
-    )
-    with transport, operating(running) as places:
+    connections = ConnectionFile(folder)
+    with printing_log(sys.stderr), operating(running) as places, logging_refusals(), connections:
         print_rows(places)
-        _run(running, proposal, transport, Patience(first=first_wait, later=wait), interval)
+        transport = PeersOverZenoh(
+            proposal,
+            session.terms,
+            session.number,
+            listen=listen or (),
+            connect=connect or (),
+            keys=keys,
+            wait=min(_ANSWER, wait),
+            publish=connections.publish,
+        )
+        with transport:
+            _run(running, proposal, transport, Patience(first=first_wait, later=wait), interval)
 
 
 def _run(
@@ -129,10 +131,12 @@ def _chosen_plan(running: Site, plan: str | None) -> FederationPlan:
     Raises:
         ConfigError: there is none, or no name and several.
     """
+    from fedpriv.sites.federation_plan import find_plan
+
     graphs = [proposal for proposal in running.open_plans.values() if proposal.is_graph]
     if plan is not None:
-        digits = "".join(plan.split())
-        graphs = [proposal for proposal in graphs if digits in (proposal.hash, proposal.hash[:32])]
+        named = find_plan(plan, [proposal.hash for proposal in graphs])
+        graphs = [proposal for proposal in graphs if proposal.hash in named]
     if len(graphs) != 1:
         raise ConfigError(
             "--plan", plan, f"name one of the open plans on a graph that this site has accepted, of {len(graphs)}"

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -68,6 +69,26 @@ class Section(BaseModel):
         if cls.model_config.get("extra") == "allow":
             return raw
         return _only(raw, cls.model_fields)
+
+
+GENERATED = "is not as fedpriv writes it: take the file again from where it came, unchanged"
+"""What to do about text that a person did not write."""
+
+
+def matching(pattern: str, fix: str) -> AfterValidator:
+    """Returns the check of a text that must match a regular expression; its error shows words, not the expression.
+
+    Args:
+        pattern: What the whole text must match.
+        fix: What to write, for the error.
+    """
+
+    def check_text(text: str) -> str:
+        if re.fullmatch(pattern, text) is None:
+            raise ValueError(fix)
+        return text
+
+    return AfterValidator(check_text)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,12 +18,14 @@ from fedpriv.storage.identity import of_config
 
 
 @checked("load_config")
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+def load_config(path: str | Path, overrides: Sequence[str] = (), *, n_owners: int | None = None) -> Config:
     """Reads and validates a configuration.
 
     Args:
         path: YAML file.
         overrides: `dotted.name=value`, the value as YAML; later ones win.
+        n_owners: The number of organisations that hold the data, each its own: a configuration without
+            `data.partition` then gets one with so many clients. None: the configuration must have one.
 
     Raises:
         ConfigError: the file or a setting cannot be used; the error has the field, the value and the fix.
@@ -39,6 +41,9 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError("configuration", str(path), fix)
     for setting in overrides:
         raw = override(raw, setting)
+    data = raw.get("data")
+    if n_owners is not None and isinstance(data, dict) and "partition" not in data:
+        raw = {**raw, "data": {**data, "partition": {"kind": "iid", "n_clients": n_owners}}}
     try:
         return check(Config, raw)
     except ConfigError as error:

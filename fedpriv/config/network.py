@@ -84,7 +84,13 @@ class NetworkSection(Section):
                 if self.outages:
                     field = "outages"
                     value = str(self.outages)
-                raise ConfigError(f"network.{field}", value, "belongs to graphs; on a star say network.cohort")
+                fix = "belongs to graphs; on a star say network.cohort"
+                if self.outages:
+                    fix = (
+                        "belongs to graphs: behind a server fedpriv prices everyone, or a cohort that is drawn "
+                        "(network.cohort); for a client that joins late train in two parts (Special cases in the docs)"
+                    )
+                raise ConfigError(f"network.{field}", value, fix)
             return Star(n_clients, cohort)
         if not isinstance(cohort, Everyone):
             fix = "belongs to the star; on a graph say network.activity"

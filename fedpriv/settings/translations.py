@@ -591,6 +591,15 @@ TERMS: tuple[Term, ...] = (
         "strategy.average: {decay: 0.99}",
         ("decay",),
     ),
+    Term(
+        "outages",
+        "",
+        "leave it out",
+        "leave it out",
+        "leave it out",
+        note="behind a server fedpriv prices everyone, or a drawn cohort; for a client that joins late train in two "
+        "parts (Special cases in the docs); on a graph: fedpriv.Graph(..., outages=[fedpriv.Outage(4, 0, 20)])",
+    ),
     # where it computes
     Term(
         "client_resources",

@@ -13,9 +13,8 @@ from typing import Annotated, Literal
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from pydantic import Field
 
-from fedpriv.config.base import Section
+from fedpriv.config.base import GENERATED, Section, matching
 from fedpriv.errors import PrivacyError
 from fedpriv.settings.checks import Whole
 from fedpriv.sites.descriptor import SiteDescriptor
@@ -43,12 +42,12 @@ class AbsenceNotice(Section):
         signature: Ed25519, of the site's key in the plan.
     """
 
-    plan: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    plan: Annotated[str, matching(r"[0-9a-f]{64}", GENERATED)]
     site: Whole
     first: Whole
     last: Whole
     why: Reason
-    signature: Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
+    signature: Annotated[str, matching(r"[0-9a-f]{128}", GENERATED)]
 
     @classmethod
     def signed(cls, key: bytes, plan: str, site: int, first: int, last: int, why: Reason) -> AbsenceNotice:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Self
 
-from pydantic import Field
-
-from fedpriv.config.base import Section
+from fedpriv.config.base import GENERATED, Section, check, matching
+from fedpriv.errors import ConfigError
 from fedpriv.randomness.agreement import fingerprint_of
 from fedpriv.settings.checks import Count
 
 KIND, SIGNING = "x25519:", "ed25519:"
+SiteName = Annotated[
+    str,
+    matching(
+        r"[a-z][a-z0-9_-]{0,39}",
+        "write a lower-case letter, then lower-case letters, digits, - and _, at most 40 in all, e.g. north-hospital",
+    ),
+]
+"""The name of a site."""
 
 
 class CertificatePin(Section):
@@ -22,8 +30,8 @@ class CertificatePin(Section):
         public_key: `sha256:` and the SHA-256 of its public key (SubjectPublicKeyInfo), 64 hexadecimal digits.
     """
 
-    common_name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f]+$")]
-    public_key: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+    common_name: Annotated[str, matching(r"[^\x00-\x1f]{1,64}", "must have 1 to 64 printable characters")]
+    public_key: Annotated[str, matching(r"sha256:[0-9a-f]{64}", GENERATED)]
 
 
 class SiteDescriptor(Section):
@@ -38,12 +46,25 @@ class SiteDescriptor(Section):
         certificate: The certificate with which it connects to others; None for a transport that needs none.
     """
 
-    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
+    name: SiteName
     size: Count
     size_declared: bool
-    public_key: Annotated[str, Field(pattern=r"^x25519:[0-9a-f]{64}$")]
-    signing_key: Annotated[str, Field(pattern=r"^ed25519:[0-9a-f]{64}$")]
+    public_key: Annotated[str, matching(r"x25519:[0-9a-f]{64}", GENERATED)]
+    signing_key: Annotated[str, matching(r"ed25519:[0-9a-f]{64}", GENERATED)]
     certificate: CertificatePin | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Reads a card that another organisation sent.
+
+        Raises:
+            ConfigError: the file cannot be read, or is no card.
+        """
+        try:
+            raw = json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise ConfigError("card", str(path), f"cannot be read ({error}): name the card.json of a site") from None
+        return check(cls, raw, str(path))
 
     @property
     def key(self) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
@@ -15,7 +15,7 @@ from pydantic import Field
 
 from fedpriv.clients.public_info import PublicDataInfo
 from fedpriv.config import Config
-from fedpriv.config.base import Section, check
+from fedpriv.config.base import GENERATED, Section, check, matching
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.planning.plan import make_plan, with_neighbours
 from fedpriv.privacy.settings import Privacy
@@ -56,7 +56,7 @@ class Document(Section):
     """
 
     fedpriv_plan: Literal[1]
-    run: Annotated[str, Field(pattern=r"^run-[0-9a-f]{32}$")]
+    run: Annotated[str, matching(r"run-[0-9a-f]{32}", GENERATED)]
     settings: dict[str, Any]
     example: Example
     sites: Annotated[list[SiteDescriptor], Field(min_length=1, max_length=10_000)]
@@ -232,6 +232,39 @@ def propose(
 def fingerprint_of_hash(plan_hash: str) -> str:
     """Returns the first 128 bits of a plan's hash, in groups of four digits."""
     return " ".join(plan_hash[start : start + 4] for start in range(0, 32, 4))
+
+
+def check_fingerprint(field: str, typed: str, hashes: Collection[str]) -> str:
+    """Returns the hash of the plan whose fingerprint an owner has typed, as the owners compared it.
+
+    A beginning of it is refused: a false plan with the same few digits is made in seconds.
+
+    Args:
+        field: What was typed, for the error.
+        typed: 32 digits, or all 64 of the hash; spaces do not count.
+        hashes: The hashes of the plans that may be meant.
+
+    Raises:
+        ConfigError: it is the fingerprint of none of them.
+    """
+    digits = "".join(typed.split()).lower()
+    for plan_hash in hashes:
+        if digits in (plan_hash[:32], plan_hash):
+            return plan_hash
+        if digits and plan_hash.startswith(digits):
+            fix = (
+                f"has {len(digits)} of the 32 digits: type all that the owners compared, as a false plan with the same "
+                "few digits is easily made"
+            )
+            raise ConfigError(field, typed, fix)
+    fix = "is not the fingerprint of a plan that is here: compare it with the other owners, not with the server"
+    raise ConfigError(field, typed, fix)
+
+
+def find_plan(typed: str, hashes: Collection[str]) -> Sequence[str]:
+    """Returns the hashes that begin with these digits of a fingerprint: for a choice among accepted plans alone."""
+    digits = "".join(typed.split()).lower()
+    return [plan_hash for plan_hash in hashes if digits and plan_hash.startswith(digits)]
 
 
 def promise(config: Config, cards: Sequence[SiteDescriptor]) -> Privacy:

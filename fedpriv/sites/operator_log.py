@@ -1,23 +1,24 @@
-"""The log of a running site: a file of JSON lines with levels, which does not grow without end."""
+"""The log of a running site: a file of JSON lines with levels and a bounded size, and the same as lines for people."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from fedpriv.config.base import Section
 from fedpriv.settings.checks import Count
 
 LOG = "log.jsonl"
 _N_OLD_FILES = 4
+_TEXT_FIELDS = ("time", "level", "logger", "text", "event", "traceback")
 
 
 class LogSettings(Section):
@@ -37,16 +38,41 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter`."""
-        line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "text": record.getMessage(),
-        }
-        line |= getattr(record, "facts", {})
+        line = _fields(record)
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
+
+
+class ReadableLines(logging.Formatter):
+    """Formats a record as one line for people. It leaves out tracebacks, which may hold data."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        return readable(_fields(record))
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    """Returns the fields of a line of the log."""
+    line: dict[str, Any] = {
+        "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+        "level": record.levelname.lower(),
+        "logger": record.name,
+        "text": record.getMessage(),
+    }
+    return line | getattr(record, "facts", {})
+
+
+def readable(line: Mapping[str, Any]) -> str:
+    """Returns a line of the log as text for people: time (UTC), level, text, and those facts that the text lacks.
+
+    Args:
+        line: The fields of the line.
+    """
+    text = str(line.get("text", ""))
+    facts = [f"{name}={value}" for name, value in line.items() if name not in _TEXT_FIELDS and str(value) not in text]
+    time = str(line.get("time", ""))[:19].replace("T", " ")
+    return " ".join([time, f"{line.get('level', '')}:", text, *facts])
 
 
 class _PrivateFiles(RotatingFileHandler):
@@ -64,15 +90,59 @@ def writing_log(folder: Path, settings: LogSettings) -> Generator[Path]:
     handler = _PrivateFiles(path, maxBytes=settings.max_megabytes * 10**6, backupCount=_N_OLD_FILES, encoding="utf-8")
     handler.setFormatter(JsonLines())
     logger = logging.getLogger("fedpriv")
+    handler.setLevel(settings.level.upper())
     earlier_level = logger.level
     logger.addHandler(handler)
-    logger.setLevel(settings.level.upper())
+    logger.setLevel(min(level for level in (handler.level, earlier_level) if level))
     try:
         yield path
     finally:
         logger.removeHandler(handler)
         logger.setLevel(earlier_level)
         handler.close()
+
+
+@contextmanager
+def printing_log(stream: TextIO) -> Generator[None]:
+    """Prints warnings, and who connects, as lines for people until the block ends.
+
+    Args:
+        stream: Where they are printed.
+    """
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(ReadableLines())
+    handler.addFilter(_concerns_operator)
+    logger = logging.getLogger("fedpriv")
+    earlier_level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(min(level for level in (logging.INFO, earlier_level) if level))
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(earlier_level)
+
+
+def _concerns_operator(record: logging.LogRecord) -> bool:
+    facts = getattr(record, "facts", {})
+    return record.levelno >= logging.WARNING or facts.get("event") in ("connected", "disconnected")
+
+
+def read_lines(folder: Path, limit: int) -> list[dict[str, Any]]:
+    """Returns the last lines of a site's log, oldest first.
+
+    Args:
+        folder: The site's folder.
+        limit: The most that are returned.
+    """
+    lines: list[dict[str, Any]] = []
+    for number in range(_N_OLD_FILES + 1):
+        path = folder / (LOG if number == 0 else f"{LOG}.{number}")
+        if path.exists():
+            lines = [*_parsed(path), *lines]
+        if len(lines) >= limit:
+            break
+    return lines[-limit:]
 
 
 def read_log(folder: Path, event: str, limit: int) -> list[dict[str, Any]]:
@@ -84,15 +154,19 @@ def read_log(folder: Path, event: str, limit: int) -> list[dict[str, Any]]:
         limit: The most that are returned.
     """
     for path in (folder / LOG, folder / f"{LOG}.1"):
-        events: list[dict[str, Any]] = []
         if path.exists():
-            for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
-                try:
-                    line = json.loads(text)
-                except ValueError:  # a line that a crash cut off
-                    continue
-                if isinstance(line, dict) and line.get("event") == event:
-                    events.append(line)
-        if events:
-            return events[-limit:]
+            events = [line for line in _parsed(path) if line.get("event") == event]
+            if events:
+                return events[-limit:]
     return []
+
+
+def _parsed(path: Path) -> list[dict[str, Any]]:
+    """Returns the lines of a file of the log, without one that a crash cut off."""
+    lines: list[dict[str, Any]] = []
+    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        with suppress(ValueError):
+            line = json.loads(text)
+            if isinstance(line, dict):
+                lines.append(line)
+    return lines

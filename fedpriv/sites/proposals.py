@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, get_args
 
-from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.sites.federation_plan import FederationPlan, fingerprint_of_hash
+from fedpriv.errors import FedprivError
+from fedpriv.sites.federation_plan import FederationPlan, check_fingerprint, fingerprint_of_hash
 from fedpriv.storage import files
 
 Word = Literal["pending", "accepted", "refused", "not_allowed", "malformed", "later"]
@@ -170,12 +170,8 @@ class ProposalBox:
         Raises:
             ConfigError: there is none.
         """
-        digits = "".join(fingerprint.split())
-        for proposal in self.proposals:
-            if digits in (proposal.hash, proposal.hash[:32]):
-                return proposal
-        fix = "no proposal has it: compare it with the other owners, not with the server"
-        raise ConfigError("fingerprint", fingerprint, fix)
+        proposals = {proposal.hash: proposal for proposal in self.proposals}
+        return proposals[check_fingerprint("fingerprint", fingerprint, proposals)]
 
     def find(self, plan_hash: str) -> Proposal | None:
         """Returns the proposal of a plan; None if there is none.

@@ -13,9 +13,8 @@ from typing import Annotated
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from pydantic import Field
 
-from fedpriv.config.base import Section
+from fedpriv.config.base import GENERATED, Section, matching
 from fedpriv.errors import PrivacyError
 from fedpriv.settings.checks import Whole
 
@@ -37,11 +36,11 @@ class ReplyCounter(Section):
         signature: Ed25519, of the site's key in the plan.
     """
 
-    plan: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    plan: Annotated[str, matching(r"[0-9a-f]{64}", GENERATED)]
     site: Whole
     records: Whole
     notices: Whole
-    signature: Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
+    signature: Annotated[str, matching(r"[0-9a-f]{128}", GENERATED)]
 
     @classmethod
     def signed(cls, key: bytes, plan: str, site: int, *, records: int, notices: int) -> ReplyCounter:

@@ -19,7 +19,7 @@ from fedpriv.settings.pace import wait_for_pace
 from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.activity import Activity
 from fedpriv.sites.descriptor import CertificatePin, SiteDescriptor
-from fedpriv.sites.federation_plan import FederationPlan
+from fedpriv.sites.federation_plan import FederationPlan, check_fingerprint
 from fedpriv.sites.messages import (
     pack,
 )
@@ -176,9 +176,7 @@ class Site:
             PrivacyError: that budget promises more than the plan, or the site's other plans protect something else.
         """
         proposal, terms = self.consider(text)
-        if "".join(accept.split()) not in (proposal.hash[:32], proposal.hash):
-            fix = "is not the fingerprint of this plan: compare it with the other owners, not with the server"
-            raise ConfigError("accept", accept, fix)
+        check_fingerprint("accept", accept, [proposal.hash])
         with self._lock:
             self._plans.accept(proposal, terms)
         return proposal

@@ -39,11 +39,11 @@ from fedpriv.sites.on_record import (
 )
 from fedpriv.sites.reply_counter import ReplyCounter
 from fedpriv.sites.site_keys import AGREEMENT_KEY, SIGNING_KEY, SiteKeys, erase_unused, public_half
-from fedpriv.sites.site_settings import SiteSettings
+from fedpriv.sites.site_settings import SETTINGS, SiteSettings, require_site
 from fedpriv.storage import files, secret_store
 from fedpriv.storage.folder import RunFolder
 
-SETTINGS, _SEED, CARD = "site.yaml", "secret_seed", "card.json"
+_SEED, CARD = "secret_seed", "card.json"
 NODE_KEY = "node_key"  # authenticates the site to the transport; it protects no data
 SECRETS = (_SEED, AGREEMENT_KEY, SIGNING_KEY)
 CLOSED = "closed"  # in a plan's folder: the secrets with which the site answered are gone
@@ -66,8 +66,7 @@ class SiteFolder:
     """
 
     def __init__(self, path: Path) -> None:
-        if not (path / SETTINGS).exists():
-            raise FedprivError(f"{path} holds no site; make one: fedpriv site init {path} SETTINGS.yaml")
+        require_site(path)
         if any(private.stat().st_mode & 0o077 for private in (path, *(path / name for name in SECRETS))):
             raise FedprivError(f"{path} can be read by others: chmod -R go= {path}, and ask who has read it")
         self.path = path

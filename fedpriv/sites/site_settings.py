@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from fedpriv.config.base import Section, check
 from fedpriv.config.schema import DataSection
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.settings.checks import Count, Fraction, Positive, Whole
+from fedpriv.sites.descriptor import SiteName
 from fedpriv.sites.operator_log import LogSettings
 from fedpriv.sites.policy import SitePolicy
 from fedpriv.sites.prometheus import MetricsSettings
 from fedpriv.storage import strict_yaml
 
+SETTINGS = "site.yaml"
 _ALL_DATA: dict[str, Any] = {"kind": "iid", "n_clients": 1}
+
+
+def require_site(folder: Path) -> None:
+    """Checks that a folder is that of a site.
+
+    Raises:
+        FedprivError: it holds no site; the error names the sites in it, if there are any.
+    """
+    if (folder / SETTINGS).exists():
+        return
+    name = folder.resolve()
+    inside = sorted(path.parent.name for path in folder.glob(f"*/{SETTINGS}"))
+    if inside:
+        raise FedprivError(f"{name} holds no site, but the folders of several: name one of {', '.join(inside)}")
+    raise FedprivError(f"{name} holds no site; make one: fedpriv site init {folder} SETTINGS.yaml")
 
 
 class SiteBudget(Section):
@@ -48,7 +65,7 @@ class SiteSettings(Section):
         metrics: Where public counts are served for Prometheus; None for nowhere.
     """
 
-    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
+    name: SiteName
     data: DataSection
     client: Whole = 0
     public_size: Count | None = None

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedpriv.errors import LedgerError
+from fedpriv.errors import FedprivError, LedgerError
+from fedpriv.privacy.accounting.spent import round_up
+from fedpriv.privacy.composition import compose
 from fedpriv.sites.absence_notice import AbsenceNotice
+from fedpriv.sites.connection_file import connection_rows
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan, fingerprint_of_hash
 from fedpriv.sites.on_record import NOTICES, STATE, SessionState, ledger_beside, plan_files, read_notices
@@ -15,15 +18,16 @@ from fedpriv.sites.operator_log import read_log
 from fedpriv.sites.plan_filter import single_site_record
 from fedpriv.sites.proposals import ProposalBox
 from fedpriv.sites.site_accountant import SiteAccountant
-from fedpriv.sites.site_folder import CARD, SETTINGS
-from fedpriv.sites.site_settings import SiteSettings
+from fedpriv.sites.site_federations import charged, read_federation
+from fedpriv.sites.site_folder import CARD
+from fedpriv.sites.site_settings import SETTINGS, SiteSettings, require_site
 from fedpriv.storage import files
 
 _N_REFUSALS = 5
 
 
 def site_status(folder: Path) -> Mapping[str, Mapping[str, str]]:
-    """Returns tables of text: the site with its budget, each plan, proposals, and the last events of its log.
+    """Returns tables of text: the site with its budget, connections, each plan, proposals, the last events of its log.
 
     Args:
         folder: The site's folder.
@@ -31,18 +35,25 @@ def site_status(folder: Path) -> Mapping[str, Mapping[str, str]]:
     Raises:
         FedprivError: there is no site.
     """
+    require_site(folder)
     settings = SiteSettings.read(folder / SETTINGS)
     card = SiteDescriptor.model_validate_json(files.read(folder / CARD))
     budget = settings.budget
     rows = {"name": card.name, "budget": f"epsilon={budget.epsilon:g} (delta={budget.delta:g}), over all plans"}
-    tables: dict[str, Mapping[str, str]] = {"site": rows}
+    tables: dict[str, Mapping[str, str]] = {"site": rows, "connections": connection_rows(folder)}
     try:
         plans = {path: FederationPlan.read(files.read(path).decode()) for path in plan_files(folder)}
         accountant = SiteAccountant(
             budget.epsilon, budget.delta, {str(path): _records(path, plan, card) for path, plan in plans.items()}
         )
         spent = accountant.spent().epsilon
-        rows["spent"] = f"epsilon={spent:.4g}; {max(0.0, budget.epsilon - spent):.4g} is left"
+        rows["spent"] = f"epsilon={spent:.4g}; {max(0.0, budget.epsilon - spent):.4g} is left, by the answers so far"
+        in_statement = _charged(folder, settings, card)
+        if in_statement is not None and round_up(in_statement) != round_up(spent):
+            rows["in a statement"] = (
+                f"epsilon={round_up(in_statement)}: `fedpriv statement` counts begun plans whole, since a server that "
+                "ends one early, or leaves this site out of a round, may have seen its answers"
+            )
         for path, plan in plans.items():
             tables[f"plan {plan.fingerprint}"] = _plan_rows(path, plan, card)
     except LedgerError as error:
@@ -62,6 +73,20 @@ def site_status(folder: Path) -> Mapping[str, Mapping[str, str]]:
     if refusals:
         tables["last refusals"] = refusals
     return tables
+
+
+def _charged(folder: Path, settings: SiteSettings, card: SiteDescriptor) -> float | None:
+    """Returns the epsilon that the statement of a site begins with; None if a plan cannot be priced here.
+
+    That is so for a plan that names code of its own, and for the damaged files of one.
+    """
+    try:
+        federations = tuple(read_federation(path, card) for path in plan_files(folder))
+        if not federations:
+            return None
+        return compose(charged(federations, settings.budget), settings.budget.delta).epsilon
+    except FedprivError:
+        return None
 
 
 def _records(path: Path, plan: FederationPlan, card: SiteDescriptor) -> list[Any]:

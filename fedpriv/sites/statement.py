@@ -25,8 +25,8 @@ from fedpriv.reports.statement import (
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.on_record import plan_files
 from fedpriv.sites.site_federations import SiteFederation, charged, read_federation
-from fedpriv.sites.site_folder import CARD, SECRETS, SETTINGS
-from fedpriv.sites.site_settings import SiteSettings
+from fedpriv.sites.site_folder import CARD, SECRETS
+from fedpriv.sites.site_settings import SETTINGS, SiteSettings
 from fedpriv.storage import files
 from fedpriv.storage.secret_store import is_destroyed, is_encrypted
 
@@ -233,7 +233,8 @@ def _cost(
     rows += [("the site's lifetime budget", used)]
     text = (
         "Federations compose as one if joining later ones did not depend on the answers of earlier ones. What is spent "
-        "so far holds if answers did not decide how many there were; part 1 does not need that."
+        "so far (as `fedpriv site status` prints it) holds if answers did not decide how many there were. The sentence "
+        "at the top, and parts 1 and 2, do not need that: they count each begun plan whole."
     )
     return StatementSection(
         "What did all federations cost together, and what would another one cost?", (text,), tuple(rows)

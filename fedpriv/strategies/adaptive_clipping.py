@@ -157,6 +157,7 @@ def adaptive_clipping(
         aggregator,  # pyright: ignore[reportArgumentType] - is_sum is the inner one's
         WithoutBound(strategy.output),
         f"{strategy.name}_adaptive_clip",
+        monitor=("clip_bound",),
         message_norm=1.0,
     )
 

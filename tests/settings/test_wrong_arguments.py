@@ -22,6 +22,10 @@ SAID = {
     "cuda for compute": (lambda: run(compute="cuda"), 'make it with fedpriv.Compute(device="cuda")'),
     "a patience": (lambda: run(stop=5), 'make it with fedpriv.Stop("accuracy", patience=5)'),
     "a ring": (lambda: run(network="ring"), "make it with fedpriv.Graph(networkx.cycle_graph(10))"),
+    "outages of a star": (
+        lambda: fedpriv.Star(5, outages=[]),
+        "unknown; leave it out (behind a server fedpriv prices everyone, or a drawn cohort",
+    ),
     "torch's scheduler": (
         lambda: fedpriv.fedavg(torch.optim.lr_scheduler.StepLR(torch.optim.SGD(CNN.parameters(), lr=0.1), 3)),
         "is torch's: write fedpriv.Cosine(peak=0.1, rounds=100), or a function of the round",

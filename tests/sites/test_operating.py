@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
 import re
 import signal
@@ -30,7 +32,7 @@ from fedpriv.sites import site as site_module
 from fedpriv.sites.activity import Activity
 from fedpriv.sites.messages import TrainRequest, pack, unpack_response
 from fedpriv.sites.operating import operating
-from fedpriv.sites.operator_log import LogSettings, read_log, writing_log
+from fedpriv.sites.operator_log import LogSettings, printing_log, read_log, writing_log
 from fedpriv.sites.plan_review import review_within
 from fedpriv.sites.proposals import MAX_PROPOSAL_BYTES, offer, pack_proposal
 
@@ -146,6 +148,48 @@ def test_status_shows_budget_plans_and_refusals_of_a_running_site(found: Party) 
     assert "east, south, west" in shown
     assert re.search(r"last answer .*; coordinator; plan .*, round 1", shown)
     assert re.search(r"coordinator; malformed, 1 times", shown)
+
+
+def test_status_explains_epsilon_of_statement(found: Party) -> None:
+    """A plan that was begun is counted whole in a statement; the status shows both numbers."""
+    folder = found.folder / "north"
+    found.sites[0].answer(question(found, 0), "coordinator")
+    spent = found.sites[0].spent().epsilon
+    shown = fedpriv("site", "status", folder)
+    (in_statement,) = re.findall(r"in a statement +epsilon=([0-9.]+): `fedpriv statement` counts begun plans", shown)
+    assert float(in_statement) > spent
+    page = fedpriv("statement", folder)
+    assert f"reveals at most epsilon={in_statement} " in page
+    assert "as `fedpriv site status` prints it" in page
+
+
+def test_log_readable_and_json_on_request(found: Party) -> None:
+    folder = found.folder / "north"
+    with operating(found.sites[0]):
+        found.sites[0].answer(question(found, 1), "coordinator")
+        found.sites[0].answer(question(found, 0), "coordinator")
+    (line,) = [line for line in fedpriv("site", "log", folder).splitlines() if "refused" in line]
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d warning: refused party=coordinator code=other_round", line)
+    assert len(fedpriv("site", "log", folder, "--lines", 1).splitlines()) == 1
+    events = [json.loads(text)["event"] for text in fedpriv("site", "log", folder, "--json").splitlines()]
+    assert events == ["started", "answered", "refused", "stopped"]
+
+
+def test_printed_log_has_no_traceback(tmp_path: Path) -> None:
+    """A traceback may hold data: it stays in the site's folder."""
+    stream = io.StringIO()
+    with printing_log(stream), writing_log(tmp_path, LogSettings(level="error")):
+        try:
+            raise ValueError("row 7")
+        except ValueError:
+            logging.getLogger("fedpriv.sites").exception("a question was not answered")
+        logging.getLogger("fedpriv.sites").info("connected: north", extra={"facts": {"event": "connected"}})
+    assert [line.partition(" ")[2].partition(" ")[2] for line in stream.getvalue().splitlines()] == [
+        "error: a question was not answered",
+        "info: connected: north",
+    ]
+    assert [line["level"] for line in lines(tmp_path / "log.jsonl")] == ["error"]
+    assert "row 7" in (tmp_path / "log.jsonl").read_text()
 
 
 def test_status_says_what_is_wrong_with_a_site(found: Party) -> None:

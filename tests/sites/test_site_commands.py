@@ -105,9 +105,53 @@ def test_certificates_are_made_signed_and_bound_by_the_plan(tmp_path: Path, monk
     assert "tls/HOST:PORT" in refused("site", "run", "north", "--connect", "tls/example.org")
 
 
-def test_what_is_no_site_is_told(tmp_path: Path) -> None:
+def test_what_is_no_site_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plan").write_text("a: 1")
     assert "holds no site" in refused("site", "join", tmp_path, tmp_path / "plan")
+    monkeypatch.chdir(tmp_path)
+    Path("north").mkdir()
+    Path("north/site.yaml").touch()
+    for command in (["status"], ["log"], ["approve", "0" * 32], ["refuse", "0" * 32], ["join", "plan"]):
+        shown = refused("site", command[0], ".", *command[1:])
+        assert f"{tmp_path} holds no site, but the folders of several: name one of north" in shown
+
+
+def test_bad_site_name_raises_in_words(tmp_path: Path) -> None:
+    (tmp_path / "site.yaml").write_text(f"name: North Hospital\ndata: {DIGITS}\nbudget: {{epsilon: 2}}\n")
+    shown = refused("site", "init", tmp_path / "north", tmp_path / "site.yaml")
+    assert "site.name = 'North Hospital': write a lower-case letter" in shown
+    assert "[a-z]" not in shown
+
+
+def test_bad_card_raises(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    (tmp_path / "card.json").write_text('{"name": 3}')
+    plan = "federate", "plan", tmp_path / "run.yaml", "--out", tmp_path / "fed"
+    assert "card.json.name = 3: must be a valid string" in refused(*plan, tmp_path / "card.json")
+    assert "name the card.json of a site" in refused(*plan, tmp_path / "none.json")
+    assert "give the card.json of each site" in refused(*plan, "rounds=3")
+
+
+def test_tables_need_no_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each site has a table of its own; settings may follow the cards, and plans be chosen by a few digits."""
+    monkeypatch.chdir(tmp_path)
+    table = "age,ill\n" + "".join(f"{age},{age % 2}\n" for age in range(20, 60))
+    Path("table.csv").write_text(table)
+    data = "{name: csv, train: table.csv, test: table.csv, label: ill, classes: [0, 1], numbers: {age: [0, 100]}}"
+    Path("run.yaml").write_text(CONFIG.replace(DIGITS, data))
+    for name in ("north", "south"):
+        Path(f"{name}.yaml").write_text(f"name: {name}\ndata: {data}\nbudget: {{epsilon: 9}}\n")
+        fedpriv("site", "init", name, f"{name}.yaml")
+    fedpriv("federate", "plan", "run.yaml", "north/card.json", "south/card.json", "rounds=3", "--out", "fed")
+    plan = FederationPlan.read(Path("fed/plan.yaml").read_text())
+    assert plan.config().rounds == 3
+    join = "site", "join", "north", "fed/plan.yaml", "--accept"
+    assert "has 8 of the 32 digits" in refused(*join, plan.fingerprint[:9])
+    fedpriv(*join, plan.fingerprint.upper())
+    assert "is absent in rounds 2" in " ".join(
+        fedpriv("site", "absent", "north", "2", "--plan", plan.fingerprint[:4]).split()
+    )
+    assert "data.partition" in refused("plan", "run.yaml")
 
 
 def test_a_site_signs_that_it_will_be_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

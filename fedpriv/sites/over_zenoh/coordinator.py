@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.over_zenoh.certificates import credentials_in
+from fedpriv.sites.over_zenoh.connections import log_strangers
 from fedpriv.sites.over_zenoh.link import Link, open_link
 from fedpriv.sites.over_zenoh.signatures import BadSignature, read_private_key
-from fedpriv.sites.over_zenoh.star import Signer, check_transport, log_connections, message_limit, question_key
+from fedpriv.sites.over_zenoh.star import Signer, check_transport, message_limit, question_key
 from fedpriv.sites.resolved_plan import ResolvedPlan
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _POLL = 0.005  # seconds
+_PATIENCE = 5.0  # seconds before sites that are not connected are named
 _MAX_THREADS = 128
 
 
@@ -56,23 +58,40 @@ class OverZenoh:
             credentials = credentials_in(keys, coordinator)
             private_key = read_private_key(credentials.key)
         answerers: dict[str, Sequence[str]] = {}
+        self._common_names: list[str | None] = []
         self._signers: list[Signer] = []
         for card, key in zip(proposal.cards, self._keys, strict=True):
             pinned = None
+            common_name = None
             if card.certificate is not None:
                 pinned = card.certificate.public_key
+                common_name = card.certificate.common_name
                 answerers[card.certificate.common_name] = [key]
             self._signers.append(Signer(private_key, pinned, key))
+            self._common_names.append(common_name)
 
         limit = message_limit(ResolvedPlan.of(proposal))
         self._session = open_link(Link(credentials, limit, listen=listen, answerers=answerers))
-        log_connections(self._session, answerers)
+        log_strangers(self._session, answerers)
         self._queriers = [self._session.declare_querier(key) for key in self._keys]
         self._pool = ThreadPoolExecutor(min(len(self._keys), _MAX_THREADS), thread_name_prefix="ask")
 
     def wait_for_all(self, seconds: float) -> Sequence[str]:
-        """Waits until all sites are connected, at most so many seconds; returns the names of those that are not."""
-        missing = self._wait_for(range(len(self._keys)), seconds)
+        """Waits until all sites are connected, at most so many seconds; returns the names of those that are not.
+
+        Logs each site that connects and, after some seconds, those that have not.
+        """
+        deadline = time.monotonic() + seconds
+        missing = {*range(len(self._keys))}
+        interval = _PATIENCE
+        while missing and time.monotonic() < deadline:
+            earlier = missing
+            missing = self._wait_for_one(earlier, min(interval, deadline - time.monotonic()))
+            if missing == earlier and time.monotonic() < deadline:
+                interval *= 2
+                _LOG.warning("not connected yet: %s", "; ".join(self._absence(site) for site in sorted(missing)))
+            for site in sorted(earlier - missing):
+                self._log_connected(site)
         self._away |= missing
         return [self._names[site] for site in sorted(missing)]
 
@@ -86,6 +105,8 @@ class OverZenoh:
             missing = self._wait_for(expected, self._wait)
         for site in questions:
             if self._is_connected(site):
+                if site in self._away:
+                    self._log_connected(site)
                 self._away.discard(site)
             elif site in missing:
                 _LOG.warning("%s is not connected; rounds go on without it until it is", self._names[site])
@@ -108,6 +129,26 @@ class OverZenoh:
     def _is_connected(self, site: int) -> bool:
         status: Any = self._queriers[site].matching_status  # an object, though Zenoh's types say that it is a bool
         return status.matching
+
+    def _log_connected(self, site: int) -> None:
+        _LOG.info("connected: %s", self._names[site], extra={"facts": {"event": "connected"}})
+
+    def _absence(self, site: int) -> str:
+        """Returns the name of a site that does not answer, and what is known about the reason."""
+        name = self._names[site]
+        common_name = self._common_names[site]
+        if common_name is not None and common_name in {link.auth_identifier for link in self._session.info.links()}:
+            return f"{name} (is connected, but does not answer this plan: its owner may not have accepted it)"
+        return f"{name} (no connection; its own log has the reason: fedpriv site status SITE)"
+
+    def _wait_for_one(self, sites: Collection[int], seconds: float) -> set[int]:
+        """Waits until one more of these sites is connected; returns those that are not after so many seconds."""
+        deadline = time.monotonic() + seconds
+        while True:
+            missing = {site for site in sites if not self._is_connected(site)}
+            if len(missing) < len(sites) or time.monotonic() >= deadline:
+                return missing
+            time.sleep(_POLL)
 
     def _wait_for(self, sites: Collection[int], seconds: float) -> set[int]:
         """Waits until these sites are connected; returns those that are not after so many seconds."""

@@ -136,6 +136,12 @@ def check_address(address: str, credentials: Credentials | None) -> None:
         raise ConfigError("address", address, "is not this machine alone: use tls/ with certificates on both sides")
 
 
+def host_and_port(address: str) -> tuple[str, int]:
+    """Returns the host, without brackets, and the port of an address that `check_address` has accepted."""
+    host, _, port = address.partition("/")[2].rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 def _is_loopback(host: str) -> bool:
     """Returns True if only this machine can use the address."""
     if host == "localhost":

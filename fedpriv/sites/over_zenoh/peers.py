@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from fedpriv.errors import ConfigError
+from fedpriv.sites.connection_file import Connection
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.over_zenoh.certificates import credentials_in
+from fedpriv.sites.over_zenoh.connections import ConnectionWatch
 from fedpriv.sites.over_zenoh.link import Link, join_all, open_link
-from fedpriv.sites.over_zenoh.star import log_connections
 from fedpriv.sites.peers.messages import longest_message
 from fedpriv.sites.peers.round_links import PlannedLinks
 from fedpriv.sites.resolved_plan import ResolvedPlan
@@ -46,6 +47,7 @@ class PeersOverZenoh:
         connect: Addresses of neighbours, such as `tls/south.example.org:7447`. Of two neighbours one connects.
         keys: Folder with the site's certificate; None for plain TCP on this machine alone.
         wait: Seconds for a reply.
+        publish: Is called with the connections to neighbours; see `ConnectionWatch`.
 
     Raises:
         ConfigError: an address is of another machine and there is no certificate, or the plan is of the other kind.
@@ -62,6 +64,7 @@ class PeersOverZenoh:
         connect: Sequence[str],
         keys: Path | None,
         wait: float,
+        publish: Callable[[Mapping[str, Connection]], None] = lambda connections: None,
     ) -> None:
         _check_kind(proposal, has_tls=keys is not None)
         names = [card.name for card in terms.cards]
@@ -85,7 +88,8 @@ class PeersOverZenoh:
         limit = longest_message(terms.widths[1]) + _FRAMING
         link = Link(credentials, limit, connect=connect, listen=listen, askers=askers, answerers=answerers)
         self._session = open_link(link)
-        log_connections(self._session, askers)
+        self._watch = ConnectionWatch(connect, listen, credentials, publish)
+        self._watch.expect(self._session, askers)
         self._threads: list[threading.Thread] = []
         self._pool = ThreadPoolExecutor(min(max(len(neighbours), 1), _MAX_THREADS), thread_name_prefix="ask")
 
@@ -109,6 +113,7 @@ class PeersOverZenoh:
 
     def close(self) -> None:
         """Ends all connections."""
+        self._watch.close()
         self._session.close()
         self._pool.shutdown()
         join_all(self._threads)

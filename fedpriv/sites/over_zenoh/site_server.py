@@ -5,19 +5,21 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.sites.connection_file import Connection
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.messages import MalformedMessage, plan_of
 from fedpriv.sites.over_zenoh.certificates import credentials_in
+from fedpriv.sites.over_zenoh.connections import ConnectionWatch
 from fedpriv.sites.over_zenoh.link import Link, join_all, open_link
 from fedpriv.sites.over_zenoh.proposing import PROPOSAL_LIMIT, proposal_key, take_proposals
 from fedpriv.sites.over_zenoh.signatures import BadSignature, PrivateKey, read_private_key
-from fedpriv.sites.over_zenoh.star import Signer, check_transport, log_connections, message_limit, question_key
+from fedpriv.sites.over_zenoh.star import Signer, check_transport, message_limit, question_key
 from fedpriv.sites.site import Site
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class SiteServer:
         site: The site.
         connect: Addresses of the servers, such as `tls/server.example.org:7447`.
         keys: Folder with the site's certificate; None for plain TCP on this machine alone.
+        publish: Is called with the connections to the servers; see `ConnectionWatch`.
 
     Attributes:
         served: Fingerprints of the plans whose questions are answered.
@@ -56,7 +59,13 @@ class SiteServer:
         FedprivError: the certificate is not the plans'.
     """
 
-    def __init__(self, site: Site, connect: Sequence[str], keys: Path | None) -> None:
+    def __init__(
+        self,
+        site: Site,
+        connect: Sequence[str],
+        keys: Path | None,
+        publish: Callable[[Mapping[str, Connection]], None] = lambda connections: None,
+    ) -> None:
         self._site = site
         self._connect = connect
         self._has_tls = keys is not None
@@ -78,13 +87,19 @@ class SiteServer:
                 raise FedprivError("the site's card names no certificate: run `fedpriv site keys`, and make a new plan")
             self._credentials = credentials_in(keys, pin)
             self._private_key = read_private_key(self._credentials.key)
-        self._serve_plans(proposals, proposers)
+        self._watch = ConnectionWatch(connect, (), self._credentials, publish)
+        try:
+            self._serve_plans(proposals, proposers)
+        except BaseException:
+            self._watch.close()
+            raise
         if proposers:
             self._start(self._watch_approvals, [], "approvals")
 
     def close(self) -> None:
         """Ends all connections."""
         self._is_closed.set()
+        self._watch.close()
         with self._lock:
             for session in self._sessions:
                 session.close()
@@ -117,7 +132,7 @@ class SiteServer:
                 return
             session = open_link(Link(self._credentials, max(limits), connect=self._connect, askers=askers))
             self._sessions.append(session)
-        log_connections(session, askers)
+        self._watch.expect(session, askers)
         for plan in plans:
             self._start(self._serve, [session, plan], f"plan {plan.hash[:8]}")
         if proposers:

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Collection
-from typing import TYPE_CHECKING
-
 from fedpriv.errors import ConfigError
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.messages import OVERHEAD, question_limit
 from fedpriv.sites.over_zenoh.signatures import MAX_SIGNATURE_BYTES, PrivateKey, check_signature, sign
 from fedpriv.sites.resolved_plan import ResolvedPlan
 
-if TYPE_CHECKING:
-    import zenoh
-
-_LOG = logging.getLogger(__name__)
 _FRAMING = 1024  # bytes that Zenoh adds to a message: key expression, identifiers, lengths
 
 
@@ -90,21 +82,3 @@ class Signer:
         """
         if self._pinned is not None:
             check_signature(signature, self._pinned, self._name, b"reply", question, reply)
-
-
-def log_connections(session: zenoh.Session, known: Collection[str]) -> None:
-    """Logs who connects and who leaves, by the name in the certificate; a name that no plan has is a warning."""
-    import zenoh
-
-    def log(event: zenoh.LinkEvent) -> None:
-        name = event.link.auth_identifier
-        if event.kind == zenoh.SampleKind.PUT:
-            change = "connected"
-        else:
-            change = "disconnected"
-        if name is None or name in known:
-            _LOG.info("%s: %s, %s", change, name, event.link.dst)
-        else:
-            _LOG.warning("%s: %s, %s, which is in no plan here: it may send nothing", change, name, event.link.dst)
-
-    session.info.declare_link_events_listener(zenoh.handlers.Callback(log))

@@ -1,0 +1,106 @@
+"""Finds out why a party cannot connect to an address. Zenoh tries again and again, and reports no reason.
+
+A short connection of our own takes the same steps: host name, TCP, TLS with the same certificates. It sends nothing.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from fedpriv.sites.over_zenoh.link import Credentials, host_and_port
+
+_STEP = 5.0  # seconds for each step
+_VERDICT = 1.0  # seconds in which the other end refuses our certificate, after we accepted its own
+_MAX_HOSTS = 5  # that a message lists
+# numbers of OpenSSL (X509_V_ERR_...)
+_NOT_VALID_NOW = {9, 10}
+_OTHER_HOST = {62, 64}
+_NO_SUCH_HOST = "no address is known for {}: correct the host name, or have it entered in the DNS"
+_CLOSED = "nothing listens at {}: the other end is not started, or has another port"
+_SILENT = "{} does not answer: the machine is down, or a firewall drops the connection"
+
+
+def why_not_connected(address: str, credentials: Credentials | None) -> str | None:
+    """Returns why no connection to an address is possible, and what to do; None if one is.
+
+    Args:
+        address: The address, such as `tls/server.example.org:7447`.
+        credentials: This party's files for TLS; None for plain TCP.
+    """
+    host, port = host_and_port(address)
+    try:
+        connection = socket.create_connection((host, port), _STEP)
+    except socket.gaierror:
+        return _NO_SUCH_HOST.format(host)
+    except ConnectionRefusedError:
+        return _CLOSED.format(f"{host}:{port}")
+    except TimeoutError:
+        return _SILENT.format(f"{host}:{port}")
+    except OSError as error:
+        return f"{host}:{port} cannot be reached ({error.strerror})"
+    with connection:
+        if credentials is None:
+            return None
+        return _why_no_tls(connection, host, port, credentials)
+
+
+def _why_no_tls(connection: socket.socket, host: str, port: int, credentials: Credentials) -> str | None:
+    """Returns why there is no mutual TLS over a connection; None if there is."""
+    context = _context(credentials)
+    try:
+        with context.wrap_socket(connection, server_hostname=host) as tls:
+            tls.settimeout(_VERDICT)
+            with suppress(TimeoutError):  # it has accepted our certificate, and waits
+                tls.recv(1)
+            return None
+    except ssl.SSLCertVerificationError as error:
+        if error.verify_code in _OTHER_HOST:
+            hosts = _hosts_of(host, port, credentials)
+            return (
+                f"the certificate of the other end is for {hosts}, not for {host}: connect to a name that it lists, or "
+                f"have it signed again with {host} (--host)"
+            )
+        if error.verify_code in _NOT_VALID_NOW:
+            return f"the certificate of the other end is not valid now ({error.verify_message}): compare the clocks"
+        return (
+            f"the certificate of the other end is not signed by the authority in {credentials.authority} "
+            f"({error.verify_message}): install the authority that signed it, or have it signed by this one"
+        )
+    except ssl.SSLError as error:
+        reason = (error.reason or "").lower().replace("_", " ")
+        if "alert" in reason:
+            return (
+                f"the other end refuses the certificate {credentials.certificate} ({reason}): its authority must be "
+                "the one that the other end has installed, and its last day must be to come"
+            )
+        return f"there is no TLS at {host}:{port} ({reason}): correct the port"
+    except TimeoutError:
+        return f"something listens at {host}:{port}, but begins no TLS: correct the port"
+    except OSError as error:
+        return f"the other end closes the connection ({error.strerror or error})"
+
+
+def _context(credentials: Credentials) -> ssl.SSLContext:
+    """Returns the settings of mutual TLS with these files."""
+    context = ssl.create_default_context(cafile=credentials.authority)
+    context.load_cert_chain(credentials.certificate, credentials.key)
+    return context
+
+
+def _hosts_of(host: str, port: int, credentials: Credentials) -> str:
+    """Returns the hosts in the certificate of the other end, which the authority has signed, as text."""
+    context = _context(credentials)
+    context.check_hostname = False
+    certificate: Mapping[str, Any] = {}
+    with (
+        suppress(OSError),
+        socket.create_connection((host, port), _STEP) as connection,
+        context.wrap_socket(connection, server_hostname=host) as tls,
+    ):
+        certificate = tls.getpeercert() or {}
+    hosts = [str(name) for _, name in certificate.get("subjectAltName", ())]
+    return ", ".join(hosts[:_MAX_HOSTS]) or "no host"

@@ -1,0 +1,115 @@
+"""Logs why a listening process refused connections. Zenoh alone knows, and writes it to standard output alone."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import re
+import sys
+import threading
+from collections import Counter
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from typing import TextIO
+
+_LOG = logging.getLogger(__name__)
+_STDOUT = 1
+_FILTER = "off,zenoh_link_tls=warn"
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_LINE = re.compile(r"zenoh_link_tls::unicast: (?P<why>.*?)(?:\. Hint: .*)?$")
+_OTHER_AUTHORITY = "its certificate is signed by another authority than the one that is installed here"
+_DISTRUST = "it does not trust the certificate of this end: another authority is installed there"
+_REASONS = {
+    "invalid peer certificate: UnknownIssuer": _OTHER_AUTHORITY,
+    "invalid peer certificate: BadSignature": _OTHER_AUTHORITY,
+    "invalid peer certificate: certificate expired": "its certificate is expired",
+    "invalid peer certificate: Expired": "its certificate is expired",
+    "invalid peer certificate: certificate not valid yet": "its certificate is not valid yet: compare the clocks",
+    "peer sent no certificates": "it has no certificate",
+    "received fatal alert: UnknownCA": _DISTRUST,
+    "received fatal alert: DecryptError": _DISTRUST,
+    "received fatal alert: BadCertificate": "it connects to a host that the certificate of this end does not list",
+    "received fatal alert: CertificateExpired": "for it, the certificate of this end is expired: compare the clocks",
+}
+_OTHER = "it begins no mutual TLS"
+
+
+@contextmanager
+def logging_refusals() -> Generator[None]:
+    """Logs why connections to this process were refused, until the block ends; Zenoh does not record from where.
+
+    It makes descriptor 1 a pipe, which it reads, and lets Python print to where that was. For commands alone: it
+    changes the whole process. If `RUST_LOG` is set, Zenoh's log stays where its reader wants it.
+    """
+    try:
+        import zenoh
+    except ImportError:  # `open_link` raises an error that names the extra
+        yield
+        return
+    if "RUST_LOG" in os.environ:
+        yield
+        return
+    before = sys.stdout
+    before.flush()
+    terminal = os.dup(_STDOUT)
+    reading, writing = os.pipe()
+    os.dup2(writing, _STDOUT)
+    os.close(writing)
+    if _prints_to_descriptor(before):
+        raw = io.FileIO(terminal, "w", closefd=False)
+        buffer = io.BufferedWriter(raw)
+        sys.stdout = io.TextIOWrapper(buffer, before.encoding, before.errors, line_buffering=True)
+    reader = threading.Thread(target=_read, args=[reading], daemon=True)
+    reader.start()
+    zenoh.init_log_from_env_or(_FILTER)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stdout = before
+        os.dup2(terminal, _STDOUT)  # which ends the pipe
+        os.close(terminal)
+        reader.join()
+
+
+def _read(descriptor: int) -> None:
+    with open(descriptor, encoding="utf-8", errors="replace") as lines:
+        log_refusals(lines)
+
+
+def _prints_to_descriptor(stream: TextIO) -> bool:
+    """Returns True if a stream is the one that the change of the descriptor concerns."""
+    try:
+        return stream.fileno() == _STDOUT
+    except (OSError, ValueError):  # that of a test has no descriptor
+        return False
+
+
+def reason_of(line: str) -> str | None:
+    """Returns why a connection was refused, by a line of Zenoh's log; None for a line about something else.
+
+    Args:
+        line: The line, maybe with the codes of colours.
+    """
+    match = _LINE.search(_COLOUR.sub("", line).rstrip())
+    if match is None:
+        return None
+    for beginning, reason in _REASONS.items():
+        if match["why"].startswith(beginning):
+            return reason
+    return _OTHER
+
+
+def log_refusals(lines: Iterable[str]) -> None:
+    """Logs the reasons in these lines: each the first, the second, the fourth time and so on."""
+    counts: Counter[str] = Counter()
+    for line in lines:
+        reason = reason_of(line)
+        if reason is None:
+            continue
+        counts[reason] += 1
+        count = counts[reason]
+        if count & (count - 1) == 0:
+            facts = {"event": "connection_refused", "why": reason, "times": count}
+            _LOG.warning("a connection was refused: %s", reason, extra={"facts": facts})
