@@ -273,7 +273,8 @@ def kinds_equal_the_loop(bench: Bench) -> Facts:
     skipped = {name for name, kind in model_kinds.KINDS.items() if kind.random or "packed" in name}
     skipped |= {"lstm with projection"}  # torch batches it with one set of weights only
     if bench.device.type == "meta":
-        skipped |= {name for name in model_kinds.KINDS if "tied" in name or "language" in name}
+        # the pretend device unties tied weights, and loses what torch leaves to be conjugated later
+        skipped |= {name for name in model_kinds.KINDS if any(word in name for word in ("tied", "language", "complex"))}
     names = [name for name in model_kinds.KINDS if name not in skipped]
     broken, worst = list[str](), 0.0
     names = names[::9] if bench.small else names
@@ -584,7 +585,7 @@ def processes(count: int, bench: Bench) -> Facts:
         "run = fp.Training(clients, fp.fedavg(0.1), fp.Privacy(noise_multiplier=1.0), rounds=2, seed=0, secret_seed=0,"
         " compute=compute)\n"
         "list(run)\n"
-        "print('ended', run.progress.models.device, float(run.progress.models.double().sum()))\n"
+        "print('ended', run.progress.models.device, float(run.progress.models[0].double().sum()))\n"
     )
     path = bench.folder / f"processes{count}.py"
     path.write_text(script.replace("ENGINE", "'processes'"))
