@@ -42,8 +42,8 @@ def extreme_examples(population: Population) -> Pair:
                 for value, index in _first_of_each(column):
                     classes.setdefault(name, {}).setdefault(value, (value, client, index))
     cells = [*extremes.values()]
-    for found in classes.values():
-        cells += _spread(sorted(found.values()))
+    for cells_of_class in classes.values():
+        cells += _spread(sorted(cells_of_class.values()))
     examples = sorted({(client, index) for _, client, index in cells})
     pairs = [_example(population, client, index) for client, index in examples]
     return joined([*pairs, population.first_examples(2)])

@@ -75,8 +75,8 @@ def _switches() -> list[ModuleType]:
     owners: list[tuple[ModuleType, tuple[str, ...]]] = [(backends.mkldnn, ("matmul", "conv", "rnn"))]
     if torch.cuda.is_available():
         owners += [(backends.cuda, ("matmul",)), (backends.cudnn, ("conv", "rnn"))]
-    found = [getattr(owner, name, None) for owner, names in owners for name in names]
-    return [cast("ModuleType", switch) for switch in found if hasattr(switch, "fp32_precision")]
+    switches = [getattr(owner, name, None) for owner, names in owners for name in names]
+    return [cast("ModuleType", switch) for switch in switches if hasattr(switch, "fp32_precision")]
 
 
 @contextmanager

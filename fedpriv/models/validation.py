@@ -101,7 +101,7 @@ def _why_unfit(layer: nn.Module) -> str | None:
         group_norm = (
             "a GroupNorm, a change of the model, as fedpriv.models.fix_model(model) does (command line: --fix-model)"
         )
-        if layer.running_mean is None:
+        if "running_mean" not in dict(layer.named_buffers()):
             return f"{why}Without running statistics .eval() changes nothing: put there {group_norm}"
         return f"{why}Call .eval() on it to keep its weights and public running statistics; or put there {group_norm}"
     if _remembers(layer):

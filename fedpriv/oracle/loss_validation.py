@@ -298,11 +298,11 @@ def _tried_losses(trial: TracedModel, x: Nested, outputs: Any, y: Nested) -> Ite
         return
     loss = trial.functional.loss
     # in double precision, where rounding hides little; a loss with tensors of its own may take single precision only
-    wide = _as_double(outputs), each(_as_double, y)
-    found = list(_computed(_attempts(loss, *wide, _CHANGES)))
-    if not found:
-        found = list(_computed(_attempts(loss, outputs, y, _CHANGES[:1])))
-    yield from found
+    in_double = _attempts(loss, _as_double(outputs), each(_as_double, y), _CHANGES)
+    computed = list(_computed(in_double))
+    if not computed:
+        computed = list(_computed(_attempts(loss, outputs, y, _CHANGES[:1])))
+    yield from computed
 
 
 def _attempts(loss: Loss, outputs: Any, y: Nested, changes: Sequence[Change]) -> list[Callable[[], _Losses | None]]:  # noqa: ANN401
