@@ -34,6 +34,8 @@ from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.settings import Privacy
 from fedpriv.runs import logistic_intervals
 from fedpriv.runs.fit_callers import FitCallers, fit_callers
+from fedpriv.runs.results import Result
+from fedpriv.runs.total import total
 from fedpriv.runs.train import train
 from fedpriv.settings.checks import checked
 from fedpriv.strategies.erm import gradient_descent
@@ -44,6 +46,8 @@ _CONSTANT = 0.25  # beside rows of norm at most 1: a larger one slows the other 
 _INPUT_NORM = math.sqrt(1 + _CONSTANT**2)  # largest norm of a row with the constant
 _CLIP = 0.4
 _MOST_STEPS = 500
+_COUNT_SHARE = 0.002  # of the squared sensitivity / noise, for the count of long rows
+_ALL_LONG = 0.99  # mean squared norm of scaled rows, at most 1, above which most rows were longer than the bound
 _GUESSABLE = 2**64
 
 
@@ -84,8 +88,9 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         epsilon: Privacy of the whole fit; `math.inf` fits without noise, and `spent_` says that it is not private.
         delta: Failure probability; well below one over the number of rows.
         data_norm: Public bound on the l2 norm of rows: rows are divided by it, and longer ones scaled down to norm 1.
-            None is the square root of the number of columns, for columns in [-1, 1]. The closer the bound, the better
-            the fit; the one-hot columns of one variable count as one column.
+            None is the square root of the number of columns, for columns in [-1, 1]; then 1/500 of the budget pays for
+            a private count of the rows that are longer, and fit warns if they are the most. The closer the bound, the
+            better the fit; the one-hot columns of one variable count as one column.
         clip_norm: Bound on the l2 norm of one row's gradient, its weight included. Without clipping the norm is at most
             1.03 (1.46 for 3 classes or more); a smaller bound needs less noise and weakens badly predicted rows. None
             is 0.4; with `intervals` nothing is clipped, since that would bias the coefficients.
@@ -184,8 +189,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             return self._fit_with_intervals(inputs, codes, weights, callers)
         targets = np.stack([codes, weights], 1, dtype=np.float64)
         model, loss, smoothness = self._model(inputs.shape[1])
-        privacy = self._privacy()
         steps = self._steps(len(codes))
+        privacy = self._privacy(steps)
         regularizer = L2(self.lam) if self.lam else Zero()
         # all rows are those of one client
         result = train(
@@ -202,7 +207,10 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         self.coef_ = params[:, :-1] / self._bound()
         self.intercept_ = params[:, -1] * _CONSTANT
         self.n_iter_ = result.rounds
-        self.spent_ = replace(result.spent, not_covered=self._not_covered(callers))
+        spent = result.spent
+        if self._counts_long_rows:
+            spent = total([self._count_long_rows(rows, targets), result])
+        self.spent_ = replace(spent, not_covered=self._not_covered(callers))
         return self
 
     def coefficients(self, level: float = 0.95, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
@@ -390,6 +398,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             self.covariance_ = np.outer(units, units) * result.covariance
         self.n_iter_ = result.steps
         self.spent_ = replace(result.spent, not_covered=self._not_covered(callers))
+        if self.data_norm is None and result.squared_norm - _CONSTANT**2 > _ALL_LONG:
+            _warn_of_long_rows(self._bound(), stacklevel=4)
         if not np.isfinite(np.diag(self.covariance_)).all():
             warnings.warn(
                 "the noise is too large for intervals: they are infinite. Take a larger epsilon, fewer columns, a "
@@ -454,13 +464,35 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         if not (self.random_state is None or isinstance(self.random_state, Integral)):
             raise ConfigError("random_state", self.random_state, "an int, or None for a secret seed")
 
-    def _privacy(self) -> Privacy:
+    @property
+    def _counts_long_rows(self) -> bool:
+        """True if a part of the budget asks how many rows are longer than the default `data_norm`."""
+        return self.data_norm is None and self.epsilon != math.inf
+
+    def _count_long_rows(self, rows: Rows, targets: NDArray[np.float64]) -> Result:
+        """Warns if most rows are longer than `data_norm`, by a private count; returns the run that counted."""
+        ratio = gaussian.ratio_of(self.epsilon, self.delta) * math.sqrt(_COUNT_SHARE)
+        # 1/2 for a long row, else -1/2
+        signs = (row_norms(cast(Any, rows)) > self._bound() * (1 + 1e-9)) - 0.5
+        privacy = Privacy(noise_multiplier=1 / ratio, delta=self.delta, clip=Clip(0.5))
+        mean, result = logistic_intervals.private_mean(signs[:, None], privacy, self._seed(signs, targets))
+        deviation = 1 / (ratio * len(signs))
+        if float(mean[0]) > 3 * deviation:
+            _warn_of_long_rows(self._bound(), stacklevel=4)
+        return result
+
+    def _privacy(self, steps: int) -> Privacy:
+        """Returns the privacy of so many gradient steps."""
         if self.epsilon == math.inf:
             return Privacy(at="none", delta=self.delta)
         bound = self.clip_norm
         if bound is None:
             bound = _CLIP
-        return Privacy(epsilon=self.epsilon, delta=self.delta, clip=Clip(bound))
+        privacy = Privacy(epsilon=self.epsilon, delta=self.delta, clip=Clip(bound))
+        if not self._counts_long_rows:
+            return privacy
+        ratio = gaussian.ratio_of(self.epsilon, self.delta) * math.sqrt(1 - _COUNT_SHARE)
+        return Privacy(noise_multiplier=math.sqrt(steps) / ratio, delta=self.delta, clip=Clip(bound))
 
     def _steps(self, n: int) -> int:
         """Returns the number of gradient steps for n rows; more where there is less noise."""
@@ -559,6 +591,17 @@ def coefficient_row(value: float, error: float, quantile: float) -> dict[str, fl
         "odds_low": odds_low,
         "odds_high": odds_high,
     }
+
+
+def _warn_of_long_rows(bound: float, stacklevel: int) -> None:
+    """Warns that the columns were not scaled."""
+    warnings.warn(
+        f"most rows are longer than {bound:.3g}, the default data_norm for columns in [-1, 1], and were scaled down to "
+        "that length (a private answer, which epsilon covers): divide columns by public bounds, with "
+        "fedpriv.PublicEncoder, or give data_norm",
+        PromiseWarning,
+        stacklevel=stacklevel,
+    )
 
 
 def _quantile(level: float) -> float:

@@ -82,12 +82,14 @@ class Estimate:
             infinite on the diagonal if the noise is too large to tell.
         steps: Gradient steps of the pilot.
         spent: What all answers together cost.
+        squared_norm: Mean squared norm of a row, noised, with the constant feature.
     """
 
     params: Floats
     covariance: Floats
     steps: int
     spent: PrivacySpent
+    squared_norm: float
 
 
 @dataclass(frozen=True)
@@ -149,21 +151,24 @@ class _Answers:
 
     def run(self, name: str, model: nn.Module, loss: Loss, data: TensorDataset, bound: float, plan: _Rounds) -> Result:
         """Trains on one client, with the share of the budget that the answer of this name has."""
-        privacy = Privacy(at="none", delta=self.delta)
-        if math.isfinite(self.budget.ratio):
-            noise = math.sqrt(plan.rounds) / self.budget.ratio_of(name)
-            privacy = Privacy(noise_multiplier=noise, delta=self.delta, clip=Clip(bound))
         return train(
             make_clients(model, loss, [data]),
             plan.strategy,
-            privacy,
+            self.privacy(name, bound, plan.rounds),
             rounds=plan.rounds,
-            secret_seed=self._seed_of(name),
+            secret_seed=self.seed_of(name),
             compute=Compute(backend="linear", device="cpu", dtype="float64"),
             progress=False,
         )
 
-    def _seed_of(self, name: str) -> int | None:
+    def privacy(self, name: str, bound: float, rounds: int) -> Privacy:
+        """Returns the privacy of the answer of this name, which takes so many rounds."""
+        if math.isinf(self.budget.ratio):
+            return Privacy(at="none", delta=self.delta)
+        noise = math.sqrt(rounds) / self.budget.ratio_of(name)
+        return Privacy(noise_multiplier=noise, delta=self.delta, clip=Clip(bound))
+
+    def seed_of(self, name: str) -> int | None:
         """Returns a seed of its own for each answer: none share noise."""
         if self.seed is None:
             return None
@@ -242,13 +247,14 @@ def estimate(
     information, information_run = _information(answers, "information", at)
     score, score_run = _score(answers, at)
     spent = total([curvature_run, pilot, information_run, score_run])
+    squared_norm = 4 * float(np.trace(curvature))
     if not _is_reliable(budget, information):
-        return Estimate(at, np.diag(np.full(d, math.inf)), pilot.rounds, spent)
+        return Estimate(at, np.diag(np.full(d, math.inf)), pilot.rounds, spent, squared_norm)
     hessian = information + lam * np.eye(d)
     step: Floats = -np.linalg.solve(hessian, score + lam * at).astype(np.float64)
     covariance = _covariance(budget, information, step[:, None] * step, lam)
     covariance += np.diag(_missed(budget, hessian, step) ** 2)
-    return Estimate(at + step, covariance, pilot.rounds, spent)
+    return Estimate(at + step, covariance, pilot.rounds, spent, squared_norm)
 
 
 def forecast(
@@ -275,6 +281,29 @@ def forecast(
         return np.diag(np.full(d, math.inf))
     inverse = np.linalg.inv(information + lam * np.eye(d))
     return _covariance(budget, information, _step_variance(budget) * inverse @ inverse, lam)
+
+
+def private_mean(vectors: Floats, privacy: Privacy, seed: int | None) -> tuple[Floats, Result]:
+    """Returns the noised mean of private vectors, and the run that released it.
+
+    Args:
+        vectors: `[n, k]`; longer ones than the clip bound of `privacy` are clipped.
+        privacy: Its noise and clip bound are for one vector.
+        seed: Secret seed; None draws one.
+    """
+    result = train(
+        make_clients(
+            LinearRegression(vectors.shape[1]),
+            Loss(_outputs),
+            [_dataset(vectors, np.zeros(len(vectors), dtype=np.int64))],
+        ),
+        _one_step(),
+        privacy,
+        rounds=1,
+        secret_seed=seed,
+        compute=Compute(backend="linear", device="cpu", dtype="float64"),
+    )
+    return -result.params.double().view(-1).numpy(), result
 
 
 def reliable_ratio(budget: Budget, d: int, largest: float) -> float:
@@ -378,11 +407,12 @@ def _information(answers: _Answers, name: str, at: Floats) -> tuple[Floats, Resu
     factors = np.where(rows == columns, 1.0, math.sqrt(2))
     weights = _variances(answers.inputs, at)[:, None] * factors
     entries = answers.inputs[:, rows] * answers.inputs[:, columns] * weights
-    data = _dataset(entries, np.zeros(len(entries), dtype=np.int64))
-    model = LinearRegression(len(rows))
-    bound = answers.budget.norm**2 / 4
-    result = answers.run(name, model, Loss(_outputs), data, bound, _Rounds(_one_step(), 1))
-    means = -result.params.double().view(-1).numpy() / factors
+    means, result = private_mean(
+        entries,
+        answers.privacy(name, answers.budget.norm**2 / 4, rounds=1),
+        answers.seed_of(name),
+    )
+    means = means / factors
     matrix = np.zeros((len(at), len(at)))
     matrix[rows, columns] = means
     matrix[columns, rows] = means

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from fedpriv.errors import ConfigError, DataError
+from fedpriv.errors import ConfigError, DataError, PromiseWarning
 from fedpriv.runs.estimators import PrivateLogisticRegression
 
 
@@ -315,3 +316,18 @@ def test_a_column_of_text_is_answered_with_what_encodes_it():
 def test_words_of_scikit_learn_are_answered(word: str, write: str):
     with pytest.raises(ConfigError, match=write):
         PrivateLogisticRegression(**{word: 1})
+
+
+@pytest.mark.parametrize("intervals", [False, True])
+def test_unscaled_columns_warn(intervals: bool):
+    stream = np.random.default_rng(0)
+    x = stream.uniform(20, 80, (3000, 2))
+    y = (x[:, 0] > 50).astype(int)
+    model = PrivateLogisticRegression(4.0, classes=[0, 1], max_iter=5, intervals=intervals)
+    with pytest.warns(PromiseWarning, match=r"most rows are longer than 1.41"):
+        model.fit(x, y)
+    assert 0.99 * 4 < model.spent_.epsilon <= 4
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="most rows")
+        model.fit(x / 80, y)
+        PrivateLogisticRegression(4.0, classes=[0, 1], max_iter=5, data_norm=1.0, intervals=intervals).fit(x, y)
