@@ -30,7 +30,7 @@ class RunMonitor:
         accountant: The run's epsilon.
         health: In which round something first was not finite.
         stopping: How long the metric of `stop` has not improved.
-        best: The models of the round that tested best; on the main process only.
+        best: The models of the round that tested best; up to date on the main process only.
         is_over: Whether no further round will be made.
         is_void: Whether no bound on epsilon holds, since the run's code kept something of earlier examples.
     """

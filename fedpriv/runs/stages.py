@@ -542,7 +542,7 @@ class Evaluation:
         stopping: How long the metric of `stop` has not improved.
         health: In which round something first was not finite.
         warnings: Metrics that are left out, and why.
-        best: The models of the round that tested best; on the main process only.
+        best: The models of the round that tested best; up to date on the main process only.
     """
 
     public: EvaluationData
@@ -582,14 +582,14 @@ def prepare_evaluation(
     if origin is not None:
         stored = origin.stopping
         first_nonfinite = origin.first_nonfinite
-    stopping = mesh.world.broadcast(
-        lambda: _stopping(public, public.metric_names(evaluator, data.start), experiment).restored(stored)
-    )
-    best = BestModel()
-    if mesh.is_main:
-        compatibility.check_keep(options.keep, experiment.problems)
-        best = BestModel.begin(options.keep, public.metric_names(evaluator, data.start), public.stop)
-        best = best.restored(origin.kept if origin is not None else {})
+    compatibility.check_keep(options.keep, experiment.problems)
+    names: Collection[str] = ()
+    if public.stop is not None or options.keep == "best":
+        names = public.metric_names(evaluator, data.start)
+    stopping = mesh.world.broadcast(lambda: _stopping(public, names, experiment).restored(stored))
+    best = mesh.world.broadcast(lambda: BestModel.begin(options.keep, names, public.stop))
+    if origin is not None:
+        best = best.restored(origin.kept)
     health = FiniteCheck(options.stop_on, first_nonfinite)
     if run.earlier is not None and (health.stops or stopping.stops):
         fix = "its model is not finite, or its metric no longer improves: more rounds would end at once"

@@ -19,7 +19,7 @@ from fedpriv.errors import FedprivError
 from fedpriv.reports import comparison
 from fedpriv.reports.picture import draw
 from fedpriv.reports.report import Run
-from fedpriv.reports.sinks import Jsonl
+from fedpriv.runs.line_files import MetricsFile
 from fedpriv.storage.files import disk
 
 DIGITS = Path(__file__).parents[1] / "run.yaml"
@@ -30,9 +30,7 @@ def half_a_run(folder: Path, *overrides: str, rounds: int = 4) -> Run:
     folder.mkdir()
     config = load_config(DIGITS, ["data.partition.n_clients=3", *overrides])
     (folder / "config.yaml").write_text(to_yaml(config))
-    sink = Jsonl(folder / "metrics.jsonl")
     for report in build(config, folder):
-        sink.write(report)
         if report.round == rounds:
             break
     return Run.read(folder)
@@ -165,7 +163,7 @@ def test_a_damaged_metrics_file_stops_a_resume_with_its_name(tmp_path: Path):
     lines = (run.folder / "metrics.jsonl").read_text().splitlines(keepends=True)
     (run.folder / "metrics.jsonl").write_text("".join([lines[0], "garbage\n", *lines[2:]]))
     with pytest.raises(FedprivError, match=r"metrics\.jsonl, line 2 is damaged; restore the file from a copy"):
-        Jsonl(run.folder / "metrics.jsonl", keep=4)
+        MetricsFile(run.folder / "metrics.jsonl", keep=4)
 
 
 def test_what_is_no_run(tmp_path: Path):
