@@ -314,14 +314,14 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         inputs = _with_constant(rows, bound)
         params = np.zeros(inputs.shape[1])
         if y is not None:
-            found = np.unique(np.asarray(y))
-            if len(found) != 2:
-                raise ConfigError("y", found.tolist(), "labels of two classes, or None")
+            labels = np.unique(np.asarray(y))
+            if len(labels) != 2:
+                raise ConfigError("y", labels.tolist(), "labels of two classes, or None")
             inverse_weight = math.inf
             if self.lam > 0:
                 inverse_weight = 1 / (self.lam * len(inputs))
             plain = PublicRegression(C=inverse_weight, fit_intercept=False, max_iter=1000)
-            params = plain.fit(inputs, np.asarray(y) == found[1]).coef_[0]
+            params = plain.fit(inputs, np.asarray(y) == labels[1]).coef_[0]
         covariance = logistic_intervals.forecast(
             inputs,
             params,
