@@ -456,7 +456,9 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         return tuple(reveals)
 
     def _check_settings(self) -> None:
-        """Refuses settings that training would refuse under another name, or not at all."""
+        """Refuses settings that training would refuse under another name, later, or not at all."""
+        if self.epsilon != math.inf:
+            Privacy(epsilon=self.epsilon, delta=self.delta)
         if not (self.lam >= 0 and math.isfinite(self.lam)):
             raise ConfigError("lam", self.lam, "must be finite and not negative; 0 is no regulariser")
         if self.max_iter is not None and not (isinstance(self.max_iter, Integral) and self.max_iter >= 1):

@@ -98,8 +98,9 @@ def test_fits_that_differ_share_no_noise_though_they_share_a_seed():
 
 def test_errors_name_the_parameter():
     x, y = blobs(50)
-    with pytest.raises(ConfigError, match="epsilon"):
-        PrivateLogisticRegression(epsilon=-1, data_norm=4.0).fit(x, y)
+    for options in ({"data_norm": 4.0}, {}, {"intervals": True}):
+        with pytest.raises(ConfigError, match="epsilon"):
+            PrivateLogisticRegression(epsilon=-1, **options).fit(x, y)
     with pytest.raises(ConfigError, match="classes"):
         PrivateLogisticRegression(data_norm=4.0, classes=["a", "b"]).fit(x, y)
     named = PrivateLogisticRegression(data_norm=4.0, classes=["a", "b", "c", "d"], max_iter=3).fit(x, y)
