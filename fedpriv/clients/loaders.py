@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, WeightedRandomSampler
 
+from fedpriv.clients import overlaps
 from fedpriv.clients.client import Client
 from fedpriv.clients.client_set import as_client_set
 from fedpriv.clients.reading import is_plain
 from fedpriv.data.nested import leaves, plain
+from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.borrowed import GeneratorStates, global_generators
 
 T = TypeVar("T")
@@ -29,15 +31,25 @@ _MAX_TRIED = 16
 """Number of examples that are read twice: a random transform by a fair coin goes unnoticed in 2^-16 of runs."""
 
 
-def ignored(clients: Sequence[Client]) -> list[str]:
-    """Returns warnings about unused loader settings, random transforms, and `collate_fn`s that mix examples.
+def ignored(clients: Sequence[Client], privacy: Privacy) -> list[str]:
+    """Returns warnings about unused loader settings, and about examples that do not stay apart.
 
-    Reads at most 48 examples twice; those of a `TensorDataset` are not read.
+    That are random transforms that are frozen, `collate_fn`s that mix examples, and views of one memory. Reads at most
+    48 examples twice; those of a `TensorDataset` are not read.
+
+    Args:
+        clients: The clients of this process.
+        privacy: The privacy settings.
     """
     roster = as_client_set(clients)
     validated = [(index, clients[index]) for index in roster.validated_clients]
     constrained = any(not problem.is_mean_loss for problem in roster.problems)
-    return [*_settings_note(validated), *_reading_note(validated, constrained=constrained)]
+    datasets = [client.loader.dataset for _, client in validated]
+    return [
+        *_settings_note(validated),
+        *_reading_note(validated, constrained=constrained),
+        *overlaps.note_on_items(datasets, privacy),
+    ]
 
 
 def _settings_note(clients: Sequence[tuple[int, Client]]) -> list[str]:

@@ -6,20 +6,22 @@ import hashlib
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from fedpriv.clients import overlaps
 from fedpriv.clients.client import Client
 from fedpriv.clients.client_set import as_client_set
+from fedpriv.clients.components import components
 from fedpriv.clients.population import Population
 from fedpriv.clients.reading import pair_of
-from fedpriv.data.base import ExactOnly, size
+from fedpriv.data.base import size
 from fedpriv.data.nested import Nested, each, leaves
 from fedpriv.errors import PrivacyError
 from fedpriv.privacy.settings import Privacy
@@ -43,16 +45,26 @@ class DuplicateCounts:
     tested: int
 
 
-def check_clients(clients: Sequence[Client], test: Dataset[Any] | None, privacy: Privacy) -> None:
+def check_clients(clients: Sequence[Client], test: Dataset[Any] | None, privacy: Privacy) -> list[str]:
     """Runs `check_datasets` on the clients' data sets; lazy clients' are checked one by one when they are read.
 
     A client without an objective is the server, whose data are public and may be the test data.
+
+    Returns:
+        A warning if examples share numbers in memory.
+
+    Raises:
+        PrivacyError: see `check_datasets`; or test examples share numbers with training examples.
     """
     roster = as_client_set(clients)
     roster.examine_with(lambda client, dataset: _check_alone(client, dataset, privacy))
-    if privacy.private:
-        public = [i for i, problem in enumerate(roster.problems) if problem.objective is None]
-        _check_owners({client: roster.dataset(client) for client in roster.validated_clients}, test, privacy, public)
+    if not privacy.private:
+        return []
+    public = [i for i, problem in enumerate(roster.problems) if problem.objective is None]
+    datasets = {client: roster.dataset(client) for client in roster.validated_clients}
+    _check_owners(datasets, test, privacy, public)
+    owned = {client: dataset for client, dataset in datasets.items() if client not in public}
+    return overlaps.check_memory(owned, test, privacy)
 
 
 def _check_alone(client: int, dataset: Dataset[Any], privacy: Privacy) -> None:
@@ -140,22 +152,12 @@ def count_duplicates(
 
 def _locate(dataset: Dataset[Any], index: Integers, owner: int) -> Iterator[tuple[Hashable, Integers]]:
     """Yields where these examples are stored: a source, and positions in it, which are equal for the same example."""
-    if isinstance(dataset, ExactOnly) and owner != _TEST:
-        raise PrivacyError(
-            f"the data of client {owner} are for exact runs alone: they were prepared by looking at all of them, or "
-            "some are there twice. Take protocol: held_out, or train without privacy (privacy.at: none)"
-        )
-    index = np.where(index < 0, index + size(dataset), index)
-    if isinstance(dataset, Subset):
-        yield from _locate(dataset.dataset, np.asarray(dataset.indices, dtype=np.int64)[index], owner)
-    elif isinstance(dataset, ConcatDataset):
-        for component, (low, high) in zip(dataset.datasets, pairwise([0, *dataset.cumulative_sizes]), strict=True):
-            yield from _locate(component, index[(index >= low) & (index < high)] - low, owner)
-    elif isinstance(dataset, TensorDataset) and _has_rows(dataset.tensors[0]):
-        rows = dataset.tensors[0]
-        yield ("memory", str(rows.device)), rows.data_ptr() + index * rows.stride(0) * rows.element_size()
-    else:
-        yield id(dataset), index
+    for base, positions in components(dataset, index, None if owner == _TEST else owner):
+        if isinstance(base, TensorDataset) and _has_rows(base.tensors[0]):
+            rows = base.tensors[0]
+            yield ("memory", str(rows.device)), rows.data_ptr() + positions * rows.stride(0) * rows.element_size()
+        else:
+            yield id(base), positions
 
 
 def _has_rows(tensor: Tensor) -> bool:

@@ -21,6 +21,9 @@ from fedpriv.evaluation.early_stopping import Stop
 from fedpriv.evaluation.evaluator import Evaluator
 from fedpriv.privacy.settings import Privacy
 
+_ABOUT_AS_MANY = 0.1
+"""Relative difference between the numbers of test and training examples up to which a run warns."""
+
 
 @dataclass(frozen=True)
 class EvaluationData:
@@ -90,6 +93,24 @@ class EvaluationData:
     def as_many(self, examples: int, privacy: Privacy) -> bool:
         """Whether a private run has as many test as training examples, so that they may be the same ones."""
         return privacy.private and any(size(tested) == examples for tested in self._tested)
+
+    def warn_of_copies(self, sizes: Sequence[int], privacy: Privacy) -> list[str]:
+        """Returns a warning if a private run has about as many test as training examples, by the public sizes.
+
+        Contents are not compared: a warning that depends on them would reveal them.
+        """
+        if not privacy.private:
+            return []
+        n_training = sum(sizes)
+        counts = [size(tested) for tested in self._tested]
+        close = [count for count in counts if abs(count - n_training) <= _ABOUT_AS_MANY * n_training]
+        if not close:
+            return []
+        return [
+            f"there are about as many test examples ({close[0]}) as training examples ({n_training}). Copies of "
+            "training examples are not recognised, and every metric on them is an answer about them without noise: "
+            "make sure that the test data are of other people"
+        ]
 
     def check(self, population: Population, examples: Sequence[list[bytes]]) -> None:
         """Refuses test data that are copies of the training examples; see `ownership.check_test`."""

@@ -494,7 +494,7 @@ def load_data(experiment: Experiment, run: OpenRun, public: EvaluationData, mesh
     clients = experiment.clients
     compute = experiment.compute
     origin = run.origin
-    ownership.check_clients(clients, public.everything, experiment.privacy)
+    shared_memory = ownership.check_clients(clients, public.everything, experiment.privacy)
 
     # the examples of this process's clients; a resumed run cuts batches as it did before
     chunk_before = None
@@ -518,7 +518,7 @@ def load_data(experiment: Experiment, run: OpenRun, public: EvaluationData, mesh
     compatibility.check_batched(experiment.problems, population.model, slow)
     identity = run.identity.with_model(population.model, origin, run.origin_folder)
     check_models(mesh.world.all_gather_object(identity.model))
-    loader_warnings = mesh.clients.all_gather_object(loaders.ignored(local_clients))
+    loader_warnings = mesh.clients.all_gather_object(loaders.ignored(local_clients, experiment.privacy))
     return LocalData(
         shard=shard,
         population=population,
@@ -528,7 +528,12 @@ def load_data(experiment: Experiment, run: OpenRun, public: EvaluationData, mesh
         why_not_faster=why_not_faster,
         constants=constant_totals(population.model),
         identity=identity,
-        warnings=[*_distinct(model_warnings), *_distinct(loader_warnings), *slow],
+        warnings=[
+            *_distinct(model_warnings),
+            *_distinct([*loader_warnings, shared_memory]),
+            *public.warn_of_copies(experiment.sizes, experiment.privacy),
+            *slow,
+        ],
     )
 
 

@@ -20,6 +20,7 @@ from fedpriv.data import Split
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.oracle.validation import validate_per_example
 from fedpriv.planning import compatibility
+from fedpriv.planning.privacy_warnings import warn
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_settings import SiteSettings
 
@@ -77,7 +78,8 @@ def make_population(settings: SiteSettings, terms: ResolvedPlan, number: int, ou
             "are (fedpriv site init), whose budget is counted by itself: who is in both pays from both"
         )
     public_sizes([client], privacy)
-    ownership.check_clients([client], None, privacy)
+    for warning in ownership.check_clients([client], None, privacy):
+        warn(warning)
     shard = ClientShard([number], terms.sizes, len(terms.cards))
     population = Population([client], shard=shard)
     compatibility.check_problem(terms.strategy, [problem], privacy, terms.plan.queries, compare=False)

@@ -111,6 +111,20 @@ def test_a_copy_of_the_training_data_as_test_data_is_refused() -> None:
     training(clients, test=TensorDataset(x.clone(), y))
 
 
+@pytest.mark.parametrize(("tested", "warned"), [(53, False), (54, True), (60, True), (66, True), (67, False)])
+def test_about_as_many_test_examples_warn_of_copies(tested: int, warned: bool) -> None:
+    """59 of 60 rows cloned gave the exact test loss, at epsilon .1, without a word; only the numbers are looked at."""
+    x, y = points(67).tensors
+    clients: list[Dataset] = [TensorDataset(x[:30], y[:30]), TensorDataset(x[30:60], y[30:60])]
+    for rows in (x, points(67, 3).tensors[0]):
+        run = training(clients, test=TensorDataset(rows[:tested].clone(), 1 - y[:tested]))
+        found = [text for text in run.warnings if "Copies of training examples are not recognised" in text]
+        assert len(found) == warned
+        if warned:
+            assert f"as many test examples ({tested}) as training examples (60)" in found[0]
+    assert training(clients, EXACT, test=TensorDataset(x[:tested].clone(), 1 - y[:tested])).warnings == []
+
+
 def test_the_servers_public_data_may_be_the_test_data() -> None:
     test = points(6, 3)
     make = (LogisticRegression(3), resolve_loss("logistic"))
