@@ -315,3 +315,15 @@ def test_a_column_of_text_is_answered_with_what_encodes_it():
 def test_words_of_scikit_learn_are_answered(word: str, write: str):
     with pytest.raises(ConfigError, match=write):
         PrivateLogisticRegression(**{word: 1})
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_missing_values_show_public_encoder(value: float) -> None:
+    """scikit-learn's text advises an imputer, which computes its values from the data without noise."""
+    rows = np.zeros((40, 2))
+    labels = np.arange(40) % 2
+    fitted = PrivateLogisticRegression(epsilon=1.0).fit(rows, labels)
+    rows[3, 1] = value
+    for call in (lambda: PrivateLogisticRegression(epsilon=1.0).fit(rows, labels), lambda: fitted.predict(rows)):
+        with pytest.raises(DataError, match=r"fill such values with public ones, as fedpriv\.PublicEncoder"):
+            call()
