@@ -43,14 +43,19 @@ def config(name: str) -> Path:
 def resolve(path: Path) -> Path:
     """Returns the path if it is a file, or else the shipped configuration that it names, with or without `.yaml`.
 
-    A path with a folder or another suffix is returned as it is.
+    A path with a folder, or with the suffix of another kind of file, is returned as it is.
 
     Raises:
         ConfigError: there is neither.
     """
-    if path.is_file() or len(path.parts) != 1 or path.suffix not in ("", ".yaml"):
+    if path.is_file() or len(path.parts) != 1:
         return path
     name = path.name.removesuffix(".yaml")
+    if path.suffix in (".yml", ".json", ".toml"):
+        fix = f"there is no such file here; a configuration is a .yaml file{_suggestion(path.stem)}"
+        raise ConfigError("configuration", str(path), fix)
+    if path.suffix not in ("", ".yaml"):
+        return path
     if name in configs():
         return configs()[name]
     fix = f"there is no such file here, and none of this name comes with fedpriv{_suggestion(name)}"

@@ -12,7 +12,7 @@ from fedpriv.config.base import check
 from fedpriv.config.schema import Config
 from fedpriv.errors import ConfigError
 from fedpriv.settings.checks import checked
-from fedpriv.settings.translations import on_command_line
+from fedpriv.settings.translations import nearest, on_command_line
 from fedpriv.storage import strict_yaml
 from fedpriv.storage.identity import of_config
 
@@ -32,6 +32,12 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), *, n_owners: in
     """
     try:
         raw = strict_yaml.read(Path(path).read_text(encoding="utf-8"), str(path))
+    except FileNotFoundError:
+        folder = Path(path).parent
+        files = [str(file) for file in (*folder.glob("*.yaml"), *folder.glob("*.yml"))]
+        close = nearest(str(path), files)
+        fix = f"there is no such file{close if 'did you mean' in close else ''}"
+        raise ConfigError("configuration", str(path), fix) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("configuration", str(path), f"cannot be read ({error})") from None
     if not isinstance(raw, dict):

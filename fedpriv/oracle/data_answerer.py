@@ -409,7 +409,7 @@ class DataAnswerer:
             raise PrivacyError(
                 "with this trust only sums over clients are released. A second answer, or one at a point that was not "
                 "received, would depend on a client's own answers, which are never released. Ask once a round, at what "
-                "was received, or use trust: local"
+                "was received, or use local trust"
             )
 
 

@@ -206,7 +206,7 @@ class Oracle(Generic[A_co]):
 
     def _check_gradients_are_noised(self) -> None:
         if self.privacy.private and self.privacy.at == "message":
-            fix = "with at: message gradients have no noise that could be subtracted: leave it out, or use at: gradient"
+            fix = "where noise is on messages, gradients have none to subtract: leave it out, or set at to 'gradient'"
             raise ConfigError("strategy.optimizer", "noise_floor", fix)
 
     def gradient(self, params: Tensor) -> Tensor:

@@ -78,7 +78,7 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
             "privacy.at",
             "message",
             f"{name} keeps state that is not a function of released messages and would enter later messages un-noised; "
-            "use at: gradient",
+            "set at to 'gradient'",
         )
     if privacy.private and privacy.at == "message":
         check_memory(strategy, n_clients)
@@ -229,7 +229,7 @@ def check_pairs(privacy: Privacy, trust: Pairwise, n_clients: int) -> None:
         ConfigError: the noise is not Gaussian, or more clients would collude than there are besides one.
     """
     if privacy.mechanism.name != "gaussian":
-        fix = "noise that cancels between pairs has a price only if it is Gaussian: use mechanism: gaussian"
+        fix = "noise that cancels between pairs has a price only if it is Gaussian: use Gaussian noise"
         raise ConfigError("privacy.mechanism", privacy.mechanism.name, fix)
     if trust.colluders >= n_clients:
         fix = f"at most all but one of {n_clients} clients collude against that one: give at most {n_clients - 1}"
@@ -243,7 +243,7 @@ def check_statistics(privacy: Privacy) -> None:
         ConfigError: `privacy.statistics.ratio` is set without pairwise trust.
     """
     if privacy.statistics.ratio and not isinstance(privacy.trust, Pairwise):
-        fix = "is for noise that cancels between pairs: leave it out, or use trust: pairwise"
+        fix = "is for noise that cancels between pairs: leave it out, or use pairwise trust"
         raise ConfigError("privacy.statistics.ratio", privacy.statistics.ratio, fix)
 
 
@@ -310,7 +310,7 @@ def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, roun
             "privacy.trust",
             "secure_aggregation",
             f"{type(strategy.local_step).__name__} calls itself linear, but what it sends depends on more than the sum "
-            "of the answers; use trust: local",
+            "of the answers; use local trust",
         )
 
 
@@ -338,8 +338,8 @@ def check_memory(strategy: Strategy, n_clients: int) -> None:
         raise ConfigError(
             "strategy.local_step.memory",
             strategy.local_step.memory,
-            f"{type(strategy.local_step).__name__} keeps something of its answers, which are not noised with at: "
-            'message, and a later message depends on it: write "private", and use at: gradient',
+            f"{type(strategy.local_step).__name__} keeps something of its answers, which have no noise where it is on "
+            "messages, and a later message depends on it: write 'private', and set at to 'gradient'",
         )
 
 
@@ -430,7 +430,7 @@ def check_problem(
 def _check_public(strategy: Strategy, problems: Sequence[Problem], privacy: Privacy) -> None:
     """Refuses private constraint values where there are no constraints, or where they would reveal private counts."""
     if privacy.unit == "client":
-        fix = "constraint values cannot be made private for whole clients; use unit: sample"
+        fix = "constraint values cannot be made private for whole clients; set unit to 'sample'"
         raise ConfigError("privacy.unit", "client", fix)
     if not any(problem.constraints for problem in problems):
         fix = f"{strategy.name} spends a part of its budget on their values; give some, or use fedavg or dp_gd"
@@ -444,5 +444,5 @@ def _check_public(strategy: Strategy, problems: Sequence[Problem], privacy: Priv
         )
         raise ConfigError("privacy.statistics.public_counts", False, fix)
     if privacy.relation == "add_remove":
-        fix = "presence shows in the counts; state the groups' public fractions, or use relation: replace_one"
+        fix = "presence shows in the counts; state the groups' public fractions, or set relation to 'replace_one'"
         raise ConfigError("privacy.statistics.public_counts", True, fix)

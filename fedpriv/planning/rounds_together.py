@@ -110,7 +110,7 @@ def check_noise(privacy: Privacy) -> None:
         ConfigError: it is not Gaussian, or not the same in all rounds.
     """
     if privacy.mechanism.name != "gaussian":
-        fix = "noise over time and cyclic batches are priced for Gaussian noise: use mechanism: gaussian"
+        fix = "noise over time and cyclic batches are priced for Gaussian noise: use Gaussian noise"
         raise ConfigError("privacy.mechanism", privacy.mechanism.name, fix)
     if privacy.schedule != Uniform():
         fix = "with noise over time every round has the same noise, and the matrix shares the budget: leave it out"

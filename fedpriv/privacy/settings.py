@@ -21,7 +21,7 @@ from fedpriv.storage.identity import ASIDE
 
 At = Literal["gradient", "message", "none"]
 Batches = Annotated[int, Bound("must be a whole number from 2 to 1000000", 2, 1e6, "[]")]
-Amount = Annotated[float, Bound("must be positive and finite; use at: none for no noise", 0)]
+Amount = Annotated[float, Bound("must be positive and finite; for no noise set at to 'none'", 0)]
 
 
 LEAST_AMOUNT = 1e-20  # of an epsilon or a noise multiplier: its square is still a number
@@ -290,7 +290,7 @@ class Privacy:
                 "has no sound add/remove price: no bound on its epsilon is known; use replace_one or poisson",
             )
         if isinstance(self.sampling, Allocation) and self.private and self.mechanism.name != "gaussian":
-            fix = "no price is known for other noise than Gaussian; use mechanism: gaussian, or poisson batches"
+            fix = "no price is known for other noise than Gaussian; use Gaussian noise, or Poisson batches"
             raise ConfigError("privacy.sampling", "allocation", fix)
         self._check_cohort()
         if not self.private and not isinstance(self.noise, Independent):
@@ -306,10 +306,10 @@ class Privacy:
         if not self.private:
             raise ConfigError(name, value, "a secret cohort belongs to private runs; use network.cohort")
         if self.unit != "client":
-            fix = "drawing whole clients does not lower the epsilon of single examples; use unit: client"
+            fix = "drawing whole clients does not lower the epsilon of single examples; set unit to 'client'"
             raise ConfigError(name, value, fix)
         if self.cohort_rounds is not None and self.mechanism.name != "gaussian":
-            fix = "no price is known for other noise than Gaussian; use mechanism: gaussian, or cohort_rate"
+            fix = "no price is known for other noise than Gaussian; use Gaussian noise, or cohort_rate"
             raise ConfigError(name, value, fix)
 
     def _check_amount(self) -> None:
@@ -324,7 +324,7 @@ class Privacy:
             raise ConfigError(
                 "privacy.delta",
                 0,
-                f"{self.mechanism.name.capitalize()} noise needs delta > 0; use mechanism: laplace with an l1 clip",
+                f"{self.mechanism.name.capitalize()} noise needs delta > 0; use Laplace noise with an l1 clip",
             )
         if self.delta == 0 and self.clip.norm == "l2":
             raise ConfigError("privacy.clip.norm", "l2", "pure epsilon needs an l1 clip")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Integral
 from typing import Any, cast
@@ -178,7 +179,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         """
         _check_numbers(X)
         callers = fit_callers()
-        validated: Any = validate_data(self, cast(Any, X), cast(Any, y), accept_sparse="csr", dtype=np.float64)
+        with _nan_explained():
+            validated: Any = validate_data(self, cast(Any, X), cast(Any, y), accept_sparse="csr", dtype=np.float64)
         rows, labels = validated
         check_classification_targets(labels)
         self._check_settings()
@@ -344,7 +346,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     def decision_function(self, X: Rows) -> NDArray[np.float64]:
         """Returns scores `[n, n_classes]`, or `[n]` for the second of two classes. Rows are scaled as in `fit`."""
         check_is_fitted(self)
-        rows: Any = validate_data(self, cast(Any, X), accept_sparse="csr", dtype=np.float64, reset=False)
+        with _nan_explained():
+            rows: Any = validate_data(self, cast(Any, X), accept_sparse="csr", dtype=np.float64, reset=False)
         scores = _shortened(rows, self._bound()) @ self.coef_.T + self.intercept_
         if len(self.classes_) == 2:
             return scores[:, 0]
@@ -679,3 +682,20 @@ def _weighted(per_example: PerExampleLoss) -> Loss:
         return targets[:, 1] * per_example(outputs, targets[:, 0].long())
 
     return Loss(losses)
+
+
+@contextmanager
+def _nan_explained() -> Generator[None]:
+    """Replaces scikit-learn's advice on missing values: an imputer would compute its fill values without noise.
+
+    Raises:
+        DataError: a value is NaN or infinite.
+    """
+    try:
+        yield
+    except ValueError as error:
+        what = str(error).splitlines()[0].rstrip(".:")
+        if "NaN" not in what and "infinity" not in what:
+            raise
+        fix = "fill such values with public ones, as fedpriv.PublicEncoder does; epsilon does not cover an imputer's"
+        raise DataError(f"{what}: {fix}") from None

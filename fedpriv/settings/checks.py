@@ -59,6 +59,8 @@ class Bound:
 
     def complaint(self, kind: object, value: object) -> str | None:
         """Returns `words` unless `value` is a number of this kind (`int` or `float`) in the interval; else None."""
+        if isinstance(value, str) and _is_number(value):
+            return f"is text: write the number {value.strip()}, without quotes"
         if complaint(kind, value) or not isinstance(value, Real):
             return self.words
         try:
@@ -96,6 +98,14 @@ class Bound:
             **handler(schema),
             **{key: end for key, end in {low: self.low, high: self.high}.items() if isfinite(end)},
         }
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 Finite = Annotated[float, Bound("must be a finite number")]

@@ -9,8 +9,10 @@ import torch
 from commands import DIGITS, SMALL, fedpriv, refused, trained
 from torch import nn
 from torch.utils.data import TensorDataset
+from typer.testing import CliRunner
 
 import fedpriv as fp
+from fedpriv.cli import app
 from fedpriv.errors import LedgerError
 
 
@@ -61,3 +63,18 @@ def test_a_folder_of_a_python_program_is_called_so_and_its_ledger_can_be_priced(
 def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path):
     assert "holds no run" in refused("resume", str(tmp_path))
     assert "holds no run" in refused("show", str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["digits_iadmm.yml", "digits_iadmm.json", "digits_iadmm.toml"])
+def test_shipped_configuration_with_another_suffix_is_suggested(name: str) -> None:
+    told = CliRunner().invoke(app, ["plan", name])
+    said = " ".join(told.stderr.split())
+    assert told.exit_code == 2
+    assert "a configuration is a .yaml file; did you mean 'digits_iadmm'" in said and "Errno" not in said
+
+
+def test_own_configuration_with_another_suffix_is_suggested(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("rounds: 1")
+    told = CliRunner().invoke(app, ["plan", str(tmp_path / "mine.yml")])
+    said = "".join(told.stderr.split())
+    assert "thereisnosuchfile;didyoumean" in said and "mine.yaml" in said and "Errno" not in said

@@ -57,7 +57,7 @@ BAD = {
     "privacy.clip.bound=.inf": "privacy.clip.bound = inf: must be a positive, finite number",
     "privacy.delta=0": "privacy.delta = 0: Gaussian noise needs delta > 0",
     "privacy.delta=1": "privacy.delta = 1: must be a number in [0, 1)",
-    "privacy.epsilon=-1": "privacy.epsilon = -1: must be positive and finite; use at: none",
+    "privacy.epsilon=-1": "privacy.epsilon = -1: must be positive and finite; for no noise set at to 'none'",
     "privacy.epsilon=null": "privacy.epsilon = None",
     "privacy.epsilon_bar=1": "privacy.epsilon_bar = 1.0: it belongs to strategy.variant: published",
     "privacy.mechanism=laplac": "privacy.mechanism = 'laplac': choose 'gaussian' or 'laplace'",
@@ -139,8 +139,10 @@ def test_a_device_that_is_not_there_is_refused(device: str):
 
 
 def test_files_that_are_no_configuration_are_refused(tmp_path: Path):
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="there is no such file"):
         load_config(tmp_path / "nothing.yaml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path)
     bad = tmp_path / "bad.yaml"
     for text, message in (("[1, 2]", "mapping of sections"), ("a: {b", "is not YAML"), ("rounds: 3", "is required")):
         bad.write_text(text)

@@ -172,7 +172,7 @@ def test_each_answer_of_a_round_has_its_number():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"unit": "sample", "at": "gradient"}, "use unit: client"),
+        ({"unit": "sample", "at": "gradient"}, "set unit to 'client'"),
         ({"at": "none", "unit": "client"}, "use network.cohort"),
         ({"published": fp.Published(1.0)}, "use network.cohort"),
     ],

@@ -124,7 +124,7 @@ def test_the_deviation_of_constraint_values_counts_the_noise_of_pairs(secrets: S
 
 
 def test_pairs_of_statistics_need_pairs() -> None:
-    with pytest.raises(fp.ConfigError, match=r"privacy\.statistics\.ratio.*leave it out, or use trust: pairwise"):
+    with pytest.raises(fp.ConfigError, match=r"privacy\.statistics\.ratio.*leave it out, or use pairwise trust"):
         training_of(replace(PRIVACY, trust=fp.Local(), statistics=fp.Statistics(ratio=1.0)))
 
 

@@ -332,3 +332,15 @@ def test_unscaled_columns_warn(intervals: bool):
         warnings.filterwarnings("error", message="most rows")
         model.fit(x / 80, y)
         PrivateLogisticRegression(4.0, classes=[0, 1], max_iter=5, data_norm=1.0, intervals=intervals).fit(x, y)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_missing_values_show_public_encoder(value: float) -> None:
+    """scikit-learn's text advises an imputer, which computes its values from the data without noise."""
+    rows = np.zeros((40, 2))
+    labels = np.arange(40) % 2
+    fitted = PrivateLogisticRegression(epsilon=1.0).fit(rows, labels)
+    rows[3, 1] = value
+    for call in (lambda: PrivateLogisticRegression(epsilon=1.0).fit(rows, labels), lambda: fitted.predict(rows)):
+        with pytest.raises(DataError, match=r"fill such values with public ones, as fedpriv\.PublicEncoder"):
+            call()

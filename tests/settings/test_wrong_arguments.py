@@ -192,3 +192,23 @@ def test_one_argument_too_many_is_refused():
 
 def test_an_argument_that_is_given_twice_is_refused():
     assert "is given twice" in answer(lambda: fedpriv.fedavg(0.1, learning_rate=0.2))
+
+
+NUMBERS_AS_TEXT = {
+    "epsilon": lambda: fedpriv.Privacy(epsilon="3"),
+    "delta": lambda: fedpriv.Privacy(epsilon=3.0, delta=" 1e-5"),
+    "noise multiplier": lambda: fedpriv.Privacy(noise_multiplier="1.1"),
+    "learning rate": lambda: fedpriv.fedavg("0.1"),
+    "rounds": lambda: run(rounds="5"),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS_AS_TEXT)
+def test_number_as_text_shows_number(name: str):
+    assert "is text: write the number" in answer(NUMBERS_AS_TEXT[name])
+
+
+def test_error_of_privacy_shows_no_yaml():
+    for values in ({"epsilon": 0}, {"epsilon": -1.0}, {"epsilon": 1.0, "delta": 0.0}):
+        said = answer(lambda values=values: fedpriv.Privacy(**values))
+        assert "at: " not in said and "mechanism: " not in said
