@@ -253,12 +253,12 @@ def _examples_with_one_number(dataset: Dataset[Any], first: int, second: int) ->
     except Exception:
         return 1
     pieces = [[*_pieces(item)] for item in items]
-    most = 1
+    shared_by = 1
     for (start, length), (other, _) in zip(*pieces, strict=False):
         step = abs(other - start)
         if 0 < step < length:
-            most = max(most, math.ceil(length / step))
-    return most
+            shared_by = max(shared_by, math.ceil(length / step))
+    return shared_by
 
 
 def _pieces(item: object) -> Iterator[tuple[int, int]]:
