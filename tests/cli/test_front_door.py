@@ -81,7 +81,7 @@ def test_an_unknown_name_tells_its_neighbours(words: tuple[str, str], tmp_path: 
     monkeypatch.chdir(tmp_path)
     assert "did you mean 'digits_iadmm'" in run(*words, ok=False)
     assert not list(tmp_path.iterdir())
-    assert "cannot be read" in run("plan", "folder/digits_iadmm.yaml", ok=False)
+    assert "there is no such file" in run("plan", "folder/digits_iadmm.yaml", ok=False)
 
 
 def test_init_writes_what_the_next_command_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
