@@ -45,8 +45,8 @@ def reach_warnings(
     return [
         f"in {rounds} rounds these steps and this clip of {privacy.clip.bound:g} can move the model by at most "
         f"{reach:.2g}, in whatever direction gradients point, and the parameters that it starts from have the norm "
-        f"{start_norm:.2g}: a network with random first values learns little so. Larger steps, or more of them, help as "
-        "far as the noise allows"
+        f"{start_norm:.2g}: a network with random first values learns little so. Larger steps, or more of them, help "
+        "as far as the noise allows"
     ]
 
 
