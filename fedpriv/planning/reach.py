@@ -17,7 +17,7 @@ from fedpriv.privacy.settings import FullBatch, Independent, Local, Privacy
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Strategy
 
-_ENOUGH = 0.3  # of the norm of the first model: those that could move less learned next to nothing
+_ENOUGH = 0.3  # of the norm of the first model
 _ROUNDS = 100  # that are followed; later rounds move it as far as these do on average
 _MOST_ROWS = 10_000
 
@@ -45,7 +45,8 @@ def reach_warnings(
     return [
         f"in {rounds} rounds these steps and this clip of {privacy.clip.bound:g} can move the model by at most "
         f"{reach:.2g}, in whatever direction gradients point, and the parameters that it starts from have the norm "
-        f"{start_norm:.2g}: from random values it can hardly learn anything. Take larger steps, or more of them"
+        f"{start_norm:.2g}: a network with random first values learns little so. Larger steps, or more of them, help "
+        "as far as the noise allows"
     ]
 
 

@@ -731,6 +731,14 @@ TERMS: tuple[Term, ...] = (
         ("least",),
         "it saves time, no epsilon",
     ),
+    Term(
+        "keep",
+        "save_best_only restore_best_weights save_best_model load_best_model_at_end save_best",
+        'keep="best"',
+        _TRAIN,
+        "log.keep: best",
+        note="chosen on public test data: it costs no epsilon, but the metric that chose is optimistic",
+    ),
     _option(
         _TRAIN,
         "log",
