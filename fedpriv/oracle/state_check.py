@@ -11,6 +11,7 @@ Code of fedpriv and torch alone keeps nothing, and is not tested.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -25,13 +26,16 @@ from fedpriv.data.nested import each, first, joined, leaves
 from fedpriv.models.copies import copy_module
 from fedpriv.models.known_code import is_known
 from fedpriv.oracle.backends.base import Backend
+from fedpriv.oracle.backends.in_threads import copy_backend
 from fedpriv.oracle.backends.loop import LoopBackend
+from fedpriv.oracle.backends.per_example import PerExample
 from fedpriv.oracle.differences import SAME_KERNEL, differ
 from fedpriv.oracle.traced_model import select_examples
 from fedpriv.oracle.validation import synthetic_points
 from fedpriv.privacy.clipping import Clip
 from fedpriv.randomness.borrowed import Seed, global_generators
 
+_CHECKS = 4  # random rounds after which a run is tested
 _REAL = 12  # real examples at most
 _READ = 4  # clients of which an example is read again
 _CLIP = Clip(1.0)
@@ -40,6 +44,18 @@ KEPT = (
     "the model, the loss or the data set kept something of earlier examples: it answered the same question differently "
     "after the run had begun, so that one example could change the gradients of others"
 )
+
+
+def draw_check_rounds(rounds: int) -> frozenset[int]:
+    """Draws the rounds after which a run is tested for state, besides its end: in secret, independent of all else."""
+    return frozenset(secrets.SystemRandom().sample(range(rounds), min(_CHECKS, rounds)))
+
+
+def unused_copy(backend: Backend) -> Backend:
+    """Returns a backend with a model of its own that no example has passed, for the answers before a run."""
+    if isinstance(backend, PerExample):
+        return copy_backend(backend)
+    return backend  # it has no code of a user's own
 
 
 class StateCheck:

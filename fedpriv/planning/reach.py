@@ -43,10 +43,10 @@ def reach_warnings(
     if reach is None or reach >= _ENOUGH * start_norm:
         return []
     return [
-        f"in {rounds} rounds these steps and this clip of {privacy.clip.bound:g} can move the model by at most "
-        f"{reach:.2g}, in whatever direction gradients point, and the parameters that it starts from have the norm "
-        f"{start_norm:.2g}: a network with random first values learns little so. Larger steps, or more of them, help "
-        "as far as the noise allows"
+        f"in {rounds} rounds, these steps and this clip ({privacy.clip.bound:g}) can move the model by at most "
+        f"{reach:.2g}, and its first parameters have norm {start_norm:.2g}. A network that starts at random values "
+        "learns little within that distance: increase the step size or the number of rounds. For a pretrained model "
+        "this may be enough"
     ]
 
 

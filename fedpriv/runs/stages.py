@@ -16,7 +16,6 @@ written, drawn or decided is done on the main one and broadcast.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -47,12 +46,11 @@ from fedpriv.network import sharding
 from fedpriv.network.rounds import RoundNetwork, TrainState, initial_state
 from fedpriv.network.state_store import StateStore
 from fedpriv.oracle.backend_selection import make_backend, select_backend
-from fedpriv.oracle.backends.in_threads import copy_backend, in_threads
-from fedpriv.oracle.backends.per_example import PerExample
+from fedpriv.oracle.backends.in_threads import in_threads
 from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import DataAnswerer, data_oracle
 from fedpriv.oracle.oracle import Oracle
-from fedpriv.oracle.state_check import StateCheck
+from fedpriv.oracle.state_check import StateCheck, unused_copy
 from fedpriv.oracle.validation import validate_per_example
 from fedpriv.planning import compatibility, privacy_warnings
 from fedpriv.planning.advice import warnings_of_no_network
@@ -75,8 +73,6 @@ from fedpriv.runs.run_accountant import RunAccountant
 from fedpriv.runs.run_directory import RunDirectory
 from fedpriv.runs.settings_in_words import settings_in_words
 from fedpriv.strategies.base import Strategy
-
-_STATE_CHECKS = 4  # random rounds after which a run is tested for state of its code
 
 # --- stage 1: the experiment ------------------------------------------------------------------------------------------
 
@@ -689,9 +685,7 @@ def open_release_path(
         settings = described_settings(experiment, options)
     ledger = _open_ledger(accountant, run, plan, reservation, reveals, settings, mesh)
     backend = make_backend(data.backend, data.population, data.population.chunk, experiment.compute.precision)
-    unused = backend
-    if isinstance(backend, PerExample):
-        unused = copy_backend(backend)
+    unused = unused_copy(backend)
     backend = in_threads(backend, insist=experiment.compute.threads is not None)
     if plan.privacy.private:
         state_check = StateCheck(data.population, backend, unused)
@@ -802,11 +796,6 @@ def make_monitor(
         is_void=is_void,
         best=evaluation.best,
     )
-
-
-def rounds_of_state_checks(rounds: int) -> frozenset[int]:
-    """Draws the rounds after which a run is tested for state, besides its end; secret, and independent of all else."""
-    return frozenset(secrets.SystemRandom().sample(range(rounds), min(_STATE_CHECKS, rounds)))
 
 
 def collect_warnings(experiment: Experiment, plan: Plan, data: LocalData, options: TrainingOptions) -> list[str]:

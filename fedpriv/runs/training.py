@@ -28,7 +28,7 @@ from fedpriv.network.rounds import TrainState, run_rounds, server_view, write_ba
 from fedpriv.oracle.data_answerer import DataAnswerer
 from fedpriv.oracle.low_precision import needs_full_precision
 from fedpriv.oracle.oracle import Oracle
-from fedpriv.oracle.state_check import KEPT
+from fedpriv.oracle.state_check import KEPT, draw_check_rounds
 from fedpriv.planning.arguments import explain
 from fedpriv.planning.privacy_warnings import warn
 from fedpriv.privacy.accounting.spent import PrivacySpent
@@ -98,7 +98,7 @@ class Training:
             self._final: Result | None = None
             self._position = self.ledger.mark
             self._monitor = stages.make_monitor(experiment, run, self._evaluation, self._release_path, options, mesh)
-            self._state_rounds = mesh.world.broadcast(lambda: stages.rounds_of_state_checks(experiment.rounds))
+            self._state_rounds = mesh.world.broadcast(lambda: draw_check_rounds(experiment.rounds))
 
             # from here on a stopped run can be resumed; only then the budget is charged
             by_settings = stages.collect_warnings(experiment, self.plan, self._data, options)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from fedpriv.privacy.accounting.pairwise import exposure
 from fedpriv.privacy.accounting.plan_filter import UnplannedRelease
+from fedpriv.privacy.ledger import VOID
 from fedpriv.privacy.record import Record
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_accountant import SiteAccountant
@@ -92,6 +93,9 @@ class SitePlanFilter:
         Raises:
             UnplannedRelease: the ledger is not the one that was counted.
         """
+        if record.query == VOID and not self._on_record:
+            self._accountant.count_void(self._plan, single_site_record(record, self._number, self._n_sites))
+            return
         if not self._on_record or record != self._on_record[0]:
             raise UnplannedRelease(f"round {record.round}, {record.query}: its ledger was changed while the site ran")
         self._on_record.popleft()

@@ -20,6 +20,7 @@ from fedpriv.oracle.backend_selection import select_backend
 from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import data_oracle
 from fedpriv.oracle.low_precision import needs_full_precision
+from fedpriv.oracle.state_check import KEPT, StateCheck, draw_check_rounds, unused_copy
 from fedpriv.privacy.ledger import Ledger, PrivacyFilter
 from fedpriv.privacy.ledger_file import facts_of_pairs
 from fedpriv.privacy.pairwise import KeyAgreedPairwise
@@ -78,6 +79,8 @@ class SiteSession:
             self._population = make_population(folder.settings, terms, self.number, proposal.outline)
         backend = select_backend("auto", self._population).backend
         self._constants = constant_totals(self._population.model)
+        self._state_check = StateCheck(self._population, backend, unused_copy(backend))
+        self._check_rounds = draw_check_rounds(terms.rounds) | {terms.rounds - 1}
         self._randomness = Randomness(terms.seed, folder.secret_seed, secrets.randbits(62), terms.hash)
 
         # refuse other examples than those of earlier answers, before the ledger is opened
@@ -88,6 +91,8 @@ class SiteSession:
         self._accountant = accountant
         self._filter = SitePlanFilter(terms, self.number, accountant, released)
         self._ledger = self._open_ledger(self._filter)
+        if self._ledger.is_void:
+            raise PrivacyError(KEPT)
         self._oracle = data_oracle(
             self._population,
             ClippedSums(backend, 1, torch.device("cpu")),
@@ -207,6 +212,10 @@ class SiteSession:
         rounds = range(self.terms.rounds)
         return frozenset(index for index in rounds if any(notice.covers(index) for notice in self._notices))
 
+    def _has_state(self) -> bool:
+        with self._modes.fixed():
+            return self._state_check.has_changed()
+
     def _absent_participants(self, question: TrainRequest) -> frozenset[int]:
         """Returns the participants of a round that have signed that they do not answer.
 
@@ -231,7 +240,11 @@ class SiteSession:
         with self._modes.fixed(), draws:
             message, local = client_update(terms.strategy, self._oracle, client_input, self._local)
         if changed_constants(self._population.model, self._constants):
+            self._ledger.void("a forward pass changed a frozen parameter or a buffer")
             raise PrivacyError("a forward pass changed a frozen parameter or a buffer")
+        if index in self._check_rounds and self._has_state():
+            self._ledger.void(KEPT)
+            raise PrivacyError(KEPT)
         # the ledger is on disk before the state, and both before the reply leaves
         counter = self.sign_counter()
         response = TrainResponse(terms.hash, index, message[0].float(), None, self._open_notices(index), counter)

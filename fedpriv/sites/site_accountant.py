@@ -95,6 +95,17 @@ class SiteAccountant:
             self._filters[plan].admit(replace(record, attempt=0))
             self._released.setdefault(plan, []).append(record)
 
+    def count_void(self, plan: str, record: Record) -> None:
+        """Counts a record that no bound on epsilon holds for a plan's releases: the site admits nothing any more.
+
+        Args:
+            plan: Hash of the plan.
+            record: The site's share of the record.
+        """
+        with self._lock:
+            self._accountant.count(record)
+            self._released.setdefault(plan, []).append(record)
+
     def first_refused(self, coming: Sequence[Record]) -> int | None:
         """Returns the first round of `coming` that the budget does not allow if all before it are released.
 

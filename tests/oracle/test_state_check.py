@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import fedpriv as fp
 from fedpriv.privacy.ledger import VOID
-from fedpriv.runs import stages
+from fedpriv.runs import training
 
 DRAW = torch.Generator().manual_seed(0)
 X, Y = torch.randn(60, 6, generator=DRAW), torch.arange(60) % 3
@@ -60,15 +60,15 @@ def train(loss: Any = F.cross_entropy, model: nn.Module | None = None, rounds: i
 @pytest.mark.parametrize("target", [{"epsilon": 1.0}, {"noise_multiplier": 1.0}])
 def test_loss_with_late_memory_has_infinite_epsilon(target: dict[str, float]) -> None:
     clients = fp.make_clients(nn.Linear(6, 3), SelfPaced(), [TensorDataset(X, Y)])
-    training = fp.Training(clients, fp.fedavg(0.1), fp.Privacy(**target), rounds=40)
+    run = fp.Training(clients, fp.fedavg(0.1), fp.Privacy(**target), rounds=40)
     with pytest.warns(fp.errors.PromiseWarning, match="epsilon is infinite: the model, the loss or the data set kept"):
-        reports = list(training)
-    result = training.result()
+        reports = list(run)
+    result = run.result()
     assert result.spent.epsilon == float("inf")
     assert "kept something of earlier examples" in str(result)
     assert result.ended == "state"
     assert reports[0].epsilon <= 60
-    assert training.spent().epsilon == float("inf")
+    assert run.spent().epsilon == float("inf")
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
@@ -82,13 +82,13 @@ def test_model_with_late_memory_has_infinite_epsilon(backend: str) -> None:
 
 def test_result_of_a_run_that_was_left_is_checked() -> None:
     clients = fp.make_clients(nn.Linear(6, 3), SelfPaced(), [TensorDataset(X, Y)])
-    training = fp.Training(clients, fp.fedavg(0.1), fp.Privacy(epsilon=1), rounds=60)
+    run = fp.Training(clients, fp.fedavg(0.1), fp.Privacy(epsilon=1), rounds=60)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for report in training:
+        for report in run:
             if report.round == 40:
                 break
-        assert training.result().spent.epsilon == float("inf")
+        assert run.result().spent.epsilon == float("inf")
 
 
 @pytest.mark.parametrize("rounds", [(), (30,)])
@@ -96,7 +96,7 @@ def test_void_ledger_stays_infinite_and_is_not_resumed(
     rounds: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether state is found during the run, or only after its last checkpoint."""
-    monkeypatch.setattr(stages, "rounds_of_state_checks", lambda _: frozenset(rounds))
+    monkeypatch.setattr(training, "draw_check_rounds", lambda _: frozenset(rounds))
     result = train(SelfPaced(), folder=tmp_path / "run")
     assert result.ended == "state"
     lines = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
