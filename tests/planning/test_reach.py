@@ -44,7 +44,7 @@ def warned(model: nn.Module, strategy: fp.Strategy, rounds: int, privacy: fp.Pri
 def test_small_steps_warned() -> None:
     (text,) = warned(network(norm=5.0), fp.fedavg(0.1), rounds=10)
     assert "by at most 1," in text
-    assert "the norm 5:" in text
+    assert "norm 5." in text
 
 
 REACHES: dict[str, tuple[nn.Module, fp.Strategy, int]] = {
