@@ -50,6 +50,8 @@ class Layout:
 
     def row_of(self, model: nn.Module) -> Tensor:
         """Returns a copy of the trainable parameters of a model of this layout, `[dim]`."""
+        if not self.shapes:
+            return torch.zeros(0)
         parameters = dict(model.named_parameters())
         return torch.cat([parameters[name].detach().flatten() for name, _ in self.shapes])
 
