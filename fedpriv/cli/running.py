@@ -75,8 +75,6 @@ def run(
             except OSError:  # the terminal is gone; unwritten output would change the exit code
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
             raise typer.Exit(signals.exit_code) from None
-        if config.log.save_node_models:
-            result.save(folder.path, nodes=True)
         _print_result(training.linked(result), folder, as_json=as_json)
         if result.broken:
             raise typer.Exit(_BROKEN)

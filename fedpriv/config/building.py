@@ -137,6 +137,7 @@ def measured(config: Config, split: Split, n_clients: int) -> dict[str, Any]:
         "stop_on": config.log.stop_on,
         "stop": config.log.stop,
         "keep": config.log.keep,
+        "save_node_models": config.log.save_node_models,
         "metrics": metrics_of(config, split.n_classes, split.target_scale),
         "client_tests": client_tests(config, split, n_clients) if config.log.client_tests else None,
         "client_names": client_names(config, split, n_clients),

@@ -168,7 +168,7 @@ class StrategySection(Plugin):
         return replace(recipe, strategy=replace(recipe.strategy, name=name))
 
 
-_REPORTING = ("evaluate_every", "checkpoint_every", "secrets", "stop_on", "stop", "keep", "optimum")
+_REPORTING = ("evaluate_every", "checkpoint_every", "secrets", "stop_on", "stop", "keep", "save_node_models", "optimum")
 _REPORTING_OPTIONS: Any = options_section(TrainingOptions, _REPORTING)
 
 
@@ -196,7 +196,6 @@ class LogSection(_REPORTING_OPTIONS):
     csv: bool = False
     metrics: dict[str, str] = Field(default_factory=dict)
     client_tests: bool = False
-    save_node_models: bool = False
 
     @model_validator(mode="after")
     def _tests_what_may_be_tested(self) -> Self:

@@ -73,6 +73,7 @@ class TrainingOptions:
             metric of `stop` or by accuracy, else by loss. Choosing costs no epsilon, since test data are public and the
             models are released anyway. But the metric that chose a model is optimistic: judge it on other test data. A
             resumed run goes on from its last model.
+        save_node_models: Also write each node's model to the folder, `node_models.pt`.
         metrics: Metrics of your own on the test data, by name: functions of (outputs, targets) of all test examples,
             or objects with `update`, `compute` and `reset`, as torchmetrics' are. They are reported as `test_<name>`.
         client_tests: A public test set of each client, None for a client without one. Reports then have test metrics
@@ -105,6 +106,7 @@ class TrainingOptions:
     stop_on: StopOn = "nonfinite"
     stop: Stop | None = None
     keep: Keep = "last"
+    save_node_models: bool = False
     metrics: Mapping[str, CustomMetric] | None = None
     client_tests: Sequence[Dataset[Any] | DataLoader[Any] | None] | None = None
     client_names: Sequence[str] | None = None

@@ -210,15 +210,16 @@ class RunDirectory:
             keep = finished
         return MetricsFile(self.folder.path / METRICS, keep)
 
-    def finish(self, result: Result, facts: Mapping[str, Any]) -> None:
-        """Writes the model and the result of a run that is over.
+    def finish(self, result: Result, facts: Mapping[str, Any], *, nodes: bool) -> None:
+        """Writes the model and the result of a run that is over; `result.json` comes last.
 
         Args:
             result: The result.
             facts: The contents of `result.json`.
+            nodes: Whether to write each node's model, too.
         """
         if self.folder is not None:
-            result.save(self.folder.path)
+            result.save(self.folder.path, nodes=nodes)
             self.folder.write("result.json", (strict_json.dumps(facts, indent=2) + "\n").encode())
 
     def check(self) -> None:

@@ -69,6 +69,7 @@ class Training:
                 options.folder if mesh.is_main else None, options.checkpoint_every, options.secrets
             )
             self._pace = compute.pace
+            self._save_nodes = options.save_node_models
             run = stages.open_run(experiment, options, self._directory, mesh)
             self.plan = stages.plan_run(experiment, run, options, mesh)
             reveals = stages.not_covered(experiment.privacy, options.optimum, run)
@@ -232,7 +233,7 @@ class Training:
         if mesh.world.broadcast(lambda: self._directory.path is not None):
             self._final = self._outcome()
             result = self._with_model(self._final)
-            mesh.world.broadcast(lambda: self._directory.finish(result, self.linked(result)))
+            mesh.world.broadcast(lambda: self._directory.finish(result, self.linked(result), nodes=self._save_nodes))
 
     def _written(self, reports: Sequence[RoundReport]) -> Sequence[RoundReport]:
         """Writes reports to the folder, and returns them."""

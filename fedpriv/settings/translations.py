@@ -773,6 +773,7 @@ TERMS: tuple[Term, ...] = (
     _option(_TRAIN, "", "secret_seed", "noise_seed noise_generator generator"),
     _option(_TRAIN, "log", "stop_on", "nan_policy terminate_on_nan"),
     _option(_TRAIN, "log", "optimum", "f_star f_opt"),
+    _option(_TRAIN, "log", "save_node_models", "save_all_models save_client_models"),
     _option(_TRAIN, "log", "client_tests", "client_test test_sets per_client_test"),
     Term(
         "alpha",

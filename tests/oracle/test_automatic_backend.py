@@ -36,7 +36,7 @@ def test_a_model_that_vmap_cannot_batch_is_warned_of_with_the_reason() -> None:
     told = fp.Training(
         clients(kind, kind.make()), fp.fedavg(0.1), fp.Privacy(epsilon=3), rounds=1, compute=fp.Compute("loop")
     )
-    assert not told.warnings
+    assert not [text for text in told.warnings if "can move the model" not in text]
 
 
 def test_constraints_on_a_model_that_vmap_cannot_batch_are_refused() -> None:

@@ -416,7 +416,7 @@ def run(secret: int) -> fp.Training:
 def test_cohorts_are_drawn_in_one_way():
     with pytest.raises(ConfigError, match="one of cohort_rate and it"):
         fp.Central(cohort_rate=0.1, cohort_rounds=10)
-    with pytest.raises(ConfigError, match="unit: client"):
+    with pytest.raises(ConfigError, match="set unit to 'client'"):
         fp.Privacy(epsilon=1, trust=fp.Central(cohort_rounds=10))
     with pytest.raises(ConfigError, match="Gaussian"):
         fp.Privacy(

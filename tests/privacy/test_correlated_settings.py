@@ -42,9 +42,11 @@ def test_an_edited_number_of_blocks_is_found(tmp_path: Path) -> None:
     list(build(load_config(tmp_path / "config.yaml"), tmp_path / "run"))
     folder = RunFiles.read(tmp_path / "run")
     asked = {"privacy": {"sampling": {"cyclic": {"blocks": 3}}}}
-    assert not findings(replace(folder, config=None)) and not [*_check_turns(replace(folder, config=asked))]
+    assert not findings(replace(folder, config=None, settings=None)) and not [
+        *_check_turns(replace(folder, settings=asked))
+    ]
     for edited in ({"sampling": {"cyclic": {"blocks": 2}}}, {"sampling": "full"}, {}):
-        (found,) = _check_turns(replace(folder, config={"privacy": edited}))
+        (found,) = _check_turns(replace(folder, settings={"privacy": edited}))
         assert "blocks take turns" in found.text
 
 

@@ -20,7 +20,7 @@ from fedpriv.strategies.fedavg import AddMeanUpdate
 def test_fewer_records_than_the_checkpoint_has_seen_are_refused(tmp_path: Path) -> None:
     path = stopped(tmp_path)
     path.write_text("\n".join(path.read_text().splitlines()[:3]) + "\n")
-    with pytest.raises(fp.LedgerError, match="holds 2 records but the checkpoint has seen 3"):
+    with pytest.raises(fp.LedgerError, match="holds 2 records but"):
         training_in(tmp_path, resume=True)
 
 
