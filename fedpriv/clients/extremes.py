@@ -45,7 +45,9 @@ def extreme_examples(population: Population) -> Pair:
     for cells_of_class in classes.values():
         cells += _spread(sorted(cells_of_class.values()))
     examples = sorted({(client, index) for _, client, index in cells})
-    pairs = [_example(population, client, index) for client, index in examples]
+    pairs = list[Pair]()
+    for client, index in examples:
+        pairs.append(each(lambda values, index=index: values[index : index + 1], population.examples_of(client)))
     return joined([*pairs, population.first_examples(2)])
 
 
@@ -74,8 +76,3 @@ def _spread(cells: list[Cell]) -> list[Cell]:
     count = min(len(cells), _CLASSES)
     chosen = {round(step * (len(cells) - 1) / max(count - 1, 1)) for step in range(count)}
     return [cells[position] for position in sorted(chosen)]
-
-
-def _example(population: Population, client: int, index: int) -> Pair:
-    """Returns one example, `[1, ...]` each."""
-    return each(lambda values: values[index : index + 1], population.examples_of(client))

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from fedpriv.clients.client import Loss
-from fedpriv.clients.extremes import extreme_examples
-from fedpriv.clients.population import Population
+from fedpriv.clients.reading import Pair
 from fedpriv.data.nested import Nested, each, first, leaves
 from fedpriv.errors import ConfigError
 from fedpriv.models.known_code import is_known
@@ -49,14 +48,17 @@ Change = Callable[[Loss, Any, Nested], Any]
 """Returns other outputs, from the loss, the outputs and the targets."""
 
 
-def validate_loss(trial: TracedModel, population: Population, x: Nested, y: Nested) -> list[str]:
+def validate_loss(
+    trial: TracedModel, most_examples: int | None, x: Nested, y: Nested, real: Callable[[], Pair]
+) -> list[str]:
     """Refuses a loss that mixes or remembers examples, or that is another one for single examples.
 
     Args:
         trial: The model and its loss.
-        population: The clients.
+        most_examples: How many examples all clients have; None if that is not known.
         x: Inputs of a few made-up examples for which model and loss can be computed.
         y: Their targets.
+        real: Returns real examples that may trigger a special case of the loss.
 
     Returns:
         Warnings for the user.
@@ -66,9 +68,9 @@ def validate_loss(trial: TracedModel, population: Population, x: Nested, y: Nest
     """
     check_loss_parameters(trial.functional.loss)
     _check_repeats(trial, x, y)
-    _check_form(trial, population.most_examples, x, y)
+    _check_form(trial, most_examples, x, y)
     _check_reads_outputs_only(trial, x, y)
-    return _check_reduction(trial, population, x, y)
+    return _check_reduction(trial, x, y, real)
 
 
 def check_loss_parameters(loss: Loss) -> None:
@@ -260,7 +262,7 @@ class _Losses:
         return bool((differences <= self.tolerance * (scale + 1e-3 * scale.max())).all())
 
 
-def _check_reduction(trial: TracedModel, population: Population, x: Nested, y: Nested) -> list[str]:
+def _check_reduction(trial: TracedModel, x: Nested, y: Nested, real: Callable[[], Pair]) -> list[str]:
     """Compares the loss of a batch with the losses of its examples alone; returns warnings for the user.
 
     Raises:
@@ -269,7 +271,8 @@ def _check_reduction(trial: TracedModel, population: Population, x: Nested, y: N
     form = trial.functional.form
     notes: list[str] = []
     has_gradient = list[bool]()
-    for inputs, targets in ((x, y), extreme_examples(population)):
+    for points in (lambda: (x, y), real):
+        inputs, targets = points()
         outputs = trial.outputs(inputs)
         if form is not None and isinstance(outputs, Tensor):
             return [form.warning] if form.warning else []

@@ -75,7 +75,12 @@ class StateCheck:
         if len(population) and not (is_known(population.model) and is_known(population.loss)):
             self._row, *_ = synthetic_points(population)[0]
             self._points = _choose_points(population, unused_model)
-        self._reads = _read_again_clients(population)
+        self._reads: list[int] = []
+        views = population.views
+        if views is not None and (population.examples.random or not is_known(views.augmentation)):
+            # code of a user's own makes the views: of a few clients one is made again
+            clients = population.validated_clients
+            self._reads = list(clients[:: -(-len(clients) // _READ)])
         self._expected = self._answers(unused_model)
         # a backend may draw random numbers in another order each time: then there is nothing to compare
         if self._differs(self._answers(unused_model)):
@@ -153,15 +158,6 @@ def _choose_points(population: Population, model: nn.Module) -> Pair | None:
     if usable:
         return joined(usable)
     return None
-
-
-def _read_again_clients(population: Population) -> list[int]:
-    """Returns clients of which an example is viewed again: a few, if code of a user's own makes the views."""
-    views = population.views
-    if views is None or not (population.examples.random or not is_known(views.augmentation)):
-        return []
-    clients = population.validated_clients
-    return list(clients[:: -(-len(clients) // _READ)])
 
 
 def _batch(points: Pair, indices: Sequence[int]) -> Batch:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
+from fedpriv.clients.extremes import extreme_examples
 from fedpriv.clients.population import Population
 from fedpriv.data.nested import Nested, arguments, each, first, leaves
 from fedpriv.errors import ConfigError, DataError, FedprivError, in_short
@@ -66,7 +67,7 @@ def validate_per_example(population: Population, privacy: Privacy | None = None)
         notes = _changes_in_forward(population.model, select_examples(x, _FIRST_BATCH))
         _check_memory(trial, TracedModel(population, row), x)
         _check_neighbours(trial, x)
-        notes += validate_loss(trial, population, x, y)
+        notes += validate_loss(trial, population.most_examples, x, y, lambda: extreme_examples(population))
         _check_gradients(trial, x, y)
         _check_alone(trial, x, y)
         if not is_known(population.model):
