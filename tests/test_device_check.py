@@ -32,7 +32,10 @@ def states(folder: Path) -> dict[str, str]:
     return {line["check"]: line["state"] for line in results(folder)}
 
 
-@pytest.mark.parametrize("stage", ["truth", "speed", "memory", "runs"])
+@pytest.mark.parametrize(
+    "stage",
+    ["truth", "memory", pytest.param("speed", marks=pytest.mark.slow), pytest.param("runs", marks=pytest.mark.slow)],
+)
 def test_stage_on_the_processor_passes(stage: str, tmp_path: Path) -> None:
     run = start(tmp_path, "--only", stage, "--device", "cpu", "--stage-limit", "900", "--limit", "900")
     printed, _ = run.communicate()

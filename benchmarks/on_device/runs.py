@@ -26,7 +26,7 @@ CONFIGS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "femnist": (
         "femnist_cnn.yaml",
         ("rounds=60", "log.evaluate_every=20", "log.checkpoint_every=60"),
-        ("privacy.trust.secure_aggregation.min_honest=4"),
+        ("privacy.trust.secure_aggregation.min_honest=4",),
     ),
 }
 
