@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -593,9 +594,10 @@ def processes(count: int, bench: Bench) -> Facts:
     done = child(
         ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}", str(path)], 90, OMP_NUM_THREADS="1"
     )
-    ended = [line for line in done.stdout.splitlines() if line.startswith("ended")]
+    # the processes may print into each other's lines
+    ended = re.findall(r"ended \S+ (-?\d+\.\d+(?:e[-+]\d+)?)", done.stdout)
     if len(ended) == count and len(alone) == 3:
-        same = all(abs(float(line.split()[2]) - float(alone[2])) < 1e-4 for line in ended)
+        same = all(abs(float(total) - float(alone[2])) < 1e-4 for total in ended)
         return {"passed": same, "said": ended, "in_one": alone}
     reasons = [line for line in done.stderr.splitlines() if "Error" in line]
     return {"passed": False, "code": done.returncode, "said": [line[:250] for line in reasons[:6]]}

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-from on_device.bench import Bench, Check, Facts  # noqa: E402 - the benchmarks are no package
+from on_device.bench import Bench, Check, Facts
 
 
 def good(bench: Bench) -> Facts:
