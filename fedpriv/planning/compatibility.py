@@ -183,7 +183,7 @@ def check_shared(
     """
     if size == 1:
         return
-    alone = "train in one process (leave out --processes, or compute.engine: local)"
+    alone = "train in one process (leave out --processes, or engine 'local' of compute)"
     if compute.state != "memory":
         raise ConfigError("compute.state", compute.state, f"is for one process: take memory, or {alone}")
     if not isinstance(network, Star | Graph):
@@ -408,7 +408,7 @@ def check_problem(
     if privacy.private and needs_sums:
         _check_public(strategy, problems, privacy)
     if compare and (privacy.private or not sees_problem):
-        fix = "only an exact run of proximal_al (privacy.at: none) has a centralised counterpart; leave it out"
+        fix = "only an exact run of proximal_al (privacy.at 'none') has a centralised counterpart; leave it out"
         raise ConfigError("problem.compare", True, fix)
     if compare and not isinstance(strategy.regularizer.remainder, Zero):
         fix = f"the centralised solver takes no regulariser or l2, not {strategy.regularizer}; leave it out"
@@ -417,7 +417,7 @@ def check_problem(
         for term in (term for problem in problems for term in problem.terms if term.sums() is None):
             fix = (
                 f"nothing bounds what one example adds to it, and {strategy.name} takes sums of losses alone: "
-                "LossAtMost, ClassLossAtMost, GroupLossGap. Use those, or proximal_al with privacy.at: none"
+                "LossAtMost, ClassLossAtMost, GroupLossGap. Use those, or proximal_al with privacy.at 'none'"
             )
             raise ConfigError("problem", type(term).__name__, fix)
     for problem in problems:
