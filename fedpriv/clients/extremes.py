@@ -43,7 +43,7 @@ def extreme_examples(population: Population) -> Pair:
                     classes.setdefault(name, {}).setdefault(value, (value, client, index))
     cells = [*extremes.values()]
     for cells_of_class in classes.values():
-        cells += _spread(sorted(cells_of_class.values()))
+        cells += _pick_evenly(sorted(cells_of_class.values()))
     examples = sorted({(client, index) for _, client, index in cells})
     pairs = list[Pair]()
     for client, index in examples:
@@ -71,7 +71,7 @@ def _first_of_each(column: Tensor) -> Iterator[tuple[float, int]]:
     return zip(map(float, values.tolist()), first.tolist(), strict=True)
 
 
-def _spread(cells: list[Cell]) -> list[Cell]:
+def _pick_evenly(cells: list[Cell]) -> list[Cell]:
     """Returns a few of sorted cells: the first, the last, and some evenly between them."""
     count = min(len(cells), _CLASSES)
     chosen = {round(step * (len(cells) - 1) / max(count - 1, 1)) for step in range(count)}

@@ -469,7 +469,7 @@ def _compare(trial: TracedModel, x: Nested, y: Nested, losses: _Losses) -> str:
     x, y = (select_examples(tree, losses.order) for tree in (x, y))
     if isinstance(losses.outputs, Tensor):
         outputs = losses.outputs[list(losses.order)]
-        matched = _without_broadcasting(loss, outputs, each(lambda t: _of_type(t, outputs), y), value)
+        matched = _without_broadcasting(loss, outputs, each(lambda t: _with_dtype(t, outputs), y), value)
         if matched is not value and not differ(matched, losses.alone.mean(), losses.tolerance):
             shapes = f"outputs {tuple(outputs.shape[1:])} against targets {tuple(first(y).shape[1:])} of each example"
             return (
@@ -549,7 +549,7 @@ def _is_float(part: object) -> bool:
     return isinstance(part, Tensor) and part.is_floating_point()
 
 
-def _of_type(values: Tensor, like: Tensor) -> Tensor:
+def _with_dtype(values: Tensor, like: Tensor) -> Tensor:
     if values.is_floating_point():
         return values.to(like)
     return values
