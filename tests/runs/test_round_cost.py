@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,21 +45,23 @@ class Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_a_round_makes_few_calls_and_operations() -> None:
-    rounds = iter(training())
+def calls_of_a_round(rounds: Iterator[fp.RoundReport]) -> int:
+    """Calls of an ordinary round: the fewest of eight, since a few secret rounds also test the state of user code."""
     for _ in range(20):
         next(rounds)
-    assert calls(lambda: next(rounds)) <= 880
+    return min(calls(lambda: next(rounds)) for _ in range(8))
+
+
+def test_a_round_makes_few_calls_and_operations() -> None:
+    rounds = iter(training())
+    assert calls_of_a_round(rounds) <= 880
     with Operations() as operations:
         next(rounds)
     assert operations.count <= 103
 
 
 def test_a_round_in_a_folder_adds_few_calls(tmp_path: Path) -> None:
-    rounds = iter(training(tmp_path / "run"))
-    for _ in range(20):
-        next(rounds)
-    assert calls(lambda: next(rounds)) <= 970
+    assert calls_of_a_round(iter(training(tmp_path / "run"))) <= 970
 
 
 def test_the_quick_bound_is_left_out_where_it_is_known_to_be_larger(monkeypatch: pytest.MonkeyPatch) -> None:
