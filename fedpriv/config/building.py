@@ -46,7 +46,6 @@ def build(
     folder: Path | RunFolder | None = None,
     *,
     resume: bool = False,
-    fresh_noise: bool = False,
     extend: Path | None = None,
 ) -> Training:
     """Builds the run that a configuration describes.
@@ -55,7 +54,6 @@ def build(
         config: The configuration.
         folder: The run's folder, which gets the configuration too; None keeps the run in memory.
         resume: Go on from the folder's checkpoint.
-        fresh_noise: On resume, draw new noise for the repeated rounds, and charge them again.
         extend: Folder of a finished run to go on with for more rounds, see `fedpriv.train`; None begins a new run.
 
     Raises:
@@ -79,7 +77,6 @@ def build(
             folder=folder,
             settings=fingerprint(config),
             resume=resume,
-            fresh_noise=fresh_noise,
             extend=extend,
             **options,
         )
@@ -131,7 +128,6 @@ def measured(config: Config, split: Split, n_clients: int) -> dict[str, Any]:
         "compute": config.compute,
         "evaluate_every": config.log.evaluate_every,
         "checkpoint_every": config.log.checkpoint_every,
-        "secrets": config.log.secrets,
         "compare": config.problem.compare,
         "optimum": config.log.optimum,
         "stop_on": config.log.stop_on,

@@ -694,7 +694,6 @@ TERMS: tuple[Term, ...] = (
         "log.tensorboard: true",
         ("folder",),
     ),
-    Term("secrets", "keyring secret_store", 'secrets="keyring"', _TRAIN, "log.secrets: keyring"),
     Term(
         "folder",
         "out out_dir output output_dir outdir save_dir save_path save_to checkpoint_dir checkpoint_path ckpt_dir "
