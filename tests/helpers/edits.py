@@ -129,7 +129,6 @@ FIELDS: dict[str, Any] = {
     "shared": "sizes public",
     "trust": "central",
     "non_private": "because",
-    "digest": "00",
     "attempt": 1,
 }
 ALTERED: dict[str, Edit] = {
