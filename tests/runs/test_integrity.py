@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.config import build, load_config, to_yaml
+from fedpriv.privacy.ledger_file import read_ledger
 from fedpriv.reports.sinks import Jsonl
 from fedpriv.storage.identity import of_config
 
