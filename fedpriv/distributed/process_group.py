@@ -1,6 +1,6 @@
 """The processes of a run over torch.distributed.
 
-Every process of the group is trusted with everything: rows, the secret seed, sums before noise is added. Connections
+Every process of the group is trusted with everything: rows, the secret of the noise, sums before noise is added. Connections
 are not encrypted, and whoever reaches the ports can take part. Use one machine, or a network of your own.
 """
 
