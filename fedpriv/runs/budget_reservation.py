@@ -136,6 +136,7 @@ class BudgetReservation:
             LedgerError: see `Budget.begin`.
         """
         if not self._is_reserved:
+            self.budget.begin(self.run_name, self.start, self.seen, 0)  # first: a reservation always has a mark
             self.budget.reserve(self.planned_cost)
         self.budget.begin(self.run_name, self.start, self.seen, rounds)
 
