@@ -100,17 +100,22 @@ def test_other_data_are_counted_as_if_one_unit_were_in_all(runs: list[Path], tmp
 
 
 def left(folder: Path, *overrides: str, again: bool = False) -> Path:
-    """A run that somebody stopped after four rounds; or that went on for one more, and was stopped again."""
+    """A run that was killed after four rounds; or that went on for one more, and was killed again."""
     config = load_config(DIGITS, ["data.partition.n_clients=3", "rounds=9", *overrides])
+    checkpoint = b""
     with RunFolder.new(folder) as run:
         run.write("config.yaml", to_yaml(config).encode())
         for report in build(config, run):
             if report.round == 4:
+                checkpoint = (folder / "checkpoint.pt").read_bytes()
                 break
+    (folder / "checkpoint.pt").write_bytes(checkpoint)
     if again:
         with RunFolder(folder) as run:
-            for _ in build(config, run, resume=True):
-                break
+            for report in build(config, run, resume=True):
+                if report.round == 5:
+                    break
+        (folder / "checkpoint.pt").write_bytes(checkpoint)
     return folder
 
 

@@ -13,7 +13,7 @@ from sites_in_memory import Party, like, party
 from test_site_commands import fedpriv, refused
 from test_site_sealing import NORTH, PAIRS, everything, folder_of, secrets_of
 
-from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.errors import ConfigError
 from fedpriv.sites import Site, propose
 from fedpriv.sites.budget_picture import draw_site
 from fedpriv.sites.descriptor import CertificatePin
