@@ -96,6 +96,6 @@ def test_options_of_the_table_are_parameters_of_the_call_that_it_names(name: str
 
 def test_options_of_privacy_compute_and_train_are_in_the_table():
     named = {term.name for term in TERMS}
-    inside = {"clients", "privacy", "settings", "compute", "compare", "extend", "fresh_noise", "shared", "secure"}
+    inside = {"clients", "privacy", "settings", "compute", "compare", "extend", "shared", "secure"}
     for call in (fedpriv.Privacy, fedpriv.Compute, fedpriv.train):
         assert not {*inspect.signature(call).parameters} - named - inside
