@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -261,11 +260,12 @@ class Training:
         try:
             yield
         except (GeneratorExit, KeyboardInterrupt):
-            # other processes may be elsewhere; and when Python exits, modules have lost their contents
-            if self._mesh.world.world_size == 1 and not sys.is_finalizing():
-                with suppress(FedprivError):
+            try:
+                if self._mesh.world.world_size == 1:  # others may be elsewhere
                     self._position = self.ledger.mark
                     self.save()
+            except Exception:
+                pass
             raise
 
     def _written(self, reports: Sequence[RoundReport]) -> Sequence[RoundReport]:

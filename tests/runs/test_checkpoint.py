@@ -70,22 +70,3 @@ def test_a_run_that_was_killed_before_its_ledger_begins_again(tmp_path: Path) ->
     assert Checkpoint.last(tmp_path, 0, CPU) is None
     with pytest.raises(FedprivError, match="does not exist"):
         Checkpoint.last(tmp_path, 1, CPU)
-
-
-def test_seeds_of_any_length_are_those_of_the_run(tmp_path: Path) -> None:
-    x, y = torch.zeros(6, 4), torch.arange(6) % 2
-    clients = fp.make_clients(SoftmaxRegression(4, 2), nn.CrossEntropyLoss(), [TensorDataset(x, y)])
-    seeds = {"seed": 2**40 + 255, "secret_seed": 2**127 + 31}
-    run = fp.Training(
-        clients,
-        fp.fedavg(0.1),
-        fp.Privacy(noise_multiplier=5.0),
-        rounds=2,
-        folder=tmp_path,
-        checkpoint_every=1,
-        **seeds,
-    )
-    next(iter(run))
-    run.save()
-    streams = Checkpoint.load(tmp_path / "checkpoint.pt", CPU).randomness()
-    assert {"seed": streams.seed, "secret_seed": streams.secret_seed} == seeds
