@@ -311,7 +311,7 @@ def _others(runs: Sequence[Run], spendings: Sequence[RunCost], account: Account)
             )
         )
     if math.isfinite(spent.epsilon):
-        again = compose([*spendings, replace(spendings[-1], name="one more", noise=None)], spent.delta)
+        again = compose([*spendings, replace(spendings[-1], name="one more", run_name=None)], spent.delta)
         rows.append(
             ("with one more like the last", f"epsilon={round_up(again.epsilon)} at delta={wording.small(again.delta)}")
         )
