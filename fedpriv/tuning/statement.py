@@ -105,7 +105,7 @@ def _state_visible(search: Search, folder: Path, colluders: int, group: int) -> 
     else:
         remarks = (f"The search is not finished: {count}, all are charged.",)
 
-    repeated = [replace(spending, name=f"{spending.name} again", noise=None) for spending in spendings]
+    repeated = [replace(spending, name=f"{spending.name} again", run_name=None) for spending in spendings]
     further = {
         "with one more trial like the last": compose([*spendings, repeated[-1]], delta),
         "with the whole search again": compose([*spendings, *repeated], delta),
