@@ -26,14 +26,13 @@ from torch import Tensor
 
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.settings.translations import (
-    CHOICES_ELSEWHERE,
-    KINDS,
-    TORCH_OPTIMIZERS,
-    WORDS_FOR_KINDS,
+    advice_of_function,
+    entries,
     example,
+    meant_object,
     nearest,
-    of_kind,
     suggestion,
+    usual,
 )
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -169,7 +168,7 @@ def similar(value: object, names: Iterable[str]) -> str:
     if not isinstance(value, str):
         return ""
     known = list(names)
-    meant = CHOICES_ELSEWHERE.get(value)
+    meant = entries("choices").get(value)
     if meant in known:
         return f"; {value!r} elsewhere is {meant!r} here"
     close = nearest(value, known)
@@ -306,11 +305,10 @@ def _call_error(
 
     for word, value in options.items():
         if word not in names:
-            if explain:
-                explained = explain(word, value, arguments)
-            else:
-                explained = None
-            return error(word, value, explained or suggestion(word, value, names, "python", field))
+            fix = advice_of_function(thing.__name__, word, value)
+            if explain and fix is None:
+                fix = explain(word, value, arguments)
+            return error(word, value, fix or suggestion(word, value, names, "python", field))
     for name in positional[: len(args)]:
         if name in options:
             return error(name, options[name], "is given twice, by its place and by its name: leave one out")
@@ -461,7 +459,7 @@ def _complaint_of_class(kind: type, value: object) -> str | None:
     if _torch_optimizer_class(value) is not None:
         return _make_it([kind], value)
     is_other = inspect.isfunction(value) or not (callable(value) or any(hasattr(value, name) for name in methods))
-    if is_other and of_kind(KINDS, kind) is not None:
+    if is_other and usual(kind) is not None:
         return _make_it([kind], value)
     lines = " and ".join(f"def {name}{inspect.signature(methods[name])}".replace("'", "") for name in lacking)
     return f"is no {kind.__name__}: it has no {' and no '.join(lacking)}; add {lines}"
@@ -481,19 +479,18 @@ def _make_it(kinds: list[Any], value: object) -> str:
         return f"is a function: call it, e.g. {call_of(value)}"
     if isinstance(value, str) and (named := _named(kinds, value)):
         return f"make it with {named}"
-    usual = [of_kind(KINDS, kind) or call_of(kind, value) for kind in kinds]
+    calls = [usual(kind) or call_of(kind, value) for kind in kinds]
     if len(kinds) == 1 and kinds[0].__name__ == "Privacy" and isinstance(value, Real):
-        usual = [call_of(kinds[0], value)]
-    return f"make it with {' or '.join(usual)}"
+        calls = [call_of(kinds[0], value)]
+    return f"make it with {' or '.join(calls)}"
 
 
 def _named(kinds: list[Any], word: str) -> str | None:
     """Returns the call that a word means, if it names an object of one of the kinds: `"fixed_size"` for `FixedSize`."""
     plain = re.sub(r"[^a-z0-9]", "", word.lower())
     for kind in kinds:
-        words = of_kind(WORDS_FOR_KINDS, kind) or {}
-        if plain in words:
-            return words[plain]
+        if (meant := meant_object(kind, plain)) is not None:
+            return meant
         if kind.__name__.lower() == plain:
             return call_of(kind)
     for name in sys.modules["fedpriv"].__all__:
@@ -533,11 +530,11 @@ def _for_torch_optimizer(kinds: list[Any], optimizer_class: type, value: object)
         optimizer_class: The class of the optimizer.
         value: An optimizer, whose options are kept, or the class itself.
     """
-    ours = TORCH_OPTIMIZERS.get(optimizer_class.__name__)
+    ours = {"SGD": "Sgd", "Adam": "Adam", "AdamW": "AdamW"}.get(optimizer_class.__name__)
     if ours is None:
         return (
             f"is torch's, and {optimizer_class.__name__} has no counterpart in fedpriv: write "
-            f"{KINDS['Optimizer']}, or an optimiser of your own, fedpriv.strategies.optimizers.Optimizer"
+            f"{entries('kinds')['Optimizer']}, or an optimiser of your own, fedpriv.strategies.optimizers.Optimizer"
         )
     options: dict[str, Any] = {}
     if isinstance(value, torch.optim.Optimizer):
