@@ -20,7 +20,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import torch
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidatorFunctionWrapHandler
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from torch import Tensor
 
@@ -60,29 +60,27 @@ class Bound:
         """Returns `words` unless `value` is a number of this kind (`int` or `float`) in the interval; else None."""
         if isinstance(value, str) and _is_number(value):
             return f"is text: write the number {value.strip()}, without quotes"
+        if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
+            return "is torch's: write fedpriv.Cosine(peak=0.1, rounds=100), or a function of the round"
         if complaint(kind, value) or not isinstance(value, Real):
             return self.words
         try:
             number = float(value)
         except OverflowError:
             return self.words
-        if self.ends[0] == "[":
-            above = number >= self.low
-        else:
-            above = number > self.low
-        if self.ends[1] == "]":
-            below = number <= self.high
-        else:
-            below = number < self.high
-        if above and below:
+        is_end = (number == self.low and self.ends[0] == "[") or (number == self.high and self.ends[1] == "]")
+        if self.low < number < self.high or is_end:
             return None
         return self.words
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # noqa: ANN401
-        def look(value: object, inside: ValidatorFunctionWrapHandler) -> object:
-            return inside(_refused(self.complaint(source, value), value))
+        def check_bound(value: object) -> object:
+            fix = self.complaint(source, value)
+            if fix is not None:
+                raise PydanticCustomError("bound", "{fix}", {"fix": fix})
+            return value
 
-        return core_schema.no_info_wrap_validator_function(look, handler(source))
+        return core_schema.no_info_before_validator_function(check_bound, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         if self.ends[0] == "[":
@@ -211,7 +209,11 @@ def checked(field: str, explain: Explain | None = None, *, values: bool = True) 
             call: Callable[..., Any] = owner.__init__
         else:
             call = owner
-        signature = _Signature(call)
+        parameters = inspect.signature(call).parameters.values()
+        names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+        positional = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+        required = {parameter.name for parameter in parameters if _is_required(parameter)}
+        takes_any = len(names) < len(parameters)
         whole: object = thing
         noted = owner if is_dataclass(whole) else call
         hints = functools.cache(lambda: get_type_hints(noted, include_extras=True))
@@ -219,16 +221,13 @@ def checked(field: str, explain: Explain | None = None, *, values: bool = True) 
         # the digest of a user's decorated function includes the names of these variables
         @functools.wraps(call)
         def check_and_call(*args: object, **options: object) -> object:
-            try:
-                given = signature.bind(*args, **options).arguments
-            except TypeError:
-                positional = args[1:] if is_class else args
-                raise _call_error(thing, field, positional, options, explain) from None
-            for name, value in given.items() if values else ():
-                if fix := complaint(hints().get(name), value):
-                    if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
-                        fix = "is torch's: write fedpriv.Cosine(peak=0.1, rounds=100), or a function of the round"
-                    raise ConfigError(f"{field}.{name}" if field else name, value, fix)
+            given = {**dict(zip(positional, args, strict=False)), **options}
+            is_each_given_once = len(given) == len(args) + len(options)  # and has a place
+            if not (is_each_given_once and required <= given.keys() and (takes_any or given.keys() <= {*names})):
+                raise _call_error(thing, field, args[1:] if is_class else args, options, explain)
+            for name in names if values else ():
+                if name in given and (fix := complaint(hints().get(name), given[name])):
+                    raise ConfigError(f"{field}.{name}" if field else name, given[name], fix)
             return call(*args, **options)
 
         if not is_class:
@@ -237,40 +236,6 @@ def checked(field: str, explain: Explain | None = None, *, values: bool = True) 
         return owner
 
     return decorate
-
-
-@dataclass(frozen=True)
-class _Arguments:
-    """What `inspect.Signature.bind` gives: the arguments of a call by name, in the order of the parameters."""
-
-    arguments: dict[str, object]
-
-
-class _Signature:
-    """The signature of a function, which binds the arguments of most calls without `inspect`.
-
-    A run makes a checked report in every round, and `inspect` took a twentieth of all calls of a short one.
-    """
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._signature = inspect.signature(function)
-        parameters = self._signature.parameters
-        self._is_plain = all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters.values())
-        self._names = list(parameters)
-        self._required = {name for name, parameter in parameters.items() if parameter.default is parameter.empty}
-
-    def bind(self, *args: object, **options: object) -> _Arguments | inspect.BoundArguments:
-        """See `inspect.Signature.bind`.
-
-        Raises:
-            TypeError: the arguments do not fit the parameters.
-        """
-        if self._is_plain and len(args) + len(options) <= len(self._names):
-            given = {**dict(zip(self._names, args, strict=False)), **options}
-            is_each_given_once = len(given) == len(args) + len(options)
-            if is_each_given_once and self._required <= given.keys() and given.keys() <= {*self._names}:
-                return _Arguments({name: given[name] for name in self._names if name in given})
-        return self._signature.bind(*args, **options)
 
 
 class _NotGiven:
@@ -413,12 +378,6 @@ def check_finite(values: Tensor, quantity: str) -> None:
         )
 
 
-def _refused(fix: str | None, value: object) -> object:
-    if fix is not None:
-        raise PydanticCustomError("bound", "{fix}", {"fix": fix})
-    return value
-
-
 def _complaint_of_union(kinds: tuple[Any, ...], value: object) -> str | None:
     """Returns what is wrong with a value that fits no member of a union."""
     if value is None and NoneType in kinds:
@@ -449,10 +408,7 @@ def _complaint_of_class(kind: type, value: object) -> str | None:
         return None  # `Strategy` names all that they lack, attributes too
     if inspect.isclass(value) and _torch_optimizer_class(value) is None:
         return f"make it with {call_of(value)}"
-    members = vars(kind)
-    methods = {
-        name: member for name, member in members.items() if inspect.isfunction(member) and not name.startswith("_")
-    }
+    methods = _methods_of(kind)
     lacking = [name for name in methods if not callable(getattr(value, name, None))]
     if not lacking:
         return None
@@ -505,12 +461,22 @@ def _makes(exported: Any, kind: Any) -> bool:  # noqa: ANN401 - whatever fedpriv
     """Whether a public class or function gives an object of a kind."""
     if inspect.isfunction(exported):
         return get_type_hints(exported).get("return") is kind
-    if not inspect.isclass(exported):
-        return False
+    return inspect.isclass(exported) and is_class_of(exported, kind)
+
+
+def is_class_of(candidate: type, kind: type) -> bool:
+    """Whether a class makes objects of a kind: it is that class, a subclass, or has all methods of a protocol.
+
+    Attributes of a protocol are not looked for: an object may set them when it is made.
+    """
     if getattr(kind, "_is_protocol", False):
-        names = [name for name, member in vars(kind).items() if inspect.isfunction(member) and not name.startswith("_")]
-        return all(callable(getattr(exported, name, None)) for name in names)
-    return issubclass(exported, kind)
+        return all(callable(getattr(candidate, name, None)) for name in _methods_of(kind))
+    return issubclass(candidate, kind)
+
+
+def _methods_of(protocol: type) -> dict[str, Callable[..., Any]]:
+    members = vars(protocol).items()
+    return {name: member for name, member in members if inspect.isfunction(member) and not name.startswith("_")}
 
 
 def _torch_optimizer_class(value: object) -> type | None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,7 +18,6 @@ import fedpriv as fp
 from fedpriv.clients.layout import changed_constants, constant_totals, constants
 from fedpriv.privacy.accounting.running_totals import Totals
 from fedpriv.privacy.record import Record
-from fedpriv.settings.checks import _Signature
 from fedpriv.storage.folder import RunFolder
 
 ROUNDS = 60
@@ -94,30 +91,6 @@ def test_a_record_with_its_digest_is_the_one_that_replace_makes() -> None:
     assert copied == replace(record, digest="0123456789abcdef")
     assert copied.to_json() == replace(record, digest="0123456789abcdef").to_json()
     assert record.digest is None
-
-
-def of_two(first: int, second: int = 2) -> None: ...
-
-
-def of_names(first: int, *, second: int = 2) -> None: ...
-
-
-def of_many(*numbers: int, **named: int) -> None: ...
-
-
-@pytest.mark.parametrize("function", [of_two, of_names, of_many])
-@pytest.mark.parametrize("arguments", [(), (1,), (1, 3), (1, 3, 5)])
-@pytest.mark.parametrize("options", [{}, {"second": 3}, {"first": 1}, {"second": 3, "first": 1}, {"third": 3}])
-def test_arguments_are_bound_as_by_inspect(
-    function: Callable[..., None], arguments: tuple[int, ...], options: dict[str, int]
-) -> None:
-    def bound(bind: Callable[..., Any]) -> list[tuple[str, object]] | type[TypeError]:
-        try:
-            return list(bind(*arguments, **options).arguments.items())
-        except TypeError:
-            return TypeError
-
-    assert bound(_Signature(function).bind) == bound(inspect.signature(function).bind)
 
 
 class Holder(nn.Module):
