@@ -106,6 +106,8 @@ class Choice(Section):
     """At most one of the fields: `{poisson: {rate: 0.1}}`. A bare word is a field without options, or none of them."""
 
     neither: ClassVar[str]
+    # what each word makes in Python
+    words: ClassVar[dict[str, type]]
 
     @model_validator(mode="before")
     @classmethod
