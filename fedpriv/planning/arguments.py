@@ -7,12 +7,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from fedpriv.clients.arguments import check_dataset, dataset_of
 from fedpriv.clients.client import Client
 from fedpriv.clients.client_set import as_client_set
 from fedpriv.errors import ConfigError
 from fedpriv.network.local import Star
-from fedpriv.privacy.settings import Allocation, Cyclic, FixedSize, Poisson, Privacy
+from fedpriv.oracle.query import QueryBuilder
+from fedpriv.privacy.settings import Allocation, Cyclic, FixedSize, Privacy
 from fedpriv.settings.translations import settings_called
 from fedpriv.strategies.base import Strategy
 
@@ -62,19 +65,10 @@ def _rounds_for_epochs(epochs: float, size: float | None, arguments: Mapping[str
     if not isinstance(privacy, Privacy) or not isinstance(strategy, Strategy):
         return None
 
-    # the fraction of a client's examples that one batch has
-    sampling = privacy.sampling
-    batch_fraction = 1.0
-    if isinstance(sampling, Poisson):
-        batch_fraction = sampling.rate
-    elif isinstance(sampling, Allocation):
-        batch_fraction = 1 / sampling.batches
-    elif isinstance(sampling, Cyclic):
-        batch_fraction = sampling.rate / sampling.blocks
-    elif isinstance(sampling, FixedSize):
-        if size is None:
-            return None
-        batch_fraction = min(sampling.size / size, 1.0)
+    if size is None and isinstance(privacy.sampling, FixedSize):
+        return None
+    examples = torch.tensor(size or 1.0, dtype=torch.float64)
+    batch_fraction = float(QueryBuilder.expected_batch_size(privacy.sampling, examples) / examples)
 
     # batches of a client in one round, on average
     batches = privacy.cohort_rate * getattr(strategy.local_step, "local_steps", 1)
