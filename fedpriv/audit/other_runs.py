@@ -1,15 +1,12 @@
-"""Check 8: other runs on the same data, what they cost together, and runs that share their noise."""
+"""Check 8: other runs on the same data, and what they cost together."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any, cast
-
-import torch
 
 from fedpriv.audit.check_result import CheckResult, summarize
 from fedpriv.audit.target import AuditTarget, Data
@@ -19,7 +16,6 @@ from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.privacy.composition import RunCost, compose
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.reports.spendings import spending_of
-from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.run_files import RunFiles, config_in
 
 NAME = "other runs"
@@ -33,17 +29,15 @@ class _Run:
         folder: Its folder.
         data: Name of its data, see `named_data`.
         ledger: Its ledger.
-        noise: Name of its random streams, see `Randomness.streams_name`; None without a checkpoint.
     """
 
     folder: Path
     data: object
     ledger: LedgerFile
-    noise: str | None
 
 
 def check_other_runs(subject: AuditTarget, data: Data) -> CheckResult:
-    """Looks for runs on the same data, and for runs with the same noise, under the folder of runs."""
+    """Looks for runs on the same data under the folder of runs."""
     if subject.runs is None:
         evidence = "no folder of runs was named: there are no others here"
         return CheckResult(NAME, "held", evidence, "of runs elsewhere nothing is seen")
@@ -62,12 +56,12 @@ def check_other_runs(subject: AuditTarget, data: Data) -> CheckResult:
         data_name = audited.data
     same = [run for run in runs if run is not audited and run.data == data_name and data_name is not None]
 
-    broken = [*_combined_cost(subject, audited, same), *_shared_noise(runs)]
+    broken = [*_combined_cost(subject, audited, same)]
     if unreadable and not broken:
         count = counted(len(unreadable), "run")
         return CheckResult(NAME, "not checked", f"{count} cannot be read: {unreadable[0]}")
     count = counted(len(runs), "run")
-    evidence = f"none of {count} under {subject.runs} is another one on the same data, and none share noise"
+    evidence = f"none of {count} under {subject.runs} is another one on the same data"
     power = (
         "data are the same where config.yaml names the same data and files; copies of the data elsewhere are not seen"
     )
@@ -88,13 +82,7 @@ def _without_copies(runs: Sequence[_Run]) -> list[_Run]:
 
 def _read(folder: Path) -> _Run:
     """Reads a run from its folder."""
-    checkpoint = folder / "checkpoint.pt"
-    config = config_in(folder)
-    if checkpoint.exists():
-        noise = Checkpoint.load(checkpoint, torch.device("meta")).streams
-    else:
-        noise = None
-    return _Run(folder, named_data(config), LedgerFile.read(folder / "ledger.jsonl"), noise)
+    return _Run(folder, named_data(config_in(folder)), LedgerFile.read(folder / "ledger.jsonl"))
 
 
 def named_data(config: dict[str, Any] | None) -> object:
@@ -144,11 +132,3 @@ def _read_delta(run: _Run) -> float:
     if run.ledger.header.delta is None:
         raise FedprivError(f"{run.ledger.path} does not say which delta it is for")
     return run.ledger.header.delta
-
-
-def _shared_noise(runs: Sequence[_Run]) -> Iterator[str]:
-    """Yields a text for each two runs with one secret seed and one configuration."""
-    for run, other in combinations(runs, 2):
-        if run.noise is not None and run.noise == other.noise:
-            same = f"{run.folder} and {other.folder} have the same secret seed and settings, and so the same noise"
-            yield f"{same}: the difference of their answers has none"

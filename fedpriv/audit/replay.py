@@ -31,7 +31,7 @@ from fedpriv.strategies.state import flatten_with_names
 
 NAME = "door"
 _ROUNDS = 4
-_SECRET = {"digest", "chain", "seal", "head"}  # keyed checksums, which differ between the runs
+_OF_ONE_RUN = {"run", "chain", "head"}  # the run's random name, and hashes of it
 _SEED = 20_000
 
 
@@ -131,9 +131,9 @@ def _run_outputs(subject: AuditTarget, data: Data, answers: list[Tensor], *, rec
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """Returns the lines of a JSONL file, without keyed checksums."""
+    """Returns the lines of a JSONL file, without what names the run."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return [{name: value for name, value in row.items() if name not in _SECRET} for row in rows]
+    return [{name: value for name, value in row.items() if name not in _OF_ONE_RUN} for row in rows]
 
 
 def _events(folder: Path) -> dict[str, list[tuple[int, float]]]:

@@ -54,8 +54,8 @@ def charge_opacus(file: Path, source: Path, name: str | None, *, poisson_samplin
     cost = from_opacus(_read_history(source), name or source.stem, poisson_sampling=True)
     budget = Budget(file)
     budget.reserve(cost)
-    if cost.noise is not None:
-        budget.close(cost.noise, "rounds")
+    if cost.run_name is not None:
+        budget.close(cost.run_name, "rounds")
 
 
 def _read_history(source: Path) -> object:

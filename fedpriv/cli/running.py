@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import sys
@@ -32,7 +31,6 @@ def run(
     *,
     again: str,
     resumed: bool = False,
-    fresh_noise: bool = False,
     extend: Path | None = None,
     as_json: bool = False,
 ) -> None:
@@ -43,7 +41,6 @@ def run(
         folder: The run's folder, closed at the end.
         again: The command that resumes the run, to be printed if it is stopped.
         resumed: Whether to go on with the run in the folder.
-        fresh_noise: See `fedpriv resume`.
         extend: Folder of the finished run that this one extends; None for any other run.
         as_json: Print one JSON object.
 
@@ -55,7 +52,7 @@ def run(
 
     with folder, Signals() as signals, warnings.catch_warnings():
         warnings.simplefilter("ignore", PromiseWarning)  # printed below
-        training = _build(config, folder, resumed=resumed, fresh_noise=fresh_noise, extend=extend)
+        training = _build(config, folder, resumed=resumed, extend=extend)
         clients = counted(training.network.n_clients, "client")
         rounds = counted(config.rounds, "round")
         err.print(f"{training.strategy.name}: {clients}, {rounds}, in {folder.path}")
@@ -80,7 +77,7 @@ def run(
             raise typer.Exit(_BROKEN)
 
 
-def follow(config: Config, *, resumed: bool = False, fresh_noise: bool = False) -> None:
+def follow(config: Config, *, resumed: bool = False) -> None:
     """Takes part in a run that the process of rank 0 writes and reports; arguments as of `run`.
 
     Raises:
@@ -91,7 +88,7 @@ def follow(config: Config, *, resumed: bool = False, fresh_noise: bool = False) 
 
     with Signals() as signals, warnings.catch_warnings():
         warnings.simplefilter("ignore", PromiseWarning)
-        training = build(as_launched(config), resume=resumed, fresh_noise=fresh_noise)
+        training = build(as_launched(config), resume=resumed)
         _duplicate_notes(training)  # all processes take part in the comparison
         with signals.patiently():
             for _ in training:
@@ -121,7 +118,7 @@ def _duplicate_notes(training: Training) -> list[str]:
     ]
 
 
-def _build(config: Config, folder: RunFolder, *, resumed: bool, fresh_noise: bool, extend: Path | None) -> Training:
+def _build(config: Config, folder: RunFolder, *, resumed: bool, extend: Path | None) -> Training:
     """Builds the run in its folder, and abandons the folder if that fails."""
     from fedpriv.config import build, to_yaml
 
@@ -129,7 +126,7 @@ def _build(config: Config, folder: RunFolder, *, resumed: bool, fresh_noise: boo
         if not resumed:
             folder.write("config.yaml", to_yaml(config).encode())
         with busy(config.rounds):
-            training = build(as_launched(config), folder, resume=resumed, fresh_noise=fresh_noise, extend=extend)
+            training = build(as_launched(config), folder, resume=resumed, extend=extend)
         if extend is not None and config.log.csv and (extend / "metrics.csv").exists():
             folder.write("metrics.csv", (extend / "metrics.csv").read_bytes())
         return training
@@ -146,11 +143,6 @@ def _iterate(config: Config, training: Training, folder: Path, signals: Signals)
     from fedpriv.reports import sinks
 
     done = training.progress.round
-    # rounds past the checkpoint run again: with the same noise their lines stay valid, with fresh noise they do not
-    if training.ledger.replays:
-        keep = math.inf
-    else:
-        keep = done
     if config.log.tensorboard:
         board = sinks.TensorBoard(_private_folder(folder / "tb"), done)
     else:
@@ -164,7 +156,7 @@ def _iterate(config: Config, training: Training, folder: Path, signals: Signals)
         columns += [name for name in metrics.numbers() if name.startswith("client_")]
     writers: list[sinks.Csv | sinks.TensorBoard | sinks.ProgressDisplay] = []
     if config.log.csv:
-        writers.append(sinks.Csv(folder / "metrics.csv", keep, columns))
+        writers.append(sinks.Csv(folder / "metrics.csv", done, columns))
     if board:
         writers.append(board)
     writers.append(sinks.ProgressDisplay(config.rounds, done, err))
@@ -211,23 +203,6 @@ def _print_result(facts: dict[str, Any], folder: RunFolder, *, as_json: bool) ->
         print_json({**facts, "folder": str(path), "picture": str(picture), "tensorboard": board})
         return
     print_rows({**run.rows(), "picture": str(picture), "TensorBoard": board or "off"})
-
-
-def read_key(path: Path) -> bytes:
-    """Reads the key in a file that `fedpriv key` printed.
-
-    Raises:
-        ConfigError: the file holds no key.
-    """
-    from fedpriv.errors import ConfigError
-
-    try:
-        key = bytes.fromhex(path.read_text(encoding="ascii"))
-    except ValueError:
-        key = b""
-    if len(key) != 32:
-        raise ConfigError("--verify", str(path), "holds no key: 64 hexadecimal digits, as fedpriv key prints them")
-    return key
 
 
 def _private_folder(folder: Path) -> Path:

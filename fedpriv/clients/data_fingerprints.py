@@ -1,18 +1,15 @@
-"""Keyed digests of clients' examples, by which a resumed run checks that its data have not changed.
+"""Keyed digests of clients' examples, by which a resumed run knows whether its data have changed.
 
-A resumed run draws the noise that it would have drawn without the stop. If its data had changed since, the answers of
-two resumptions (of a folder and of a copy of it) would differ by the change alone, without any noise: no epsilon would
-hold, though each ledger by itself looks right.
-
-The noise could follow from the data instead, so that other data had other noise. That was not done: data that are read
-when they are drawn are not known when the run begins, and one party would hold rows whose noise another one, with other
-data, could not repeat.
+Where the position of an example, or the number of a client, decides in which rounds it takes part (`Cyclic` batches,
+random allocation, cohorts that take turns), other data are refused: an example that has moved could take part more
+often than its price says. Elsewhere data may change between two process starts, since each has noise of its own.
 """
 
 from __future__ import annotations
 
 import hashlib
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -32,22 +29,21 @@ READ_SEED = 0  # for examples that differ each time they are read: any seed does
 class DataFingerprints:
     """Stores a digest of each client's examples, and compares it whenever they are read again.
 
-    The digests are keyed with the run's secret: without it they reveal nothing of the examples. They are kept in the
-    checkpoint, which holds that secret and is as private as the data.
-
-    Of lazy clients, those that were never drawn have no digest yet: nobody notices if a copy of the folder goes on with
-    other data of theirs. Never go on with a run's folder and with its copy.
+    The digests are keyed, and reveal nothing of the examples without the key. Both are kept in the checkpoint.
 
     Args:
-        key: Secret key, the same for all attempts of a run (`Randomness.data_key`).
-        known: The value of `stored()` when the run was saved.
+        stored: The value of `stored()` when the run was saved; None for a new run.
+        key: A new secret key, which a new run uses.
+        is_fixed: Whether other examples are refused; else there is a warning.
     """
 
-    def __init__(self, key: bytes, stored: Mapping[str, Tensor] | None = None) -> None:
-        self._key = key
+    def __init__(self, stored: Mapping[str, Tensor] | None, key: bytes, *, is_fixed: bool) -> None:
+        self._is_fixed = is_fixed
         self._lock = threading.Lock()
         self._digests: dict[int, bytes] = {}
+        self._key = key
         if stored:
+            self._key = stored["key"].cpu().numpy().tobytes()
             self.merge([stored])
 
     def watch(self, population: Population) -> None:
@@ -75,14 +71,19 @@ class DataFingerprints:
         digest = digest_of(examples, self._key)
         with self._lock:
             first_digest = self._digests.setdefault(client, digest)
-        if first_digest != digest:
-            raise DataError(
-                f"client {client}: its examples are not those that this run began with, and noise that has hidden one "
-                "data set may not hide another: the difference of their answers would have none. Bring back the data "
-                "as they were, or start a new run in another folder, whose epsilon is counted by itself. (Data that "
-                "draw random numbers must draw them from the global generators of torch, numpy or random, whose "
-                "numbers are repeated when they are compared)"
-            )
+            self._digests[client] = digest
+        if first_digest == digest:
+            return
+        changed = f"client {client}: its examples are not those that this run began with"
+        if not self._is_fixed:
+            warnings.warn(f"{changed}: from now on the run trains on the new ones", stacklevel=2)
+            return
+        raise DataError(
+            f"{changed}, and the order of examples and clients decides who takes part in which rounds: who has moved "
+            "could take part more often than the price says. Bring back the data as they were, or start a new run in "
+            "another folder. (Data that draw random numbers must draw them from the global generators of torch, numpy "
+            "or random, whose numbers are repeated when they are compared)"
+        )
 
     def merge(self, others: Sequence[Mapping[str, Tensor]]) -> None:
         """Adds the digests of other processes, or of an earlier one: values of `stored()`."""
@@ -92,12 +93,13 @@ class DataFingerprints:
             self._digests |= {client: row.tobytes() for client, row in zip(clients, digests, strict=True)}
 
     def stored(self) -> dict[str, Tensor]:
-        """Returns the digests for a checkpoint: `clients [m]` and `digests [m, 16]`."""
+        """Returns key and digests for a checkpoint: `key [32]`, `clients [m]` and `digests [m, 16]`."""
         with self._lock:
             by_client = dict(sorted(self._digests.items()))
         clients = torch.tensor(list(by_client), dtype=torch.int64)
         digests = np.frombuffer(b"".join(by_client.values()), dtype=np.uint8).reshape(-1, _DIGEST_BYTES)
-        return {"clients": clients, "digests": torch.from_numpy(digests.copy())}
+        key = torch.frombuffer(bytearray(self._key), dtype=torch.uint8)
+        return {"key": key, "clients": clients, "digests": torch.from_numpy(digests.copy())}
 
 
 def examples_of(population: Population, row: int) -> Pair:

@@ -46,7 +46,6 @@ def build(
     folder: Path | RunFolder | None = None,
     *,
     resume: bool = False,
-    fresh_noise: bool = False,
     extend: Path | None = None,
 ) -> Training:
     """Builds the run that a configuration describes.
@@ -55,7 +54,6 @@ def build(
         config: The configuration.
         folder: The run's folder, which gets the configuration too; None keeps the run in memory.
         resume: Go on from the folder's checkpoint.
-        fresh_noise: On resume, draw new noise for the repeated rounds, and charge them again.
         extend: Folder of a finished run to go on with for more rounds, see `fedpriv.train`; None begins a new run.
 
     Raises:
@@ -79,7 +77,6 @@ def build(
             folder=folder,
             settings=fingerprint(config),
             resume=resume,
-            fresh_noise=fresh_noise,
             extend=extend,
             **options,
         )

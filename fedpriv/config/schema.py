@@ -168,7 +168,7 @@ class StrategySection(Plugin):
         return replace(recipe, strategy=replace(recipe.strategy, name=name))
 
 
-REPORTING = ("evaluate_every", "checkpoint_every", "secrets", "stop_on", "stop", "keep", "save_node_models", "optimum")
+REPORTING = ("evaluate_every", "checkpoint_every", "stop_on", "stop", "keep", "save_node_models", "optimum")
 _REPORTING_OPTIONS: Any = options_section(TrainingOptions, REPORTING)
 
 
@@ -178,8 +178,6 @@ class LogSection(_REPORTING_OPTIONS):
     `model.pt` is the model (the mean over nodes); `save_node_models` writes each node's to `node_models.pt`.
     `stop_on` ends a run when a released model is not finite (`nonfinite`), also when its test loss is not
     (`nonfinite_loss`), or never (`nothing`); the whole plan is then charged.
-    `secrets` says where the run's secret seed is: in the `folder`, or encrypted there, under a key in an environment
-    variable (`env:NAME`), in the keyring of the operating system (`keyring`), or for an age identity (`age:RECIPIENT`).
     `optimum` is the smallest value of the objective, if known. The result then has the gap to it, which is not private:
     for experiments on public data only.
     `stop` ends a run when a test metric no longer improves; the whole plan is then charged. `keep: best` gives the

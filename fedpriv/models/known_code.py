@@ -9,16 +9,22 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping
 from functools import partial
+from typing import TypeGuard
 
 from torch import Tensor
+from torch.jit import ScriptFunction, ScriptModule
 from torch.nn.modules import module
 
 from fedpriv.storage.identity import module_of
-from fedpriv.storage.torch_script import is_torch_script
 
 _KNOWN = frozenset({"fedpriv", "torch", "builtins", "collections", "functools"})
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, range)
+
+
+def is_torch_script(value: object) -> TypeGuard[ScriptFunction[..., object] | ScriptModule]:
+    """Returns whether a value is a function or network that TorchScript has compiled, traced or loaded."""
+    return isinstance(value, ScriptFunction | ScriptModule)
 
 
 def is_known(thing: object) -> bool:

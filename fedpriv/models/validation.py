@@ -14,8 +14,8 @@ from torch.nn.parameter import is_lazy
 
 from fedpriv.errors import ConfigError
 from fedpriv.models.copies import copy_module
+from fedpriv.models.known_code import is_torch_script
 from fedpriv.settings.checks import checked
-from fedpriv.storage.torch_script import is_torch_script
 
 # the private bases, since they cover the synchronised and lazy variants too
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm  # noqa: SLF001

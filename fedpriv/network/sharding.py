@@ -147,19 +147,18 @@ def check_replicated(data: Callable[[], Sequence[Sequence[bytes]]], mesh: Mesh) 
         raise ConfigError("compute.engine", "examples", f"{fix}, or take processes")
 
 
-def open_ledger(make: Callable[[], Ledger], digest_key: bytes | None, mesh: Mesh) -> Ledger | FollowerLedger:
+def open_ledger(make: Callable[[], Ledger], mesh: Mesh) -> Ledger | FollowerLedger:
     """Returns the object that opens releases: the ledger on rank 0, on other ranks a follower that waits for it.
 
     Args:
         make: Opens the ledger; called on rank 0 only.
-        digest_key: Key of the ledger's checksums; None for a ledger in memory.
         mesh: The processes.
     """
     if mesh.world.world_size == 1:
         return make()
-    shared = SharedLedger(mesh.world, replicated=mesh.clients.world_size == 1)
+    shared = SharedLedger(mesh.world)
     if not mesh.is_main:
-        return FollowerLedger(shared, digest_key)
+        return FollowerLedger(shared)
     ledger = make()
     ledger.together = shared
     return ledger
@@ -171,36 +170,24 @@ class SharedLedger:
 
     Args:
         communicator: The processes.
-        replicated: True if all processes release the same rows; otherwise each releases its own clients' rows.
     """
 
     communicator: Communicator
-    replicated: bool
 
     def enter(self, record: Record, write: Callable[[Record], None]) -> None:
         """Compares the releases of all processes, then has rank 0 write the record.
 
-        The record's checksum becomes a digest of all processes' checksums, in order of rank. See
-        `fedpriv.privacy.ledger.LedgerSync`.
+        See `fedpriv.privacy.ledger.LedgerSync`.
 
         Raises:
             BudgetExhausted: the release would overspend.
             PrivacyError: the processes do not release the same query at the same price.
             ProcessError: rank 0 failed.
         """
-        checksum = bytes.fromhex(record.digest or "")
-        facts = hashlib.blake2b(repr(replace(record, digest=None)).encode(), digest_size=8).digest()
-        gathered = self.communicator.all_gather_bytes(facts + checksum)
-        if self.replicated:
-            compared = gathered
-        else:
-            compared = [received[: len(facts)] for received in gathered]
-        if len({*compared}) > 1:
+        facts = hashlib.blake2b(repr(record).encode(), digest_size=8).digest()
+        if len({*self.communicator.all_gather_bytes(facts)}) > 1:
             fix = "processes ask different questions or price them differently: a fault of the strategy"
             raise PrivacyError(f"round {record.round}, {record.query}: {fix}; train in one process")
-        if record.digest is not None:
-            checksums = b"".join(received[len(facts) :] for received in gathered)
-            record = replace(record, digest=hashlib.blake2b(checksums, digest_size=8).hexdigest())
         if self.communicator.rank == 0:
             self._write(record, write)
         else:

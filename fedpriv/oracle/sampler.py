@@ -90,7 +90,7 @@ class BatchSampler:
             return self._randomness.stream("secret_cohort", round_index).below(self._cohort_rate, n_clients)
         # the stream of the epoch: all of its rounds draw the same numbers, which are the clients' rounds
         epoch, turn = divmod(round_index, self._cohort_rounds)
-        words = self._randomness.stream("secret_cohort", epoch).words(n_clients)
+        words = self._randomness.stream("cohort_epoch", epoch).words(n_clients)
         return uniform_below(words, self._cohort_rounds) == turn
 
     def batches(self, sampling: Sampling, index: int, which: slice = slice(None)) -> Iterator[Batch]:

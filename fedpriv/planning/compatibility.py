@@ -21,7 +21,6 @@ from fedpriv.oracle.synthetic import random_oracle
 from fedpriv.planning.compute import Compute
 from fedpriv.planning.rounds_together import blocks_of
 from fedpriv.privacy.clipping import Clip
-from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import Central, Privacy
@@ -206,34 +205,6 @@ def check_shared(
     if "exact" in query_names and size > len(clients) // 2:
         fix = f"for exact answers every process needs two clients: give at most {max(len(clients) // 2, 1)}"
         raise ConfigError("processes", size, fix)
-
-
-def check_processes(saved: int, size: int, ledger: Ledger, *, fresh_noise: bool) -> None:
-    """Refuses to repeat a stopped round's answers with another number of processes: sums would be rounded differently.
-
-    Args:
-        saved: Number of processes that wrote the checkpoint.
-        size: Number of processes now.
-        ledger: The run's ledger, which knows whether there are answers to repeat.
-        fresh_noise: Whether the answers are made anew, with new noise.
-
-    Raises:
-        ConfigError: there are answers to repeat, and the numbers differ.
-    """
-    if saved != size and ledger.replays and not fresh_noise:
-        fix = f"the run stopped within rounds that {saved} began, and only so many repeat them to the last digit: give"
-        raise ConfigError("processes", size, f"{fix} --processes {saved}, or --fresh-noise")
-
-
-def check_fresh(privacy: Privacy, fresh_noise: bool) -> None:
-    """Refuses new noise in the middle of a run whose noise is correlated between rounds.
-
-    Raises:
-        ConfigError: `fresh_noise` is set for such a run.
-    """
-    if fresh_noise and privacy.over_time is not None:
-        fix = "the noise of all rounds belongs together: resume without it, or begin a new run"
-        raise ConfigError("fresh_noise", True, fix)
 
 
 def check_extended(privacy: Privacy, rounds: int, before: int | None) -> None:

@@ -14,10 +14,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError, check_choice
+from fedpriv.errors import BudgetExhausted, ConfigError, LedgerError, PrivacyError, check_choice
 from fedpriv.privacy.accounting.accountant import check_target
 from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
-from fedpriv.privacy.budget_file import BudgetLines, BudgetTerms, Closed, Reserved, add, locked, to_plain, write_new
+from fedpriv.privacy.budget_file import (
+    BudgetLines,
+    BudgetTerms,
+    Closed,
+    Reserved,
+    RunMark,
+    add,
+    locked,
+    read_mark,
+    to_plain,
+    write_mark,
+    write_new,
+)
 from fedpriv.privacy.budget_shares import (
     Share,
     check_clients,
@@ -181,9 +193,61 @@ class Budget:
             _ANSWERS[self.terms.accountant in ("gaussian", "pure")],
         )
 
-    def holds(self, noise: str) -> bool:
-        """Whether a run that draws this noise has a reservation."""
-        return noise in shares_of(BudgetLines.read(self.path))
+    def holds(self, run: str) -> bool:
+        """Whether the run of this name has a reservation."""
+        return run in shares_of(BudgetLines.read(self.path))
+
+    def rounds_of(self, run: str) -> int:
+        """Returns how many rounds of a run may have been released, in its folder or in a copy of it.
+
+        Raises:
+            LedgerError: the run has a reservation, and how far it has come is not on record.
+        """
+        mark = read_mark(self.path, run)
+        if mark is not None:
+            return mark.rounds
+        if self.holds(run):
+            raise LedgerError(
+                f"{self.path.name}.runs/{run}.json is missing, so nobody knows how far the run has come: restore it"
+            )
+        return 0
+
+    def begin(self, run: str, start: str, seen: int, rounds: int) -> None:
+        """Records that a process begins to train a run; the process that trained it before may release no more.
+
+        Args:
+            run: Name of the run.
+            start: Random name of the process start.
+            seen: What `rounds_of` returned, from which the process goes on.
+            rounds: Rounds from 0 on that it may release until it calls `advance`.
+
+        Raises:
+            LedgerError: another process has begun in between, or the file cannot be written.
+        """
+        with locked(self.path):
+            if self.rounds_of(run) != seen:
+                raise LedgerError(f"another process has just begun to train this run, by {self.path}: start again")
+            write_mark(self.path, run, RunMark(start, max(rounds, seen)))
+
+    def advance(self, run: str, start: str, rounds: int) -> None:
+        """Lets a process release more rounds of its run.
+
+        Args:
+            run: Name of the run.
+            start: Random name of the process start, as `begin` got it.
+            rounds: Rounds from 0 on that it may release until it calls `advance` again.
+
+        Raises:
+            LedgerError: another process trains the run now, from a copy of its folder; or the file cannot be written.
+        """
+        with locked(self.path):
+            mark = read_mark(self.path, run)
+            if mark is None or mark.start != start:
+                raise LedgerError(
+                    f"by {self.path} another process trains this run now, in a copy of its folder: go on there. Each "
+                    "of its releases is paid for once"
+                )
+            write_mark(self.path, run, RunMark(start, max(rounds, mark.rounds)))
 
     def check(self, run: RunCost) -> None:
         """Refuses a run that the budget does not allow, without reserving anything.
@@ -201,30 +265,29 @@ class Budget:
         """Charges a run for its whole plan. Call it before anything is released; the charge is on the disk on return.
 
         Args:
-            run: The whole plan. Its `noise` must name the noise that the run draws (`Randomness.noise_name`): by that
-                name a resumed run finds its reservation (`holds`).
+            run: The whole plan. Its `run_name` is by which a resumed run finds its reservation (`holds`).
 
         Raises:
             BudgetExhausted: the run would overspend; nothing is charged.
-            PrivacyError: the run does not protect what the budget promises, or another run drew the same noise.
+            PrivacyError: the run does not protect what the budget promises, or has a reservation.
             LedgerError: the file cannot be written; nothing is charged.
         """
-        if not run.noise:
-            raise ConfigError("run.noise", run.noise, "name the noise that the run draws: Randomness.noise_name()")
+        if not run.run_name:
+            raise ConfigError("run.run_name", run.run_name, "give the run a name of its own: secrets.token_hex(16)")
         with locked(self.path):
             lines = BudgetLines.read(self.path)
             share = self._fits(lines, run)
             plain = to_plain(share.charges)
             reserved = Reserved(
-                run.noise, run.name, _utc_now(), share.n_clients, share.trust, share.data, plain, share.float64_noise
+                run.run_name, run.name, _utc_now(), share.n_clients, share.trust, share.data, plain, share.float64_noise
             )
             add(self.path, lines, reserved)
 
-    def close(self, noise: str, ended: str, used: RunCost | None = None) -> None:
+    def close(self, run: str, ended: str, used: RunCost | None = None) -> None:
         """Records that a run has ended; a second call changes nothing.
 
         Args:
-            noise: The name of the run's noise, as in its reservation.
+            run: Name of the run, as in its reservation.
             ended: The reason, in a word.
             used: What the run released, to give back the rest; None charges the whole reservation. Give it only if the
                 number of releases does not depend on the data: a public limit ended the run, not its answers.
@@ -235,11 +298,11 @@ class Budget:
         """
         with locked(self.path):
             lines = BudgetLines.read(self.path)
-            share = shares_of(lines).get(noise)
-            if any(isinstance(change, Closed) and change.close == noise for change in lines.changes):
+            share = shares_of(lines).get(run)
+            if any(isinstance(change, Closed) and change.close == run for change in lines.changes):
                 return
             if share is None:
-                raise PrivacyError(f"{self.path} holds no reservation of a run with the noise {noise}")
+                raise PrivacyError(f"{self.path} holds no reservation of a run named {run}")
             if used is None:
                 charges = None
             else:
@@ -251,7 +314,7 @@ class Budget:
                 plain = to_plain(charges)
             else:
                 plain = None
-            add(self.path, lines, Closed(noise, ended, _utc_now(), plain))
+            add(self.path, lines, Closed(run, ended, _utc_now(), plain))
 
     def _fits(self, lines: BudgetLines, run: RunCost) -> Share:
         """Returns what a run is charged; raises if the budget does not allow it."""
@@ -262,10 +325,9 @@ class Budget:
             check_clients([*earlier, share], terms)
         except PrivacyError as error:
             raise PrivacyError(f"{self.path} does not allow this run: {error}") from None
-        same_noise = shares_of(lines).get(run.noise or "")
-        if same_noise is not None:
-            fix = "resume that one, or give no secret_seed"
-            raise PrivacyError(f"{run.name} would draw the noise of {same_noise.name}, which is in {self.path}: {fix}")
+        reserved = shares_of(lines).get(run.run_name or "")
+        if reserved is not None:
+            raise PrivacyError(f"{run.name} has a reservation in {self.path} already, as {reserved.name}: resume it")
         total = epsilon_of([*earlier, share], terms, terms.epsilon)[0]
         if total > terms.epsilon:
             raise BudgetExhausted(self._refusal(run, earlier, epsilon_of([share], terms)[0], total))

@@ -1,8 +1,9 @@
 """The file of a lifetime budget: its terms, then one line for each change, each with a hash of all lines before it.
 
-A change counts once its line is in the file and on the physical disk; a last line that is cut off never counted. Beside
-the file lie a lock, and a small file `FILE.head` with the number of lines and the hash of the last one: with it, a copy
-of an earlier state that is put back is recognised and refused.
+A change counts once its line is in the file and on the physical disk; a last line that is cut off never counted. By the
+file lie a lock, and a small file `FILE.head` with the number of lines and the hash of the last one: with it, a copy
+of an earlier state that is put back is recognised and refused. A folder `FILE.runs` says of each run how many of its
+rounds may have been released (`RunMark`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -72,10 +73,10 @@ class BudgetTerms:
 
 @strict(frozen=True, config=_STRICT)
 class Reserved:
-    """A reservation: a run's whole plan, or the remaining plan of a run that is resumed with fresh noise.
+    """A reservation: a run's whole plan.
 
     Attributes:
-        reserve: Public name of the noise that the run draws.
+        reserve: Random name of the run.
         run: Name of the run, e.g. its folder.
         time: Time of the reservation, in UTC.
         n_clients: Number of clients.
@@ -101,7 +102,7 @@ class Closed:
     """The end of a run.
 
     Attributes:
-        close: Name of the run's noise, as in its reservation.
+        close: Name of the run, as in its reservation.
         ended: Why the run ended, as in its result.
         time: Time of the end, in UTC.
         charges: The costs of the actual releases, where the rest is given back; None charges the whole reservation.
@@ -113,6 +114,20 @@ class Closed:
     charges: Charges | None
 
 
+@strict(frozen=True, config=_STRICT)
+class RunMark:
+    """How far a run may have come, by the newest process that trains it.
+
+    Attributes:
+        start: Random name of that process start.
+        rounds: The rounds from 0 on that it, or an earlier one, may have released.
+    """
+
+    start: _Text
+    rounds: Annotated[int, Field(ge=0)]
+
+
+_MARK = TypeAdapter(RunMark)
 _TERMS, _CHANGE = TypeAdapter(BudgetTerms), TypeAdapter[Reserved | Closed](Reserved | Closed)
 
 
@@ -228,6 +243,39 @@ def add(path: Path, lines: BudgetLines, change: Reserved | Closed) -> None:
         files.write_whole(_head_path(path), _head_line(len(lines.changes) + 2, chain))
     except OSError as error:
         raise _write_error(path, error) from error
+
+
+def read_mark(path: Path, run: str) -> RunMark | None:
+    """Returns how far a run may have come; None for a run that has not begun.
+
+    Raises:
+        LedgerError: the file is damaged.
+    """
+    mark = _mark_path(path, run)
+    try:
+        return _MARK.validate_json(files.read(mark))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise LedgerError(f"{mark} is damaged; restore it") from error
+
+
+def write_mark(path: Path, run: str, mark: RunMark) -> None:
+    """Writes how far a run may have come; it is on the physical disk on return. Call it within `locked`.
+
+    Raises:
+        LedgerError: the file cannot be written.
+    """
+    try:
+        with suppress(FileExistsError):
+            files.make_folder(_mark_path(path, run).parent)
+        files.write_whole(_mark_path(path, run), _canonical(mark).encode())
+    except OSError as error:
+        raise _write_error(path, error) from error
+
+
+def _mark_path(path: Path, run: str) -> Path:
+    return path.with_name(f"{path.name}.runs") / f"{run}.json"
 
 
 @contextmanager

@@ -35,7 +35,7 @@ class RunCost:
         data: Text that is the same for runs whose clients hold the same examples; None if that is not known.
         sizes: Public number of examples of each client; None if it is not known.
         not_covered: Further facts that the run revealed and that epsilon does not count.
-        noise: Text that is the same for runs that drew the same noise; None if that is not known.
+        run_name: Random name of the run; copies of a run have the same. None if it is not known.
         float64_noise: Noise that is added in float64, as far as the records do not show it.
     """
 
@@ -45,7 +45,7 @@ class RunCost:
     data: str | None = None
     sizes: tuple[int, ...] | None = None
     not_covered: tuple[str, ...] = ()
-    noise: str | None = field(default=None, repr=False)
+    run_name: str | None = field(default=None, repr=False)
     float64_noise: tuple[str, ...] = ()
 
     @property
@@ -76,11 +76,10 @@ def promise_of(runs: Sequence[RunCost]) -> Guarantee:
 
     Raises:
         ConfigError: there are no runs.
-        PrivacyError: a run protects several kinds of units, runs share noise, or their whole clients are not the same.
+        PrivacyError: a run protects several kinds of units, or the whole clients of runs are not the same.
     """
     if not runs:
         raise ConfigError("runs", [], "name at least one run")
-    _check_noise(runs)
     kinds = set[tuple[Unit, Relation, str]]()
     for run in runs:
         if len(run.kinds) > 1:
@@ -107,15 +106,29 @@ def promise_of(runs: Sequence[RunCost]) -> Guarantee:
     return Guarantee(unit, relation, ", ".join(shared), aligned)
 
 
-def _check_noise(runs: Sequence[RunCost]) -> None:
-    first = dict[str, str]()
+def without_shared_draws(runs: Sequence[RunCost]) -> list[RunCost]:
+    """Returns runs that can be added up: of copies of one run, only the first gets the price of random allocation.
+
+    Each process start has noise of its own, so copies that went on compose like any runs. But a copy may share the
+    secret draw of the epoch in which it was made. Answers with a draw that served before cost at most what they would
+    cost if each unit were always drawn (docs/design/0010-allocation.md).
+    """
+    seen = set[str]()
+    priced = list[RunCost]()
     for run in runs:
-        if run.noise is not None and first.setdefault(run.noise, run.name) != run.name:
-            raise PrivacyError(
-                f"{first[run.noise]} and {run.name} drew the same noise. If they are copies of one run, name one of "
-                "them, and of a run and one that extends it the latter; if their data differ, the difference of their "
-                "answers has no noise, and no epsilon holds"
-            )
+        if run.run_name is not None and run.run_name in seen:
+            run = replace(run, records=[always_drawn(record) for record in run.records])
+        if run.run_name is not None:
+            seen.add(run.run_name)
+        priced.append(run)
+    return priced
+
+
+def always_drawn(record: Record) -> Record:
+    """Returns a record whose unit is drawn in each round, if it was drawn once in an epoch of random allocation."""
+    if record.batches is None:
+        return record
+    return replace(record, sampling="full", rate=1.0, batches=None)
 
 
 def compose(runs: Sequence[RunCost], delta: float, accountant: str | None = None) -> PrivacySpent:
@@ -136,6 +149,7 @@ def compose(runs: Sequence[RunCost], delta: float, accountant: str | None = None
     """
     check_target(1, delta, 1.0)
     check_accountant(accountant)
+    runs = without_shared_draws(runs)
     promise = promise_of(runs)
     charges = [charges_of(run, run.records, promise) for run in runs]
     n_clients = max(run.n_clients for run in runs)

@@ -84,13 +84,13 @@ class UnitNoise:
             return None
         return sum_of_intervals(draw, of_pairs)
 
-    def weighted_draws(self, weights: Extended, row: int) -> WeightedDraws:
-        """Returns a row's sum over rounds with these weights, `[rounds]`."""
-        keys = [self._key(round_index, row) for round_index in range(len(weights))]
+    def weighted_draws(self, weights: Extended, row: int, first: int) -> WeightedDraws:
+        """Returns a row's sum over the rounds from `first` on with these weights, `[rounds]`."""
+        keys = [self._key(round_index, row) for round_index in range(first, first + len(weights))]
         if self.pair_noise is None:
             return WeightedDraws(keys, weights)
         all_weights = [weights]
-        for round_index, weight in enumerate(weights):
+        for round_index, weight in enumerate(weights, start=first):
             shared = self._pairs_of(round_index, row)
             if shared is None:
                 continue
@@ -159,10 +159,11 @@ class CorrelatedRows:
         error, largest = self.history.widen(rows, float(errors.max()), largest)
         filtered = self.history.filtered(torch.from_numpy(draws), rows, self.round)
 
-        factor, growth = self.history.factor, self.column.absolute_sum(self.round + 1)
+        past_rounds = self.round - self.history.first
+        factor, growth = self.history.factor, self.column.absolute_sum(past_rounds + 1)
         if factor.scales:
             buffers = self.history.largest_in_buffers(rows, filtered, self.round)
-            error, size = error_of_buffers(factor, self.round, growth, error, largest, buffers)
+            error, size = error_of_buffers(factor, past_rounds, growth, error, largest, buffers)
         else:
             largest_filtered = self.history.largest_filtered(rows, filtered)
             error, size = error_of_band(factor.band, growth, error, largest, largest_filtered)
@@ -178,7 +179,7 @@ class CorrelatedRows:
         from mpmath.libmp.libmpi import mpi_add, mpi_mul
 
         total: Interval = (fzero, fzero)
-        for earlier in range(self.round + 1):
+        for earlier in range(self.history.first, self.round + 1):
             draw = self.unit.interval(earlier, row, column, extra)
             if draw is None:
                 return None
@@ -188,8 +189,9 @@ class CorrelatedRows:
 
     def weighted_draws(self, row: int) -> WeightedDraws:
         """See `RealNoise`."""
-        weights = self.column.extended(self.round + 1)[::-1] * np.longdouble(self.scales[row])
-        return self.unit.weighted_draws(weights, row)
+        first = self.history.first
+        weights = self.column.extended(self.round + 1 - first)[::-1] * np.longdouble(self.scales[row])
+        return self.unit.weighted_draws(weights, row, first)
 
 
 @lru_cache(maxsize=8)

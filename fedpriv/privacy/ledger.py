@@ -7,18 +7,16 @@ can make the ledger count too much, never too little. After a power cut the same
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from cryptography.hazmat.primitives.poly1305 import Poly1305
 from torch import Tensor
 
 from fedpriv.errors import LedgerError, PrivacyError
-from fedpriv.privacy.chain import START, link
+from fedpriv.privacy.chain import START, chained
 from fedpriv.privacy.ledger_file import FORMAT, LedgerFile
 from fedpriv.privacy.record import Record
 from fedpriv.storage import files
@@ -72,17 +70,14 @@ class PrivacyFilter(Protocol):
 
 
 class LedgerSync(Protocol):
-    """Synchronises the processes of a run, which open every release together, each with its own rows.
-
-    One process alone writes the record.
-    """
+    """Synchronises the processes of a run, which open every release together: one of them writes the record."""
 
     def enter(self, record: Record, write: Callable[[Record], None]) -> None:
         """Has one process write the record, and returns in all processes once it is written.
 
         Args:
-            record: The record, with the checksum of this process's rows.
-            write: Writes a record; called in one process alone, with a checksum of all rows.
+            record: The record.
+            write: Writes a record; called in one process alone.
 
         Raises:
             BudgetExhausted: the release would overspend.
@@ -106,15 +101,13 @@ def _any_writer_may() -> None:
 class Ledger:
     """Append-only list of releases.
 
-    Guarantee: the same noise never covers two different answers, in this process or after a resume (their difference
-    would have no noise).
+    Guarantee: a release that the plan has once is made once, in this process or after a resume: the ledger refuses a
+    second answer with the round, index and label of one on record.
 
     Args:
         guard: Counts every record, and refuses a release that may not be made.
         path: File to append to; None keeps the ledger in memory.
         header: Public facts of the run, written as the first line of the file.
-        digest_key: Secret key of the checksums of released values; without the key a checksum reveals nothing.
-        seal_key: Secret key of the lines' seals; its holder can recognise lines that were written without it.
 
     Attributes:
         may_write: Called before a record is written; raises if another run has taken over the file.
@@ -129,27 +122,21 @@ class Ledger:
         guard: PrivacyFilter,
         path: Path | None = None,
         header: dict[str, Any] | None = None,
-        digest_key: bytes = b"",
-        seal_key: bytes = b"",
     ) -> None:
         self._guard = guard
         self.may_write = _any_writer_may
         self.together: LedgerSync = SingleWriter()
-        self._digest_key = digest_key
-        self._seal_key = seal_key
         self._path = path
         self._file = None
         self._head: str | None = None  # the `chain` of the last line
         self._records: list[Record] = []
-        # records past the checkpoint of a resumed run, which must be repeated, each with the `chain` of its line
-        self._replay: list[tuple[Record, str | None]] = []
         self._noises: set[NoiseLabel] = set()
         if path is not None:
             if path.exists():
                 fix = "give another folder, or resume=True to go on with that run"
                 raise LedgerError(f"{path} holds the ledger of another run: {fix}")
             header_text = json.dumps({"fedpriv_ledger": FORMAT, **(header or {})}, allow_nan=False)
-            line, self._head = link(header_text, START, seal_key)
+            line, self._head = chained(header_text, START)
             try:
                 files.write_whole(path, line.encode() + b"\n")
                 self._file = files.Appender(path)
@@ -167,28 +154,25 @@ class Ledger:
         return LedgerPosition(len(self._records), self._head)
 
     @property
-    def replays(self) -> bool:
-        """Whether the next release must repeat one on record: after a stop, rounds past the checkpoint run again."""
-        return bool(self._replay)
+    def next_round(self) -> int:
+        """The first round of which nothing is on record, nor of any later one."""
+        return max((record.round for record in self._records), default=-1) + 1
 
     @property
     def is_void(self) -> bool:
-        """True if a record states that no bound on epsilon holds, also one past the checkpoint of a resumed run."""
-        return any(record.query == VOID for record in (*self._records, *(record for record, _ in self._replay)))
+        """True if a record states that no bound on epsilon holds."""
+        return any(record.query == VOID for record in self._records)
 
     def open(self, release: Release) -> Tensor:
         """Writes the record, then returns the value.
 
         Raises:
             BudgetExhausted: the release would overspend; nothing is written or returned.
-            PrivacyError: the same noise was used for an earlier answer.
-            LedgerError: the record could not be written, or a repeated answer differs from the one on record.
+            PrivacyError: the same release was made before.
+            LedgerError: the record could not be written.
         """
-        record, value = release.record, release._value
-        if self._path is not None:
-            record = record.with_digest(_digest(value, record, self._digest_key))
-        self.together.enter(record, self._write_record)
-        return value
+        self.together.enter(release.record, self._write_record)
+        return release._value
 
     def begin_with(self, records: Sequence[Record]) -> None:
         """Counts and writes the records of an earlier run, which this run extends. For a new ledger only.
@@ -198,6 +182,14 @@ class Ledger:
         """
         if self._records:
             raise LedgerError("the releases of an earlier run come first, and this ledger has begun")
+        self.note(records)
+
+    def note(self, records: Sequence[Record]) -> None:
+        """Counts and writes releases that were made elsewhere, in a copy of the folder, or may have been.
+
+        Raises:
+            LedgerError: one could not be written.
+        """
         for record in records:
             self._write_record(record, self._guard.count)
         self.sync()
@@ -205,15 +197,11 @@ class Ledger:
     def _write_record(self, record: Record, allow: Callable[[Record], None] | None = None) -> None:
         """Writes a record, after `allow` has counted it: by default the guard's `admit`, which may refuse it."""
         noises = _noise_labels(record)
-        if self._replay:
-            self._check_replay(record)
-            _, self._head = self._replay.pop(0)
-        else:
-            if noises & self._noises:
-                raise _noise_was_used(record)
-            (allow or self._guard.admit)(record)
-            if self._path is not None:
-                self._append(record)
+        if noises & self._noises:
+            raise _was_released(record)
+        (allow or self._guard.admit)(record)
+        if self._path is not None:
+            self._append(record)
         self._records.append(record)
         self._noises |= noises
 
@@ -226,10 +214,6 @@ class Ledger:
         Raises:
             LedgerError: the record could not be written.
         """
-        for record, head in self._replay:  # they were released before the run was stopped
-            self._records.append(record)
-            self._head = head
-        self._replay = []
         if not self._records:
             return
         last = self._records[-1]
@@ -263,21 +247,11 @@ class Ledger:
             except OSError as error:
                 raise _write_error(self._path, error) from error
 
-    def _check_replay(self, record: Record) -> None:
-        on_record, _ = self._replay[0]
-        if record != on_record:
-            raise LedgerError(
-                f"round {record.round}, {record.query}: the repeated answer differs from the one on record "
-                f"({record.digest} against {on_record.digest}). The data, the settings or the software changed "
-                "since; releasing both would reveal their difference. Resume with fresh noise (--fresh-noise), which "
-                "charges the repeated rounds again, or start a new run"
-            )
-
     def _append(self, record: Record) -> None:
         assert self._file is not None
         self.may_write()
         assert self._head is not None
-        line, head = link(record.to_json(), self._head, self._seal_key)
+        line, head = chained(record.to_json(), self._head)
         try:
             self._file.append(line.encode() + b"\n")
         except OSError as error:
@@ -285,25 +259,13 @@ class Ledger:
         self._head = head
 
     @staticmethod
-    def resume(
-        path: Path,
-        guard: PrivacyFilter,
-        keep: int,
-        *,
-        fresh_noise: bool = False,
-        digest_key: bytes = b"",
-        seal_key: bytes = b"",
-    ) -> Ledger:
-        """Opens the ledger of a stopped run.
+    def resume(path: Path, guard: PrivacyFilter, keep: int) -> Ledger:
+        """Opens the ledger of a stopped run. All records stay, and count: also those past the checkpoint.
 
         Args:
             path: The ledger file.
             guard: A new filter; it counts every record of the file.
             keep: Number of records at the checkpoint.
-            fresh_noise: How records past the checkpoint are treated. False: their rounds run again with the same
-                noise, and must give the same answers. True: they stay charged and the rounds run with new noise.
-            digest_key: The key with which the run started.
-            seal_key: The key with which the run started.
 
         Raises:
             LedgerError: the file is missing, damaged or altered, cannot be written, or holds fewer records than the
@@ -316,28 +278,16 @@ class Ledger:
                 f"{path} holds {len(records)} records but the checkpoint has seen {keep}: part of the ledger is lost, "
                 "so what was spent is unknown. Restore the file; without it the run has no epsilon"
             )
-        ledger = Ledger.__new__(Ledger)
-        ledger._guard = guard
+        ledger = Ledger(guard)
         ledger._path = path
-        ledger.may_write = _any_writer_may
-        ledger.together = SingleWriter()
-        ledger._digest_key = digest_key
-        ledger._seal_key = seal_key
         try:
             # without a last line that is cut off
             ledger._file = files.Appender(path, keep=files.read(path).rfind(b"\n") + 1)
             ledger._file.sync()  # lines that a killed process wrote may not be on the disk itself
         except OSError as error:
             raise _write_error(path, error) from error
-        # the records that are not repeated
-        if fresh_noise:
-            counted = len(records)
-        else:
-            counted = keep
-        ledger._records = list(records[:counted])
-        ledger._head = file.head(counted)
-        heads = [file.head(number) for number in range(counted + 1, len(records) + 1)]
-        ledger._replay = list(zip(records[counted:], heads, strict=True))
+        ledger._records = list(records)
+        ledger._head = file.head(len(records))
         ledger._noises = {noise for record in records for noise in _noise_labels(record)}
         for record in records:
             guard.count(record)
@@ -349,13 +299,12 @@ class FollowerLedger:
 
     Args:
         together: Synchronises the processes of the run.
-        digest_key: Key of the ledger's checksums; None for a ledger in memory, which has none.
     """
 
-    mark, replays = LedgerPosition(0, None), False
+    mark = LedgerPosition(0, None)
 
-    def __init__(self, together: LedgerSync, digest_key: bytes | None) -> None:
-        self._together, self._digest_key = together, digest_key
+    def __init__(self, together: LedgerSync) -> None:
+        self._together = together
 
     @property
     def records(self) -> Sequence[Record]:
@@ -368,11 +317,8 @@ class FollowerLedger:
 
     def open(self, release: Release) -> Tensor:
         """Returns the value once its record is written; errors are those of `Ledger.open`."""
-        record, value = release.record, release._value
-        if self._digest_key is not None:
-            record = record.with_digest(_digest(value, record, self._digest_key))
-        self._together.enter(record, _refuse_to_write)
-        return value
+        self._together.enter(release.record, _refuse_to_write)
+        return release._value
 
     def sync(self) -> None:
         """Does nothing: this process writes no records."""
@@ -382,25 +328,10 @@ def _refuse_to_write(_: Record) -> None:
     raise LedgerError("only process 0 of a run writes its ledger")
 
 
-def _digest(value: Tensor, record: Record, key: bytes) -> str:
-    """Returns a keyed checksum of a released value, 16 hexadecimal digits.
-
-    The bytes go through Poly1305 with a key of this answer alone, ten times as fast as through a hash: two
-    different values of n bytes have the same tag with probability at most `8 ceil(n / 16) / 2**106` (Bernstein, 2005,
-    theorem 3.3). The keyed hash of the tag reveals nothing to those without the key.
-    """
-    name = f"{record.round}/{record.query}/{record.index}".encode()
-    one_time_key = hashlib.blake2b(name, digest_size=32, key=key, person=b"fedpriv values").digest()
-    octets = value.detach().contiguous().cpu().numpy().reshape(-1).view("uint8")
-    tag = Poly1305.generate_tag(one_time_key, octets.data)
-    return hashlib.blake2b(name + tag, digest_size=8, key=key).hexdigest()
-
-
-def _noise_was_used(record: Record) -> PrivacyError:
+def _was_released(record: Record) -> PrivacyError:
     return PrivacyError(
-        f"round {record.round} was answered already, and its noise may not serve another answer: their "
-        "difference would have none. Go on with the next round, resume with fresh noise (--fresh-noise), or "
-        "start a new run"
+        f"round {record.round}, {record.query}: this release is on record, and each release of a plan is made once. Go "
+        "on with the next round, or start a new run"
     )
 
 

@@ -15,13 +15,13 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from fedpriv.errors import LedgerError
-from fedpriv.privacy.chain import START, Link, unlink
+from fedpriv.privacy.chain import START, unchained
 from fedpriv.privacy.correlated import CorrelatedNoise, Factor
 from fedpriv.privacy.pairwise import Edges, Pairs
 from fedpriv.privacy.record import Record
 from fedpriv.storage import files
 
-FORMAT = 8
+FORMAT = 9
 _RESTORE = "restore the file from a copy"
 
 
@@ -44,6 +44,7 @@ class Header:
 
     Attributes:
         fedpriv_ledger: Number of the file format.
+        run: Random name of the run, by which copies of its ledger are recognised; None in a site's ledger.
         n_clients: Number of clients of the run.
         delta: Delta of the run's privacy settings.
         config: Digest of the run's `config.yaml` (`fedpriv.storage.identity.of_config`); None without that file.
@@ -57,6 +58,7 @@ class Header:
     """
 
     fedpriv_ledger: int
+    run: str | None = None
     n_clients: Annotated[int, Field(ge=1, le=10**6)] | None = None
     delta: Annotated[float, Field(ge=0, lt=1)] | None = None
     config: str | None = None
@@ -94,13 +96,13 @@ class LedgerFile:
         path: The file.
         header: Its first line.
         texts: The records as JSON, without their chain fields.
-        links: The chain fields of the header and the records, up to the first wrong one.
+        links: The `chain` of the header and of each record, up to the first wrong one.
     """
 
     path: Path
     header: Header
     texts: tuple[bytes, ...]
-    links: tuple[Link, ...]
+    links: tuple[str, ...]
 
     @staticmethod
     def read(path: Path) -> LedgerFile:
@@ -115,16 +117,15 @@ class LedgerFile:
             raise LedgerError(f"{path} does not exist: a run without its ledger has no epsilon") from error
         header = _parse_header(lines[0] if lines else b"", path)
         texts = list[bytes]()
-        links = list[Link]()
+        links = list[str]()
         chain = START
         for line in lines:
-            unlinked = unlink(line, chain)
-            if unlinked is None:
+            text_and_chain = unchained(line, chain)
+            if text_and_chain is None:
                 break
-            text, fields = unlinked
+            text, chain = text_and_chain
             texts.append(text)
-            links.append(fields)
-            chain = fields.chain
+            links.append(chain)
         # lines from the first wrong one on stay as they are
         unchecked = lines[max(len(texts), 1) :]
         return LedgerFile(path, header, (*texts[1:], *unchecked), tuple(links))
@@ -139,7 +140,7 @@ class LedgerFile:
     def head(self, releases: int) -> str | None:
         """Returns the `chain` of the line of the last of `releases` records; None if the chain is broken before it."""
         if releases < len(self.links):
-            return self.links[releases].chain
+            return self.links[releases]
         return None
 
     @cached_property

@@ -12,7 +12,15 @@ from fedpriv.errors import check_count
 from fedpriv.privacy.accounting import bounds
 from fedpriv.privacy.accounting.events import Event, History, PrivacyCost
 from fedpriv.privacy.adversaries import ADVERSARIES, COLLUDERS, AdversaryView, amplification, simulated, view
-from fedpriv.privacy.composition import Guarantee, RunCost, charges_of, in_any_slot, promise_of, together
+from fedpriv.privacy.composition import (
+    Guarantee,
+    RunCost,
+    charges_of,
+    in_any_slot,
+    promise_of,
+    together,
+    without_shared_draws,
+)
 
 _Key = frozenset[frozenset[tuple[Event, int]]]
 Price = Callable[[Sequence[History]], tuple[float, str]]
@@ -93,6 +101,7 @@ def matrix(
     """
     check_count("colluders", colluders, "give the number of clients that tell each other what they know, e.g. 3")
     check_count("group", group, "give the number of units that change together, e.g. 10")
+    runs = without_shared_draws(runs)
     columns = _columns(runs, promise_of(runs), group)
 
     def smallest(histories: Sequence[History]) -> tuple[float, str]:

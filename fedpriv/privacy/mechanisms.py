@@ -280,17 +280,8 @@ def _rounded_in_float64(
         exact = (unit * scale).add_(bounded[rows])
         noised[rows] = exact.div_(grid).round_().mul_(grid)
 
-    # correlated noise needs that of all earlier rounds, which a stopped run draws again
     if past is not None:
-        for earlier_round in past.missing(record.round, count, dim, bounded.device):
-            earlier_keys = randomness.keys("noise", earlier_round, record.index, clients)
-            if draws_on_device:
-                (earlier_keys,) = moved(bounded.device, earlier_keys)
-            earlier_shared_noise = shared_in(earlier_round)
-            for rows in blocks:
-                filtered(earlier_keys, rows, earlier_round, earlier_shared_noise)
-            past.finish(earlier_round)
-
+        past.begin(record.round, count, dim, bounded.device)
     current_shared_noise = shared_in(record.round)
     if bounded.device.type == "cpu":
         threads.each(lambda _, rows: add(rows), blocks)
@@ -317,12 +308,7 @@ def _rounded_exactly_over_time(
     column.absolute_sum(record.round + 1)  # here, and not by several threads at once
     all_scales = [scale * math.sqrt(amount) for scale in scales]
 
-    # noise of a round needs that of all earlier rounds, which a stopped run draws again
-    for earlier_round in past.missing(record.round, count, dim, bounded.device):
-        earlier = CorrelatedRows(past, column, unit, earlier_round, all_scales)
-        for rows in _blocks(count, dim, _OVER_TIME):
-            earlier.approximate(rows)
-        past.finish(earlier_round)
+    past.begin(record.round, count, dim, bounded.device)
     noise = CorrelatedRows(past, column, unit, record.round, all_scales)
     _ = noise.new  # as above
     noised = _rounded_exactly(bounded, noise, grids, _OVER_TIME)

@@ -17,16 +17,21 @@ class NoiseHistory:
 
     C has ones on its diagonal, so ``w = C^-1 Z`` is ``w_t = z_t - c_1 w_(t-1) - c_2 w_(t-2) - ...``. The state of a
     band of b coefficients is the last b - 1 rows. The state of a buffered matrix is its buffers
-    ``s_i <- decay_i s_i + w_t``, whose sum times the scales is subtracted. A checkpoint does not hold the state: after
-    a stop, the noise of all rounds is drawn again from the run's secret, bit for bit.
+    ``s_i <- decay_i s_i + w_t``, whose sum times the scales is subtracted. No file holds the state: in a process that
+    goes on with a stopped run, C begins anew at the first round that is asked for, with noise that is independent of
+    all before. That costs no more than the run whose C goes on (docs/design/0006-correlated.md).
 
     Args:
         factor: The matrix C.
+
+    Attributes:
+        first: The round at which C begins.
     """
 
     def __init__(self, factor: Factor) -> None:
         self._factor = factor
-        self._round = 0  # the next round; -1 while the rows of a round are only partly made
+        self.first = 0
+        self._next = -1  # the next round; -1 while the rows of a round are only partly made, and before the first
         self._state = torch.empty(0)
         self._bounds = np.zeros((2, 0))
         self._largest = np.zeros((0, 0))
@@ -37,8 +42,8 @@ class NoiseHistory:
         """The matrix C."""
         return self._factor
 
-    def missing(self, round_index: int, count: int, dim: int, device: torch.device) -> range:
-        """Returns the earlier rounds whose unit noise must be filtered first, each followed by `finish`.
+    def begin(self, round_index: int, count: int, dim: int, device: torch.device) -> None:
+        """Prepares to filter the noise of a round, which `finish` ends. C begins anew unless it follows the last one.
 
         Args:
             round_index: The round whose noise is to be made.
@@ -47,16 +52,13 @@ class NoiseHistory:
             device: Device of the rows.
         """
         shape = (len(self._factor.band) or len(self._factor.scales), count, dim)
-        if self._round > round_index or self._round < 0 or self._state.shape != shape or self._state.device != device:
-            self._round = 0
-        if self._round == 0:
-            self._state = torch.zeros(shape, dtype=torch.float64, device=device)
-            self._bounds = np.zeros((2, count))
-            self._largest = np.zeros((max(len(self._factor.scales), 1), count))
-            self._current = np.zeros((len(self._factor.scales), count))
-        if shape[0]:
-            return range(self._round, round_index)
-        return range(0)
+        if self._next == round_index and self._state.shape == shape and self._state.device == device:
+            return
+        self.first = round_index
+        self._state = torch.zeros(shape, dtype=torch.float64, device=device)
+        self._bounds = np.zeros((2, count))
+        self._largest = np.zeros((max(len(self._factor.scales), 1), count))
+        self._current = np.zeros((len(self._factor.scales), count))
 
     def widen(self, rows: slice, error: float, largest: float) -> tuple[float, float]:
         """Returns bounds on unit noise of all rounds so far, after those of one more, for some of its rows.
@@ -103,7 +105,7 @@ class NoiseHistory:
         Products are rounded before they are subtracted, so that a row does not depend on which rows are filtered with
         it.
         """
-        self._round = -1
+        self._next = -1
         if self._factor.band:
             return self._filtered_by_band(unit, rows, round_index)
         buffers = self._state[:, rows]
@@ -115,14 +117,14 @@ class NoiseHistory:
 
     def _filtered_by_band(self, unit: Tensor, rows: slice, round_index: int) -> Tensor:
         band = self._factor.band
-        for back, coefficient in enumerate(band[:round_index], start=1):
+        for back, coefficient in enumerate(band[: round_index - self.first], start=1):
             unit.sub_(self._state[(round_index - back) % len(band), rows] * coefficient)
         self._state[round_index % len(band), rows] = unit
         return unit
 
     def finish(self, round_index: int) -> None:
         """Marks a round as done, once all its rows are filtered."""
-        self._round = round_index + 1
+        self._next = round_index + 1
 
 
 def _largest_of(numbers: Tensor) -> float:

@@ -66,8 +66,8 @@ def from_opacus(accountant: object, name: str, *, poisson_sampling: bool) -> Run
         for _ in range(steps)
     ]
     # the same history under the same name is the same training: a budget takes it once
-    noise_name = hashlib.blake2b(repr(("opacus", name, history)).encode(), digest_size=16).hexdigest()
-    return RunCost(name, records, n_clients=1, float64_noise=("noise of Opacus",), noise=f"opacus:{noise_name}")
+    name_of_history = hashlib.blake2b(repr(("opacus", name, history)).encode(), digest_size=16).hexdigest()
+    return RunCost(name, records, n_clients=1, float64_noise=("noise of Opacus",), run_name=f"opacus:{name_of_history}")
 
 
 @checked("to_opacus")

@@ -71,8 +71,8 @@ class Record:
         shared: Further exact numbers about the data that count as public, as printed.
         trust: The trust assumption, as printed, e.g. `"local"`.
         non_private: Why epsilon is infinite; None when it is finite.
-        digest: Keyed checksum of the released value: after a crash, the repeated answer must have the same one.
-        attempt: Number of resumes with fresh noise so far: each draws other noise for the same round.
+        attempt: Label that keeps releases apart which have the same round: of a run and of one that extends it, of the
+            trials of a search, of a site's process starts. Each has noise and random allocations of its own.
         pairs: The noise that cancels between pairs of these clients; None if there is none.
         time: How the noise is correlated with that of the rounds before; None if it is not. The price then holds for
             all rounds so far together, and `noise_multiplier` is s over sensitivity (`fedpriv.privacy.correlated`).
@@ -95,7 +95,6 @@ class Record:
     shared: str = ""
     trust: str = "local"
     non_private: str | None = None
-    digest: str | None = None
     attempt: int = 0
     pairs: Pairs | None = None
     time: CorrelatedNoise | None = None
@@ -110,13 +109,6 @@ class Record:
         if (self.sampling == "allocation") != (self.batches is not None) or (self.batches or 2) < 2:
             fix = "random allocation has at least 2 batches, and no other sampling has any"
             raise ConfigError("record.batches", self.batches, fix)
-
-    def with_digest(self, digest: str) -> Record:
-        """Returns this record with the checksum of the released value."""
-        # of a record that was checked: `replace` would check it again, in thirty times the time
-        record = object.__new__(Record)
-        record.__dict__.update(vars(self), digest=digest)
-        return record
 
     def to_json(self) -> str:
         """Returns one line of JSON, with digests in place of the pairs that share a secret and of the noise matrix."""

@@ -384,6 +384,12 @@ class Privacy:
         return None
 
     @property
+    def orders_examples(self) -> bool:
+        """Whether the order of examples or clients decides who takes part in which rounds, and so enters the price."""
+        takes_turns = isinstance(self.sampling, (Cyclic, Allocation)) or self.cohort_rounds is not None
+        return self.private and (takes_turns or self.over_time is not None)
+
+    @property
     def samples_clients_before_compute(self) -> bool:
         """Whether clients are drawn in secret before they compute anything: those that send a message."""
         return self.boundary == "message" and self.cohort_rate < 1

@@ -1,7 +1,8 @@
 """Random streams by name: each (purpose, round, index, client) of a run has a separate stream.
 
-There are two seeds. Initial values, cohorts and links follow from the public seed; batches, noise and everything else
-that must stay hidden follow from the secret seed.
+Initial values, cohorts and links follow from the public seed. Batches, noise and everything else that must stay hidden
+follow from a secret that a process draws when it begins to train, and never writes: no file can make the same noise
+again. The one exception is the secret draw of an epoch in progress (`Randomness.epoch_key`), which has no noise in it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import secrets
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
@@ -26,7 +27,9 @@ from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.randomness.keystream import Keystream
 
 PublicPurpose = Literal["init", "cohort", "topology"]
-SecretPurpose = Literal["batch", "allocation", "noise", "local", "secret_cohort", "digest", "spread", "views", "score"]
+SecretPurpose = Literal[
+    "batch", "allocation", "noise", "local", "secret_cohort", "cohort_epoch", "spread", "views", "score"
+]
 _PUBLIC = ("init", "cohort", "topology")
 
 
@@ -40,6 +43,7 @@ class PairSecrets(Protocol):
 
 _calls = count()
 _NOISE: frozenset[str] = frozenset({"noise", "spread"})  # purposes of which two processes may never share a stream
+_EPOCHS: frozenset[str] = frozenset({"allocation", "cohort_epoch"})  # purposes whose draws serve all rounds of an epoch
 
 
 def new_secret() -> int:
@@ -64,10 +68,11 @@ class Randomness:
 
     Args:
         seed: Public seed, of initial values, cohorts and links.
-        secret_seed: Secret seed, of noise and batches: with it the noise can be subtracted. Give 128 random bits or
-            more, since small numbers can be guessed. By default it comes from the operating system.
-        attempt: A label that differs after every resume with fresh noise.
-        run: Digest of the run's settings: runs with the same secret seed but other settings share no noise.
+        secret_seed: The secret from which noise and batches follow; drawn from the operating system by default. A given
+            one is for tests: whoever knows it can subtract the noise.
+        attempt: Label of the releases, for runs that share a ledger or a budget, such as the trials of a search.
+        run: Digest of the run's settings: runs with the same given secret but other settings share no noise.
+        epochs: Secret keys of the draws of epochs that an earlier process began, by number.
         process: Number of the process that draws noise; a fork of it draws none. Who is sent this object (the processes
             of a run, which share its seeds) has a copy with a number of its own.
     """
@@ -76,14 +81,15 @@ class Randomness:
     secret_seed: int = field(default_factory=new_secret, repr=False)
     attempt: int = 0
     run: str = ""
+    epochs: Mapping[int, bytes] = field(default_factory=dict[int, bytes], repr=False)
     process: int = field(default_factory=os.getpid, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.secret_seed < 0:
             raise ConfigError("secret_seed", "(negative)", "a whole number of 128 random bits, or leave it out")
 
-    def __reduce__(self) -> tuple[type[Randomness], tuple[int, int, int, str]]:
-        return Randomness, (self.seed, self.secret_seed, self.attempt, self.run)
+    def __reduce__(self) -> tuple[type[Randomness], tuple[int, int, int, str, Mapping[int, bytes]]]:
+        return Randomness, (self.seed, self.secret_seed, self.attempt, self.run, self.epochs)
 
     def stream(
         self, purpose: PublicPurpose | SecretPurpose, round_index: int = 0, index: int = 0, client: int = 0
@@ -187,30 +193,16 @@ class Randomness:
         key = (secrets or self).pair_secret(i, j, "noise")
         return hashlib.blake2b(name, digest_size=32, key=key, person=b"fedpriv pairs").digest()
 
-    def digest_key(self) -> bytes:
-        """Returns the key of the ledger's checksums of values, which reveal nothing without it."""
-        return self._key("digest", 0, 0, 0)
+    def epoch_key(self, epoch: int) -> bytes:
+        """Returns the key of the secret draws of one epoch, which reveals no other key and no noise.
 
-    def seal_key(self) -> bytes:
-        """Returns the key of the ledger's seals, the same after every resume. It reveals no other key and no seed."""
-        name = f"{self.run}/seals".encode()
-        return hashlib.blake2b(name, digest_size=32, key=self._secret, person=b"fedpriv seals").digest()
-
-    def data_key(self) -> bytes:
-        """Returns the key of the digests of clients' examples, the same after every resume. It reveals no other key."""
-        return hashlib.blake2b(
-            f"{self.run}/data".encode(), digest_size=32, key=self._secret, person=b"fedpriv data"
-        ).digest()
-
-    def streams_name(self) -> str:
-        """Returns a public name of the noise of all attempts: runs that share it may have answers with equal noise."""
-        name = f"{self.run}/all attempts".encode()
-        return hashlib.blake2b(name, digest_size=16, key=self._secret, person=b"fedpriv names").hexdigest()
-
-    def noise_name(self) -> str:
-        """Returns a public name of this noise, 32 hexadecimal digits: runs with another name draw other noise."""
-        name = f"{self.run}/{self.attempt}/noise".encode()
-        return hashlib.blake2b(name, digest_size=16, key=self._secret, person=b"fedpriv names").hexdigest()
+        An epoch of random allocation, or of cohorts that share clients among its rounds, is one draw for all of its
+        rounds. A checkpoint in the middle of an epoch keeps this key, so that a resumed run draws the same.
+        """
+        if epoch in self.epochs:
+            return self.epochs[epoch]
+        name = f"{self.run}/{self.attempt}/{epoch}".encode()
+        return hashlib.blake2b(name, digest_size=32, key=self._secret, person=b"fedpriv epoch").digest()
 
     def torch_seed(self, purpose: PublicPurpose | SecretPurpose, round_index: int = 0, client: int = 0) -> int:
         """Returns a 63-bit seed for torch's generators (initial weights, dropout). Not for noise."""
@@ -224,8 +216,12 @@ class Randomness:
     def _name(self, purpose: PublicPurpose | SecretPurpose, round_index: int, index: int) -> hashlib.blake2b:
         """Returns the hash of a stream's name without the client's number."""
         name = f"{purpose}/{round_index}/{index}/"
-        if purpose in _PUBLIC:  # public draws outlive a restart with fresh noise
+        if purpose in _PUBLIC:
             return hashlib.blake2b(f"{self.seed}/{name}".encode(), digest_size=32, person=b"fedpriv public")
+        if purpose in _EPOCHS:
+            return hashlib.blake2b(
+                name.encode(), digest_size=32, key=self.epoch_key(round_index), person=b"fedpriv epoch"
+            )
         label = f"{self.run}/{self.attempt}/{name}".encode()
         return hashlib.blake2b(label, digest_size=32, key=self._secret, person=b"fedpriv stream")
 

@@ -15,7 +15,7 @@ from fedpriv.evaluation.finite_check import first_rounds_in_words
 from fedpriv.evaluation.verdict import constraint_verdict
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.runs.curves import column_of
-from fedpriv.runs.integrity import IntegrityProblem, findings, unsealed
+from fedpriv.runs.integrity import IntegrityProblem, findings
 from fedpriv.runs.results import why_no_more
 from fedpriv.runs.run_files import CONFIG_FILE, RESTORE, SETTINGS_FILE, RunFiles, not_a_run
 from fedpriv.storage import strict_json
@@ -31,15 +31,13 @@ class Run:
     Args:
         files: Its files, read.
         config: The settings, with all defaults filled in: `config.yaml` or, of a Python program's run, `settings.json`.
-        key: Secret key of the ledger's seals; without it they are not checked.
     """
 
     files: RunFiles
     config: dict[str, Any]
-    key: bytes | None = None
 
     @staticmethod
-    def read(folder: Path, key: bytes | None = None) -> Run:
+    def read(folder: Path) -> Run:
         """Reads the folder of a run, finished or not.
 
         Raises:
@@ -57,7 +55,7 @@ class Run:
                 missing = CONFIG_FILE
             raise not_a_run(folder, missing)
         files = RunFiles.read(folder)
-        return Run(files, checked(CONFIG, files.settings, files.settings_path, RESTORE), key)
+        return Run(files, checked(CONFIG, files.settings, files.settings_path, RESTORE))
 
     @property
     def folder(self) -> Path:
@@ -77,12 +75,7 @@ class Run:
     @cached_property
     def findings(self) -> list[IntegrityProblem]:
         """Problems with the run's files; empty if they are as the run left them."""
-        problems = findings(self.files)
-        if not problems and self.key is not None:
-            broken_seal = unsealed(self.files, self.key)
-            if broken_seal is not None:
-                problems.append(broken_seal)
-        return problems
+        return findings(self.files)
 
     @property
     def integrity(self) -> str:
@@ -129,10 +122,7 @@ class Run:
         records = counted(len(ledger.texts), "record")
         if ledger.altered:
             return f"{records}, the chain of which is broken"
-        sealed = ""
-        if self.key is not None and not self.findings:
-            sealed = "; every line sealed with the key"
-        return f"{records} in a chain, head {ledger.links[-1].chain}{sealed}"
+        return f"{records} in a chain, head {ledger.links[-1]}"
 
     @property
     def target(self) -> float | None:
@@ -171,7 +161,7 @@ class Run:
         identity = {"folder": str(self.folder), "finished": self.result is not None}
         spent = self.spent
         texts = [finding.text for finding in self.findings]
-        checks = {"integrity": self.integrity, "findings": texts, "sealed": None if self.key is None else not texts}
+        checks = {"integrity": self.integrity, "findings": texts}
         epsilon = None
         if spent is not None:
             epsilon = strict_json.epsilon(spent.epsilon)

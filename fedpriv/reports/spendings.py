@@ -83,16 +83,6 @@ def spending_of(files: RunFiles, plan: PlannedSpending) -> RunCost:
         fixed_data(files.config),
         plan.sizes,
         files.not_covered,
-        _noise(files),
+        header.run,
         header.float64_noise,
     )
-
-
-def _noise(files: RunFiles) -> str:
-    """Returns a name of the run's noise: runs with the same name share it.
-
-    Without a checkpoint it is the ledger's last hash, which no other run has.
-    """
-    if files.checkpoint is None:
-        return files.ledger.head(len(files.ledger.texts)) or str(files.folder.resolve())
-    return files.checkpoint.streams

@@ -23,7 +23,6 @@ from fedpriv.reports import wording
 from fedpriv.reports.accounts import Account, unfinished
 from fedpriv.reports.report import Run
 from fedpriv.runs.results import software
-from fedpriv.storage.secret_store import is_destroyed, is_encrypted
 
 _COLUMNS = {"sample": "one record", "client": "one data holder"}
 _LEFT = {
@@ -55,19 +54,9 @@ _VERIFIER = "200 lines over numpy and scipy (tools/fedpriv_verify.py) that impor
 _VERIFIED_NOISE = {("gaussian", "l2"), ("laplace", "l1")}
 _DIVIDED = {"iid": "at random", "in_order": "in its order"}
 SECRET = (
-    "checkpoint.pt holds the secret from which the noise was drawn, and state that never left: who has it can subtract "
-    "the noise. Keep it as the data are kept, or seal the run once it is over (fedpriv seal)."
-)
-
-
-ENCRYPTED = (
-    "checkpoint.pt holds the secret from which the noise was drawn, encrypted, and state that never left: who has it "
-    "and the key can subtract the noise. Keep both apart, and the file as the data are kept, or seal the run once it "
-    "is over (fedpriv seal)."
-)
-SEALED = (
-    "The secret from which the noise was drawn was destroyed (fedpriv seal): nobody can compute the noise from the "
-    "folder. Copies of it from before may still hold the secret."
+    "Nothing that is written down makes the noise again: it followed from random bits that the process kept in memory, "
+    "and it died with the process. checkpoint.pt may hold state that never left the data holders: keep it as the data "
+    "are kept."
 )
 
 
@@ -140,7 +129,7 @@ def statement_of(runs: Sequence[Run], spendings: Sequence[RunCost], account: Acc
             against(cells, _SEES_OF_ONE if alone else _SEES),
             _released(runs, spendings),
             rests(spendings, spent.accountant, assumed, alone=alone),
-            not_covered(spent, _secret_of(runs), networks=wording.frozen_networks(run.config["data"] for run in runs)),
+            not_covered(spent, networks=wording.frozen_networks(run.config["data"] for run in runs)),
             _others(runs, spendings, account),
             _verify(runs),
         ),
@@ -309,16 +298,6 @@ def not_covered(
     return StatementSection("What is not protected?", (wording.public(tests), *more, secret))
 
 
-def _secret_of(runs: Sequence[Run]) -> str:
-    """Returns what the reader must know about the secrets of the runs: of the one that needs most care."""
-    seeds = [run.files.checkpoint.secret_seed for run in runs if run.files.checkpoint is not None]
-    if seeds and all(is_destroyed(seed) for seed in seeds):
-        return SEALED
-    if seeds and all(is_destroyed(seed) or is_encrypted(seed) for seed in seeds):
-        return ENCRYPTED
-    return SECRET
-
-
 def _others(runs: Sequence[Run], spendings: Sequence[RunCost], account: Account) -> StatementSection:
     """Returns the section on what all runs cost together, and what another one would cost."""
     spent = account.spent
@@ -405,7 +384,6 @@ def _verify(runs: Sequence[Run]) -> StatementSection:
         ("was anything changed?", f"fedpriv show {names} must print the same head; it says so if a line was altered"),
         ("count again", f"fedpriv account {names}"),
         count_without_fedpriv(runs[0].files.ledger, "one run's own answers"),
-        ("check the seals", f"fedpriv show {runs[0].folder} --verify KEYFILE, with the key that fedpriv key printed"),
         *_audits(runs),
         ("runs made by", made_with(run.result for run in runs)),
         made_by(),

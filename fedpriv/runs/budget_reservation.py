@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv.errors import LedgerError
+from fedpriv.errors import ConfigError, LedgerError
 from fedpriv.planning.plan import Plan
 from fedpriv.privacy.budget import Budget
 from fedpriv.privacy.composition import RunCost
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.record import Record
-from fedpriv.randomness.streams import Randomness
 from fedpriv.runs.extending import EarlierRun
+from fedpriv.runs.identity import KNOWN_NOISE
 from fedpriv.runs.results import Ended
 from fedpriv.runs.run_accountant import remaining_records
 from fedpriv.runs.run_files import config_in, fixed_data
@@ -28,27 +29,32 @@ class BudgetReservation:
     Attributes:
         budget: The budget.
         plan: What the run is going to release.
-        noise: Public name of the noise that the run draws.
-        attempt: Label of that noise in the records of its ledger.
+        run_name: Random name of the run.
+        start: Random name of this process start.
         folder: The run's folder; None for a run in memory.
-        finished: Number of rounds at the checkpoint from which the run goes on; None for a new run.
+        first_rounds: Number of rounds of the run that this one extends; 0 if it extends none.
+        is_resumed: Whether the run has begun before.
+        seen: How many of its rounds may have been released before this process start, here or in a copy of its folder.
         not_covered: What the run reveals of the data that epsilon does not count.
     """
 
     budget: Budget
     plan: Plan
-    noise: str
-    attempt: int
+    run_name: str
+    start: str
     folder: Path | None
-    finished: int | None
+    first_rounds: int
+    is_resumed: bool
+    seen: int
     not_covered: tuple[str, ...]
 
     @staticmethod
     def of(
         plan: Plan,
-        randomness: Randomness,
+        run_name: str,
         folder: Path | None,
-        finished: int | None,
+        *,
+        is_resumed: bool,
         not_covered: tuple[str, ...],
         earlier: EarlierRun | None = None,
     ) -> BudgetReservation | None:
@@ -77,6 +83,9 @@ class BudgetReservation:
         if path is None:
             fix = "name that one as privacy.budget"
             raise LedgerError(f"{first_folder} began with a budget, and would go on without it; {fix}")
+        if KNOWN_NOISE in not_covered:
+            fix = "leave it out: a budget counts runs whose noise nobody knows"
+            raise ConfigError("secret_seed", "(given)", fix)
         budget = Budget(path)
         if budget_id not in (None, budget.terms.id):
             fix = f"began with another budget than {path}; name that one as privacy.budget"
@@ -84,23 +93,21 @@ class BudgetReservation:
         return BudgetReservation(
             budget=budget,
             plan=plan,
-            noise=randomness.noise_name(),
-            attempt=randomness.attempt,
+            run_name=run_name,
+            start=secrets.token_hex(16),
             folder=folder,
-            finished=finished,
+            first_rounds=0 if earlier is None else earlier.first.rounds,
+            is_resumed=is_resumed,
+            seen=budget.rounds_of(run_name) if is_resumed else 0,
             not_covered=not_covered,
         )
 
     @property
     def planned_cost(self) -> RunCost:
-        """The cost of what the run may release with this noise.
-
-        That is its plan, or the remaining rounds of it after a resume with fresh noise.
-        """
-        if self.attempt == 0:
-            records = self.plan.records
-        else:
-            records = remaining_records(self.plan, self.finished or 0)
+        """The cost of what the run may release: its plan, without what an earlier run released that it extends."""
+        records = self.plan.records
+        if self.first_rounds:
+            records = remaining_records(self.plan, self.first_rounds)
         return self._cost(records)
 
     def check(self) -> None:
@@ -111,21 +118,31 @@ class BudgetReservation:
         """
         if self._is_reserved:
             return
-        if any(record.attempt == self.attempt for record in _records_in(self.folder)):
+        if self.is_resumed and _records_in(self.folder):
             raise LedgerError(
                 f"{self.budget.path} holds no reservation of {self._name}, which has released answers: an earlier copy "
                 "was put back, or the run began without a budget. Restore its newest copy, or start a new run"
             )
         self.budget.check(self.planned_cost)
 
-    def reserve(self) -> None:
+    def reserve(self, rounds: int) -> None:
         """Charges the whole plan to the budget, unless the run goes on with what it reserved before.
+
+        Args:
+            rounds: Rounds from 0 on that the run may release until it calls `advance`.
 
         Raises:
             PrivacyError: see `Budget.reserve`.
+            LedgerError: see `Budget.begin`.
         """
         if not self._is_reserved:
+            self.budget.begin(self.run_name, self.start, self.seen, 0)  # first: a reservation always has a mark
             self.budget.reserve(self.planned_cost)
+        self.budget.begin(self.run_name, self.start, self.seen, rounds)
+
+    def advance(self, rounds: int) -> None:
+        """Notes in the budget that the run may release more rounds; see `Budget.advance`."""
+        self.budget.advance(self.run_name, self.start, rounds)
 
     def close(self, ended: Ended, records: Sequence[Record]) -> None:
         """Notes the end of the run in the budget; gives back what was not released if a public limit ended the run.
@@ -134,18 +151,19 @@ class BudgetReservation:
         """
         if ended == "left":
             return
-        with_this_noise = [record for record in records if record.attempt == self.attempt]
-        planned = self.plan.records[: len(with_this_noise)]
-        in_order = [_query_key(record) for record in with_this_noise] == [_query_key(record) for record in planned]
+        self.advance(len(self.plan.evaluations))
+        own = [record for record in records if record.round >= self.first_rounds]
+        planned = self.plan.records[: len(own)]
+        in_order = [_query_key(record) for record in own] == [_query_key(record) for record in planned]
         used = None
-        if ended == "budget" and self.attempt == 0 and in_order:
+        if ended == "budget" and not self.first_rounds and in_order:
             used = self._cost(planned)
-        self.budget.close(self.noise, ended, used)
+        self.budget.close(self.run_name, ended, used)
 
     @property
     def _is_reserved(self) -> bool:
-        """Whether this run has reserved already; a new one has not, even if the budget holds noise of its name."""
-        return self.finished is not None and self.budget.holds(self.noise)
+        """Whether this run has reserved already."""
+        return self.is_resumed and self.budget.holds(self.run_name)
 
     @property
     def _name(self) -> str:
@@ -164,7 +182,7 @@ class BudgetReservation:
             plan.n_clients,
             data_digest(config),
             not_covered=self.not_covered,
-            noise=self.noise,
+            run_name=self.run_name,
             float64_noise=plan.float64_noise,
         )
 

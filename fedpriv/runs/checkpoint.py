@@ -1,7 +1,7 @@
-"""Save and resume a run. A checkpoint holds private state and the secret seed: keep it as safe as the data.
+"""Save and resume a run. A checkpoint may hold private state of clients: keep it as safe as the data.
 
-The seed may be encrypted in it under a key that lies elsewhere (`fedpriv.storage.secret_store`). `fedpriv seal` takes
-seed and state away, and leaves what `show`, `account` and `statement` need.
+It holds nothing from which noise follows. In the middle of an epoch of random allocation it holds the secret draw of
+that epoch, so that a resumed run gives each example the same batch.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import zlib
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -20,8 +20,7 @@ from fedpriv.errors import FedprivError
 from fedpriv.network.engines import StateName
 from fedpriv.network.rounds import TrainState
 from fedpriv.privacy.ledger_file import read_ledger
-from fedpriv.randomness.streams import Randomness
-from fedpriv.storage import files, secret_store
+from fedpriv.storage import files
 
 
 @dataclass(frozen=True)
@@ -35,27 +34,23 @@ class Checkpoint:
         seconds: Time spent so far.
         settings: Digest of the settings, which must not change between stop and resume.
         seed: The run's public seed.
-        secret_seed: The seed of noise and batches, which nobody else may know, as the file holds it: in hexadecimal
-            digits, encrypted, or the word that says that it was destroyed; see `fedpriv.storage.secret_store`.
-        run: Digest of the settings, from which, with the seed, the noise follows.
-        attempt: A label that differs after every resume with fresh noise.
+        run: Random name of the run.
+        attempt: Label of the run's releases, see `fedpriv.privacy.record.Record`.
         model: Digest of the model's layers, frozen parameters and buffers.
         first_nonfinite: See `fedpriv.runs.results.Result`.
         stopping: How long the metric of `stop` has not improved; see `fedpriv.evaluation.early_stopping.EarlyStopping`.
-        chunk: See `fedpriv.planning.compute.Compute`; None in files of earlier versions.
+        chunk: See `fedpriv.planning.compute.Compute`.
         state: See `Compute`. On disk, `progress` says which rows of the files beside this one are the clients'.
         processes: Number of processes that the run had.
         words: The settings by name, to say which differ on a resume with others.
-        data: Keyed digests of the clients' examples, see `fedpriv.clients.data_fingerprints`.
-        rounds: Number of rounds that the run planned; 0 in files of earlier versions.
+        data: Keyed digests of the clients' examples, and their key, see `fedpriv.clients.data_fingerprints`.
+        rounds: Number of rounds that the run planned.
         fixed_settings: Digest of the settings that a run has in common with one that extends it: all but the number of
             rounds, the target and the noise multiplier.
-        streams: Public name of the noise of all attempts, see `Randomness.streams_name`.
         kept: The models of the round that tested best; see `fedpriv.evaluation.best_model.BestModel`.
-        code: Digest of the loss, of numbers of layers and of the user's code, see `fedpriv.runs.identity.CodeIdentity`;
-            empty in files of earlier versions.
-        code_parts: Short digests of its parts by name.
-        plan: All planned releases, see `fedpriv.runs.planned_releases`; empty in files of earlier versions.
+        epochs: Keys of the secret draws of the epoch in progress, in hexadecimal digits, by its number; see
+            `fedpriv.randomness.streams.Randomness.epoch_key`.
+        plan: All planned releases, see `fedpriv.runs.planned_releases`.
     """
 
     progress: dict[str, Any]
@@ -64,7 +59,6 @@ class Checkpoint:
     seconds: float
     settings: str
     seed: str
-    secret_seed: str
     run: str
     attempt: int
     model: str
@@ -77,10 +71,8 @@ class Checkpoint:
     data: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
     rounds: int = 0
     fixed_settings: str = ""
-    streams: str = ""
     kept: dict[str, Any] = field(default_factory=dict[str, Any])
-    code: str = ""
-    code_parts: dict[str, str] = field(default_factory=dict[str, str])
+    epochs: dict[str, str] = field(default_factory=dict[str, str])
     plan: str = ""
 
     @property
@@ -89,35 +81,9 @@ class Checkpoint:
         return int(self.progress["round"])
 
     @property
-    def is_sealed(self) -> bool:
-        """True if the secret seed was destroyed: the run can neither go on nor repeat its noise."""
-        return secret_store.is_destroyed(self.secret_seed)
-
-    def with_secret(self, folder: Path) -> Checkpoint:
-        """Returns the same checkpoint with its secret seed decrypted.
-
-        Raises:
-            FedprivError: the seed was destroyed, or what decrypts it is missing.
-        """
-        return replace(self, secret_seed=secret_store.reveal(self.secret_seed, folder))
-
-    def sealed(self) -> Checkpoint:
-        """Returns the same checkpoint without its secrets: the seed, private state, and digests of the data."""
-        progress: dict[str, Any] = dict.fromkeys(self.progress)
-        progress["round"] = self.round
-        return replace(self, progress=progress, data={}, stopping={}, secret_seed=secret_store.DESTROYED)
-
-    def randomness(self, folder: Path | str = "this run") -> Randomness:
-        """Returns the run's random streams.
-
-        Args:
-            folder: The run's folder, for error messages.
-
-        Raises:
-            FedprivError: the secret seed was destroyed, or what decrypts it is missing.
-        """
-        secret_seed = int(secret_store.reveal(self.secret_seed, folder), 16)
-        return Randomness(int(self.seed, 16), secret_seed, self.attempt, self.run)
+    def epoch_keys(self) -> dict[int, bytes]:
+        """The keys of `epochs`, by number."""
+        return {int(epoch): bytes.fromhex(key) for epoch, key in self.epochs.items()}
 
     def save(self, path: Path) -> None:
         """Writes the checkpoint to the physical disk; a crash leaves the old file or the new one.
@@ -135,8 +101,7 @@ class Checkpoint:
         """Returns the content of the checkpoint's file."""
         content = io.BytesIO()
         payload = {field.name: getattr(self, field.name) for field in fields(self)}
-        packed = {"words": _packed(self.words), "code_parts": _packed(self.code_parts)}
-        torch.save({**payload, **packed}, content)
+        torch.save({**payload, "words": _packed(self.words)}, content)
         return content.getvalue()
 
     @staticmethod
@@ -154,20 +119,17 @@ class Checkpoint:
         try:
             with content:
                 payload: dict[str, Any] = torch.load(content, map_location=device, weights_only=True)
-            if "secret_seed" not in payload or "streams" not in payload:
+            if "epochs" not in payload:
                 raise FedprivError(
-                    f"{path} was written by an earlier fedpriv, whose noise this one cannot repeat: go on with the "
-                    "version that began the run, or start a new run (what this one has spent stays spent)"
+                    f"{path} was written by an earlier fedpriv: go on with the version that began the run, or start a "
+                    "new run (what this one has spent stays spent)"
                 )
             missing = {field.name for field in fields(TrainState)} ^ {*payload["progress"]}
             if missing:
                 raise KeyError(", ".join(sorted(missing)))
             head: str | None = payload.pop("head", None)
             words = _unpacked(payload.pop("words"))
-            code_parts = dict[str, str]()
-            if "code_parts" in payload:  # not in files of earlier versions
-                code_parts = _unpacked(payload.pop("code_parts"))
-            return Checkpoint(head=head, words=words, code_parts=code_parts, **payload)
+            return Checkpoint(head=head, words=words, **payload)
         except (
             RuntimeError,
             LookupError,

@@ -1,4 +1,4 @@
-"""What must not change when a run is resumed: its settings, model and seeds."""
+"""What must not change when a run is resumed: its settings and its model. And where its randomness comes from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from fedpriv.privacy.ledger import LedgerPosition
 from fedpriv.randomness.streams import Randomness, new_secret
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.settings_in_words import difference
-from fedpriv.storage.code_identity import code_digest, code_in_parts
 from fedpriv.storage.identity import digest
 
 _OTHER_VERSION = (
@@ -28,17 +27,10 @@ _OTHER_VERSION = (
     "that began it"
 )
 
-
-_OTHER_CODE = (
-    "was made with another loss or model, or with other code of your own (what differs: {what}): other answers may "
-    "not have the same noise. Resume with what it began with; or with fresh noise (--fresh-noise), which charges the "
-    "repeated rounds again"
-)
-_UNKNOWN_PART = "a setting of the loss or of a layer, or the code of a class or function, or what it reads"
-_MOST_PARTS = 5  # that an error names
-
-
 _MAY_CHANGE = ("rounds", "privacy.epsilon", "privacy.noise_multiplier")
+
+KNOWN_NOISE = "the noise itself, to whoever knows the secret_seed of this test run"
+"""What a run with a given secret seed reveals beyond epsilon."""
 
 
 def _other_settings(before: Mapping[str, str], words: Mapping[str, str]) -> str:
@@ -54,149 +46,107 @@ def _other_settings(before: Mapping[str, str], words: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True)
-class CodeIdentity:
-    """What answers depend on beside settings and data: loss, settings of layers, the user's code.
+class Draws:
+    """What noise and batches of a process start follow from.
 
     Attributes:
-        digest: Digest of all.
-        parts: Short digests of its parts by name, to say which differ on a resume.
+        secret_seed: The secret seed of a test, if it is given.
+        private: Whether the run adds private noise.
     """
 
-    digest: str = ""
-    parts: Mapping[str, str] = field(default_factory=dict[str, str])
+    secret_seed: int | None
+    private: bool
 
-    def difference(self, before: Mapping[str, str]) -> str:
-        """Returns the names of the parts that differ from those that a run began with; earlier versions kept none."""
-        differing = [name for name in {**before, **self.parts} if before.get(name) != self.parts.get(name)]
-        if not before or not differing:
-            return _UNKNOWN_PART
-        more = len(differing) - _MOST_PARTS
-        if more > 0:
-            differing[_MOST_PARTS:] = [f"{more} more"]
-        return "; ".join(differing)
+    def secret(self, seed: int) -> int:
+        """Returns a given secret, a new one, or without privacy the public seed."""
+        if self.secret_seed is not None:
+            return self.secret_seed
+        if self.private:
+            return new_secret()
+        return abs(seed)
 
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """The digests and seeds that a run and its resumption have in common.
+    """What a run and its resumption have in common, and the randomness of this process start.
 
     Attributes:
         settings: Digest of everything that must be the same after a resume.
-        words: The settings by name.
-        randomness: The run's random streams. They depend on `settings` and the initial parameters, so runs with the
-            same secret seed share noise only if they differ in nothing but their data.
+        randomness: The random streams. Without privacy, all follow from the public seed. With privacy, noise and
+            batches follow from a secret that each process start draws anew and that is never written.
+        name: Random name of the run, by which its ledger and its reservation in a budget are recognised.
         model: Digest of the model's layers, frozen parameters and buffers; empty until they are known.
+        words: The settings by name.
         rounds: Number of rounds that the run plans.
         fixed_settings: See `fedpriv.runs.checkpoint.Checkpoint`.
-        code: Of its loss, its model and the user's code; empty where no folder keeps it.
     """
 
     settings: str
     randomness: Randomness
+    name: str
     model: str = ""
     words: Mapping[str, str] = field(default_factory=dict[str, str])
     rounds: int = 0
     fixed_settings: str = ""
-    code: CodeIdentity = CodeIdentity()
 
     @staticmethod
-    def new(
-        settings: str,
-        clients: Sequence[Client],
-        *,
-        seed: int | None,
-        secret_seed: int | None,
-        private: bool,
-        words: Mapping[str, str] | None = None,
-        code_of: Sequence[object] = (),
-    ) -> RunIdentity:
-        """Returns the identity of a new run, with fresh seeds where none are given.
-
-        Without privacy, and with a given `seed`, everything follows from the public seed.
+    def new(settings: str, seed: int | None, draws: Draws, words: Mapping[str, str]) -> RunIdentity:
+        """Returns the identity of a new run.
 
         Args:
             settings: Digest of everything that must be the same after a resume.
-            clients: The clients, of which the first has the model that all start from.
             seed: The public seed, if it is given.
-            secret_seed: The secret seed, if it is given.
-            private: Whether the run adds private noise.
+            draws: What noise and batches follow from.
             words: The settings by name.
-            code_of: Settings that a user may have programmed: with a given secret seed, other code has other noise.
         """
-        named: list[object] = [settings, clients[0].model, clients[0].loss]
-        if secret_seed is not None:
-            # a class that is edited keeps its name, and the difference of two such runs would have no noise
-            code = code_digest(*code_of, clients[0].model, clients[0].loss)
-            if code:
-                named.append(code)
-        if secret_seed is None:
-            if private or seed is None:
-                secret_seed = new_secret()
-            else:
-                secret_seed = abs(seed)
-        # models of one kind may start elsewhere: the first answers of two such runs must not share noise
-        run = digest(*named)
-        randomness = Randomness(secrets.randbits(62) if seed is None else seed, secret_seed, run=run)
-        return RunIdentity(settings, randomness, words=words or {})
+        if seed is None:
+            seed = secrets.randbits(62)
+        randomness = Randomness(seed, draws.secret(seed), run=settings)
+        return RunIdentity(settings, randomness, secrets.token_hex(16), words=words)
 
     @staticmethod
     def resumed(
-        settings: str,
-        saved: Checkpoint,
-        folder: Path | None,
-        *,
-        secret_seed: int | None,
-        words: Mapping[str, str] | None = None,
-        code: CodeIdentity = CodeIdentity(),
-        fresh_noise: bool = False,
+        settings: str, saved: Checkpoint, folder: Path | None, draws: Draws, words: Mapping[str, str]
     ) -> RunIdentity:
-        """Returns the identity of a run that is resumed.
+        """Returns the identity of a run that goes on from a checkpoint: the same public seed, and a new secret.
 
         Args:
-            settings: Digest of its settings.
-            saved: Its last checkpoint.
-            folder: Its folder, for errors.
-            secret_seed: The secret seed, if one is given.
-            words: Its settings by name.
-            code: Of its loss, its model and the user's code, see `identify_code`.
-            fresh_noise: Whether it will draw new noise, so that its code may be another.
+            settings: Digest of everything that must be the same after a resume.
+            saved: The checkpoint.
+            folder: The run's folder, for error messages.
+            draws: What noise and batches follow from.
+            words: The settings by name.
 
         Raises:
-            FedprivError: the run began with other settings, other code, or another secret seed.
+            FedprivError: the run was saved with other settings.
         """
         if saved.settings != settings:
-            raise FedprivError(f"{folder} {_other_settings(saved.words, words or {})}")
-        if secret_seed not in (None, int(saved.secret_seed, 16)):
-            raise FedprivError(
-                f"{folder} was made with other settings, another secret_seed: leave it out, the folder has its own"
-            )
-        is_other_code = code.digest and saved.code and code.digest != saved.code
-        if is_other_code and not fresh_noise:
-            raise FedprivError(f"{folder} {_OTHER_CODE.format(what=code.difference(saved.code_parts))}")
-        return RunIdentity(settings, saved.randomness(), words=saved.words)
+            raise FedprivError(f"{folder} {_other_settings(saved.words, words)}")
+        seed = int(saved.seed, 16)
+        randomness = Randomness(seed, draws.secret(seed), saved.attempt, settings, saved.epoch_keys)
+        return RunIdentity(settings, randomness, saved.run, words=saved.words)
 
     @staticmethod
     def extended(
         settings: str,
         saved: Checkpoint,
-        folder: Path,
-        *,
-        fixed_settings: str,
-        secret_seed: int | None,
+        folder: Path | None,
+        draws: Draws,
         words: Mapping[str, str],
+        fixed_settings: str,
     ) -> RunIdentity:
-        """Returns the identity of a run that extends the one in `folder`, with noise and batches of its own.
+        """Returns the identity of a run that extends the finished run of a checkpoint.
 
         Args:
-            settings: Digest of all settings of the new run.
-            saved: The last checkpoint of the earlier one.
-            folder: The folder of the earlier one.
-            fixed_settings: See `fedpriv.runs.checkpoint.Checkpoint`; of the new run.
-            secret_seed: The secret seed, if one is given.
-            words: The settings of the new run by name.
+            settings: Digest of the new run's settings.
+            saved: The checkpoint.
+            folder: The earlier run's folder, for error messages.
+            draws: What noise and batches follow from.
+            words: The new run's settings by name.
+            fixed_settings: See `Checkpoint.fixed_settings`.
 
         Raises:
-            FedprivError: other settings differ than a longer run may change, or the secret seed.
+            FedprivError: the runs differ in more than rounds, target and noise.
         """
         if saved.fixed_settings != fixed_settings:
             named = [name for name in {**saved.words, **words} if name not in _MAY_CHANGE]
@@ -208,13 +158,9 @@ class RunIdentity:
                 f"{folder} was made with other settings ({differ}): a run that extends it may change the number of "
                 "rounds, the target epsilon and the noise multiplier alone"
             )
-        if secret_seed not in (None, int(saved.secret_seed, 16)):
-            raise FedprivError(f"{folder} was made with another secret_seed: leave it out, the folder has its own")
-        return RunIdentity(settings, saved.randomness(), words=words).with_fresh_noise()
-
-    def with_fresh_noise(self) -> RunIdentity:
-        """Returns the same identity with noise that no earlier attempt had."""
-        return replace(self, randomness=replace(self.randomness, attempt=secrets.randbits(62)))
+        seed = int(saved.seed, 16)
+        randomness = Randomness(seed, draws.secret(seed), secrets.randbits(62), settings)
+        return RunIdentity(settings, randomness, secrets.token_hex(16), words=words)
 
     def with_model(self, model: nn.Module, saved: Checkpoint | None, folder: Path | None) -> RunIdentity:
         """Returns the same identity with the digest of its model.
@@ -228,9 +174,26 @@ class RunIdentity:
         return replace(self, model=model_digest)
 
     def checkpoint(
-        self, progress: TrainState, mark: LedgerPosition, seconds: float, first_nonfinite: dict[str, int]
+        self,
+        progress: TrainState,
+        mark: LedgerPosition,
+        seconds: float,
+        first_nonfinite: dict[str, int],
+        epoch_rounds: int | None,
     ) -> Checkpoint:
-        """Returns a checkpoint of this run, with the fields that are known here."""
+        """Returns a checkpoint of this run, with the fields that are known here.
+
+        Args:
+            progress: The state to go on from.
+            mark: Position in the ledger.
+            seconds: Time spent so far.
+            first_nonfinite: See `fedpriv.runs.results.Result`.
+            epoch_rounds: Rounds that share one secret draw; None if no rounds do.
+        """
+        epochs = dict[str, str]()
+        if epoch_rounds is not None and progress.round % epoch_rounds:
+            epoch = progress.round // epoch_rounds
+            epochs[str(epoch)] = self.randomness.epoch_key(epoch).hex()
         return Checkpoint(
             progress=progress.stored(),
             records=mark.releases,
@@ -238,17 +201,14 @@ class RunIdentity:
             seconds=seconds,
             settings=self.settings,
             seed=f"{self.randomness.seed:x}",
-            secret_seed=f"{self.randomness.secret_seed:x}",
-            run=self.randomness.run,
+            run=self.name,
             attempt=self.randomness.attempt,
             model=self.model,
             first_nonfinite=first_nonfinite,
             words=dict(self.words),
             rounds=self.rounds,
             fixed_settings=self.fixed_settings,
-            streams=self.randomness.streams_name(),
-            code=self.code.digest,
-            code_parts=dict(self.code.parts),
+            epochs=epochs,
         )
 
 
@@ -278,24 +238,8 @@ def check_models(models: Sequence[str]) -> None:
         raise FedprivError(f"processes of this run have models with other frozen values or buffers: {fix}")
 
 
-def identify_code(clients: Sequence[Client], code_of: Sequence[object]) -> CodeIdentity:
-    """Returns the digests of what answers depend on beside settings and data.
-
-    A copy of a run's folder that went on with another loss or other code would draw the noise that the run itself draws
-    for other answers, and their difference would have none.
-
-    Args:
-        clients: The clients, of which the first has the loss and the model of all.
-        code_of: Settings that a user may have programmed.
-    """
-    model = clients[0].model
-    loss = clients[0].loss
-    parts = {"the loss": digest(loss), **code_in_parts(*code_of, model, loss, layers=model)}
-    return CodeIdentity(digest(loss, code_digest(*code_of, model, loss, layers=model)), parts)
-
-
 def digest_settings(clients: Sequence[Client], *settings: Any) -> str:  # noqa: ANN401 - settings of every kind
-    """Returns a digest of settings and of the clients' models and problems, in this order, but not of their data."""
+    """Returns a digest of settings and of the clients' models, losses and problems, but not of their data or code."""
     client_set = as_client_set(clients)
     # no augmentation adds nothing to the digest
     if client_set.augmentation == Augmentation():

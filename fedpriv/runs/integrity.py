@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 
 from fedpriv.errors import LedgerError
 from fedpriv.planning.plan import Plan
-from fedpriv.privacy.chain import link_of
+from fedpriv.privacy.chain import is_linked
 from fedpriv.privacy.ledger import LedgerPosition
 from fedpriv.runs.run_files import RunFiles
 from fedpriv.runs.settings_in_words import difference, settings_in_words
@@ -51,24 +51,6 @@ def findings(files: RunFiles) -> list[IntegrityProblem]:
     return [*_check_records(files)]
 
 
-def unsealed(files: RunFiles, key: bytes) -> IntegrityProblem | None:
-    """Returns the first line of the ledger, or the result, that was not sealed with the key; None if all were."""
-    for number, link in enumerate(files.ledger.links, start=1):
-        if not link.is_of(key):
-            if number == 1:
-                other = "another run's key, or none of its lines was written with it"
-            else:
-                other = "and what follows"
-            return IntegrityProblem(
-                "altered", f"{files.ledger.path}, line {number} is not sealed with this key ({other})"
-            )
-    if files.result is not None:
-        link = link_of(files.result, files.ledger.links[-1].chain)
-        if link is None or not link.is_of(key):
-            return IntegrityProblem("altered", f"{files.folder / 'result.json'} is not sealed with this key")
-    return None
-
-
 def refuse(problems: Sequence[IntegrityProblem]) -> None:
     """Raises an error that lists the problems, if there are any.
 
@@ -80,13 +62,12 @@ def refuse(problems: Sequence[IntegrityProblem]) -> None:
         raise LedgerError(f"{texts}. What was spent is unknown: restore the files from a copy")
 
 
-def check_resumed(folder: Path, plan: Plan, key: bytes) -> None:
-    """Checks that a stopped run can go on: its files fit each other, its plan and its key.
+def check_resumed(folder: Path, plan: Plan) -> None:
+    """Checks that a stopped run can go on: its files fit each other and its plan.
 
     Args:
         folder: The run's folder.
         plan: The plan, made anew from the settings.
-        key: Secret key of the ledger's seals.
 
     Raises:
         LedgerError: the files do not fit, or the ledger is missing or damaged.
@@ -94,7 +75,7 @@ def check_resumed(folder: Path, plan: Plan, key: bytes) -> None:
     files = RunFiles.read(folder)
     problems = findings(files)
     if not problems:
-        problems = [problem for problem in (unsealed(files, key), *against_plan(files, plan)) if problem is not None]
+        problems = [*against_plan(files, plan)]
     refuse(problems)
 
 
@@ -257,7 +238,7 @@ def _blocks(setting: Any) -> Any:  # noqa: ANN401 - a setting is what it is
 
 def _check_result(files: RunFiles, result: dict[str, Any]) -> Iterator[IntegrityProblem]:
     """Checks that the result is the one that the run ended with."""
-    if link_of(result, str(result.get("head"))) is None:
+    if not is_linked(result, str(result.get("head"))):
         yield IntegrityProblem("altered", f"{files.folder / 'result.json'} is not as it was written")
 
 

@@ -1,7 +1,6 @@
 """Files with one line a round: `metrics.jsonl`, which every run with a folder writes, and `metrics.csv`.
 
-A resumed run repeats the rounds past its checkpoint. With the same noise they give the same numbers, so files keep
-their lines (`keep=math.inf`). With fresh noise the lines past the checkpoint are removed first (`keep` is its round).
+A resumed run makes the rounds past its checkpoint again, so the lines past it are removed first (`keep` is its round).
 """
 
 from __future__ import annotations

@@ -87,7 +87,6 @@ class RunMonitor:
             constraint_metrics: How far constraints hold; see `ModelMetrics.of_multipliers`.
             is_checkpoint_due: Tells whether a checkpoint follows this round, from whether it is the last one.
         """
-        self.accountant.catch_up()
         before = self.health
 
         # models first: whether they are finite decides whether this is the last round, which is always evaluated

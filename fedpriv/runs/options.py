@@ -41,22 +41,20 @@ class TrainingOptions:
         privacy: The privacy settings, e.g. `fedpriv.Privacy(epsilon=3, delta=1e-5)`.
         rounds: Number of rounds.
         seed: Public seed of cohorts and links; drawn by default.
-        secret_seed: Seed of noise and batches, to repeat a run exactly: who knows it can subtract the noise. By default
-            128 bits come from the operating system and are stored in the checkpoint only. In a run without privacy it
-            follows from `seed`, if that is given.
+        secret_seed: Seed of noise and batches, for tests and figures that must repeat exactly: whoever knows it can
+            subtract the noise, and all that prints epsilon says so. By default noise follows from random bits of the
+            operating system, which the process keeps in memory and never writes. A run without privacy follows from
+            `seed` alone.
         network: Who sends to whom: `Star(n_clients)`, a server and all clients, by default, or a `Graph`.
         test: Public test data for metrics, as (input, target) pairs; of a loader its data set.
         compute: Settings of speed.
         evaluate_every: Rounds between evaluations on the test data; the last round is always evaluated.
-        checkpoint_every: Rounds between checkpoints (with a folder).
+        checkpoint_every: Rounds between checkpoints (with a folder). By default they are written as often as they are
+            cheap: so that they take at most 5 % of the run's time. A crash loses the rounds since the last one.
         folder: Where ledger and checkpoint are written, for `resume`; None keeps the run in memory.
-        secrets: Where the secret seed is: `folder`, in the checkpoint; or encrypted there, under a key in an
-            environment variable (`env:NAME`), in the keyring of the operating system (`keyring`), or for the holder of
-            an age identity (`age:RECIPIENT`). A resume finds it where it is.
-        settings: Digest of the configuration, if there is one. It is checked on resume, and the noise depends on it
-            (and on all other settings), so that other settings never share noise.
-        resume: Go on from the folder's checkpoint, or from the start if the run was killed before its first one.
-        fresh_noise: On resume, charge the releases past the checkpoint and draw new noise, instead of repeating them.
+        settings: Digest of the configuration, if there is one. It is checked on resume.
+        resume: Go on from the folder's checkpoint, with new noise, or from the start if the run was killed before its
+            first one. What was released after the checkpoint stays charged, and is not released or charged again.
         extend: Folder of a finished run to go on with: its model and state are taken over, `rounds` counts its rounds
             too, and epsilon is for both parts together. The further rounds have noise of their own, computed from what
             the target leaves. Only `rounds`, the target epsilon and the noise multiplier may differ. `folder`, if
@@ -94,12 +92,10 @@ class TrainingOptions:
     test: Dataset[Any] | DataLoader[Any] | None = None
     compute: Compute = Compute()
     evaluate_every: Count = 1
-    checkpoint_every: Count = 10
+    checkpoint_every: Count | None = None
     folder: str | Path | RunFolder | None = None
-    secrets: str = "folder"
     settings: str = ""
     resume: bool = False
-    fresh_noise: bool = False
     extend: str | Path | None = None
     compare: bool = False
     optimum: Finite | None = None

@@ -144,7 +144,7 @@ class Result:
         model: The model as a module, in eval mode.
         charged: The releases behind `spent`: those of the ledger and, if the run stopped early, the rest of its plan.
         target: Epsilon that the run might spend; None without a limit.
-        noise: A public name of the noise that the run drew: results that share it do not add up (`fedpriv.total`).
+        run_name: Random name of the run, the same for copies of it.
     """
 
     strategy: str
@@ -167,7 +167,7 @@ class Result:
     node_params: Tensor
     model: nn.Module
     charged: tuple[Record, ...] = ()
-    noise: str = ""
+    run_name: str = ""
     target: float | None = None
 
     @property

@@ -10,7 +10,7 @@ from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.accounting.milestones import Milestones
 from fedpriv.privacy.accounting.plan_filter import PlanFilter
 from fedpriv.privacy.accounting.spent import PrivacySpent
-from fedpriv.privacy.ledger import FollowerLedger, Ledger, PrivacyFilter
+from fedpriv.privacy.ledger import Ledger, PrivacyFilter
 from fedpriv.privacy.record import Record
 from fedpriv.runs.results import Ended
 
@@ -51,7 +51,7 @@ class RunAccountant:
         self._attempt = attempt
         self._not_covered = not_covered
         self._float64_noise = float64_noise
-        self._accountant = self._reported = self._new_accountant()
+        self._accountant = Accountant(plan.n_clients, plan.privacy.delta)
         self.guard: PrivacyFilter = self._accountant
         if plan.privacy.private:
             self.guard = PlanFilter(
@@ -60,7 +60,7 @@ class RunAccountant:
         self._limit = plan.privacy.epsilon
         self._spent: tuple[int, PrivacySpent] | None = None
 
-    def follow(self, ledger: Ledger | FollowerLedger, finished: int) -> None:
+    def follow(self, ledger: Ledger, finished: int) -> None:
         """Sets the ledger whose records are reported; it was opened with `guard`.
 
         Args:
@@ -68,9 +68,8 @@ class RunAccountant:
             finished: Number of rounds after which the run begins or resumes.
         """
         self._ledger = ledger
-        self._n_reported = 0
-        # what is on record, and the rest of the plan with this attempt's draws: also rounds that are repeated with
-        # other noise, and epochs that are drawn again, are counted as what they are
+        # a round that is on record is not made again, nor is one before it
+        self._first_round = max(finished, ledger.next_round)
         plan = self._plan
         self._milestones = Milestones(
             self._still_planned(finished), plan.n_clients, plan.privacy.delta, released=ledger.records
@@ -80,25 +79,11 @@ class RunAccountant:
             earlier = account(self._plan.first.records, self._plan.n_clients, self._plan.privacy.delta)
             if earlier.epsilon > self._limit:
                 self._limit = None
-        # a repeated round is reported with the epsilon that it had, though the guard counts all that was released
-        if ledger.replays:
-            self._reported = self._new_accountant()
-        self.catch_up()
 
     @property
     def is_exhausted(self) -> bool:
         """Whether a release was refused since it would have passed the target."""
         return isinstance(self.guard, PlanFilter) and self.guard.is_exhausted
-
-    def catch_up(self) -> None:
-        """Counts the records since the last call, for reports."""
-        records = self._ledger.records
-        if self._reported is not self._accountant:
-            for record in records[self._n_reported :]:
-                self._reported.count(record)
-        if not self._ledger.replays:
-            self._reported = self._accountant
-        self._n_reported = len(records)
 
     def reported(self, ended: Ended, finished: int) -> float:
         """Returns a cheap upper bound on the epsilon of the rounds so far, for a report.
@@ -112,14 +97,14 @@ class RunAccountant:
             return self.charged_at_end(ended, finished).epsilon
         privacy = self._plan.privacy
         if not privacy.private:
-            return self._reported.quick_epsilon()
+            return self._accountant.quick_epsilon()
         smallest = math.inf
         if self._limit is not None:
             smallest = self._limit
-        is_tight = privacy.delta == 0 or self._reported.is_exact
+        is_tight = privacy.delta == 0 or self._accountant.is_exact
         if finished and not is_tight:
             smallest = min(smallest, self._milestones.epsilon(finished))
-        return min(smallest, self._reported.quick_epsilon(smallest))
+        return min(smallest, self._accountant.quick_epsilon(smallest))
 
     def spent(self) -> PrivacySpent:
         """Returns a tight upper bound on what has been spent so far."""
@@ -155,7 +140,5 @@ class RunAccountant:
 
     def _still_planned(self, finished: int) -> list[Record]:
         """Returns the releases of the plan after its first `finished` rounds, with this attempt's draws."""
-        return [replace(record, attempt=self._attempt) for record in remaining_records(self._plan, finished)]
-
-    def _new_accountant(self) -> Accountant:
-        return Accountant(self._plan.n_clients, self._plan.privacy.delta)
+        first_round = max(finished, self._first_round)
+        return [replace(record, attempt=self._attempt) for record in remaining_records(self._plan, first_round)]

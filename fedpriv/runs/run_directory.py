@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,7 +17,6 @@ from fedpriv.privacy.correlated import Factor
 from fedpriv.privacy.ledger import FollowerLedger, Ledger, PrivacyFilter
 from fedpriv.privacy.ledger_file import LedgerFile, facts_of_pairs, facts_of_time
 from fedpriv.privacy.release.pairwise import pairs_of
-from fedpriv.randomness.streams import Randomness
 from fedpriv.runs import integrity
 from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.extending import EarlierRun
@@ -25,9 +25,12 @@ from fedpriv.runs.planned_releases import PlannedReleases
 from fedpriv.runs.results import Result, as_reported, count_releases, read_metrics
 from fedpriv.runs.run_files import SETTINGS_FILE, config_in, settings_in, settings_path
 from fedpriv.runs.settings_in_words import settings_in_words
-from fedpriv.storage import secret_store, strict_json
+from fedpriv.storage import strict_json
 from fedpriv.storage.folder import RunFolder
 from fedpriv.storage.identity import of_config
+
+LARGEST_SHARE = 0.05
+"""Largest share of a run's time that writing checkpoints takes, where their number of rounds is not given."""
 
 
 class RunDirectory:
@@ -35,23 +38,18 @@ class RunDirectory:
 
     Args:
         folder: The run's folder; None keeps nothing.
-        every: Rounds between checkpoints.
-        secrets: Where the secret seed of a new run is, see `fedpriv.storage.secret_store`.
-
-    Raises:
-        ConfigError: the secret seed cannot be there.
+        every: Rounds between checkpoints; None writes them as often as they are cheap.
     """
 
-    def __init__(self, folder: str | Path | RunFolder | None, every: int, secrets: str = secret_store.FOLDER) -> None:
-        if folder is not None:
-            secret_store.check_where(secrets)
+    def __init__(self, folder: str | Path | RunFolder | None, every: int | None) -> None:
         if isinstance(folder, (str, Path)):
             self.folder = RunFolder(Path(folder))
         else:
             self.folder = folder
         self._every = every
-        self._secrets = secrets
-        self._protected_seed: str | None = None  # as the checkpoint holds it
+        self._saved_at = 0.0
+        self._saved_round = 0
+        self._next_save = 0
         self._plan = ""  # the planned releases, packed
 
     @property
@@ -72,16 +70,10 @@ class RunDirectory:
             FedprivError: the folder's run cannot be resumed.
         """
         path = self._needed()
-        checkpoint = Checkpoint.last(path, count_releases(path / METRICS), device)
-        if checkpoint is None:
-            return None
-        self._protected_seed = checkpoint.secret_seed
-        return checkpoint.with_secret(path)
+        return Checkpoint.last(path, count_releases(path / METRICS), device)
 
     def matrix(self) -> Factor | None:
         """Returns the matrix of the noise of the run to resume; None if its noise is independent between rounds.
-
-        It is read from the ledger, whose seal is checked later.
 
         Raises:
             LedgerError: the ledger is missing, or has no header.
@@ -123,26 +115,24 @@ class RunDirectory:
         self,
         guard: PrivacyFilter,
         plan: Plan,
-        randomness: Randomness,
+        name: str,
         saved: Checkpoint | None,
         *,
-        fresh_noise: bool,
         budget: str | None = None,
         earlier: EarlierRun | None = None,
         float64_noise: tuple[str, ...] = (),
         not_covered: tuple[str, ...] = (),
         settings: Mapping[str, Any] | None = None,
     ) -> Ledger:
-        """Opens the run's ledger: a new one, or that of a stopped run, whose answers after the checkpoint are repeated.
+        """Opens the run's ledger: a new one, or that of a stopped run.
 
         The header of a new one holds a hash of the run's settings, which lie in the folder by then.
 
         Args:
             guard: Refuses answers that would pass the budget.
             plan: What the run is going to release.
-            randomness: The run's random streams.
+            name: Random name of the run.
             saved: The checkpoint to go on from; None for a new run.
-            fresh_noise: See `Ledger.resume`.
             budget: The `id` of the budget that the run draws on, if it has one.
             earlier: The run that a new one extends; its records come first, and its metrics.
             float64_noise: What makes all noise of the run float64 noise, in words; the ledger's header notes it.
@@ -159,25 +149,21 @@ class RunDirectory:
             return ledger
         folder = self.folder.path
         self._plan = PlannedReleases.of(plan).packed()
-        digest_key = randomness.digest_key()
-        seal_key = randomness.seal_key()
         path = folder / "ledger.jsonl"
         if saved is None:
             if settings is not None and not path.exists() and settings_path(folder).name == SETTINGS_FILE:
                 self.folder.write(SETTINGS_FILE, (strict_json.dumps(settings, indent=2) + "\n").encode())
-            header = _header(plan, settings_in(folder), budget, earlier)
+            header = _header(plan, name, settings_in(folder), budget, earlier)
             if float64_noise:
                 header["float64_noise"] = list(float64_noise)
             if not_covered:
                 header["not_covered"] = list(not_covered)
-            ledger = Ledger(guard, path, header, digest_key, seal_key)
+            ledger = Ledger(guard, path, header)
         else:
             check_rounding(LedgerFile.read(path), float64_noise)
             check_not_covered(LedgerFile.read(path), not_covered)
-            integrity.check_resumed(folder, plan, seal_key)
-            ledger = Ledger.resume(
-                path, guard, saved.records, fresh_noise=fresh_noise, digest_key=digest_key, seal_key=seal_key
-            )
+            integrity.check_resumed(folder, plan)
+            ledger = Ledger.resume(path, guard, saved.records)
         ledger.may_write = self.folder.check
         if earlier is not None:
             ledger.begin_with(earlier.first.records)
@@ -195,20 +181,11 @@ class RunDirectory:
             return {}
         return settings_in_words(config={name: section for name, section in config.items() if name != "log"})
 
-    def open_metrics(self, finished: int, *, replays: bool) -> MetricsFile | None:
-        """Opens the file that gets a line for each round; None without a folder, or in one of an earlier version.
-
-        Args:
-            finished: Number of finished rounds.
-            replays: Whether the rounds after these repeat what was released: their lines stay valid.
-        """
+    def open_metrics(self, finished: int) -> MetricsFile | None:
+        """Opens the file that gets a line for each round after the first `finished` ones; None without a folder."""
         if self.folder is None or settings_in(self.folder.path) is None:
             return None
-        if replays:
-            keep = math.inf
-        else:
-            keep = finished
-        return MetricsFile(self.folder.path / METRICS, keep)
+        return MetricsFile(self.folder.path / METRICS, finished)
 
     def finish(self, result: Result, facts: Mapping[str, Any], *, nodes: bool) -> None:
         """Writes the model and the result of a run that is over; `result.json` comes last.
@@ -231,19 +208,40 @@ class RunDirectory:
         if self.folder is not None:
             self.folder.check()
 
+    @property
+    def next_save(self) -> int:
+        """Number of finished rounds after which the next checkpoint is due at the latest."""
+        return self._next_save
+
     def is_due(self, finished: int, *, last: bool) -> bool:
         """Whether to write a checkpoint after `finished` rounds; `last` is the end of the run."""
-        return self.folder is not None and (last or finished % self._every == 0)
+        return self.folder is not None and (last or finished >= self._next_save)
 
     def save(self, checkpoint: Checkpoint, ledger: Ledger | FollowerLedger) -> None:
         """Writes a checkpoint, once the ledger's records before it are safely on the disk."""
-        if self.folder is not None:
-            self.folder.check()
-            ledger.sync()
-            if self._protected_seed is None:
-                self._protected_seed = secret_store.protect(checkpoint.secret_seed, self._secrets)
-            checkpoint = replace(checkpoint, secret_seed=self._protected_seed, plan=self._plan)
-            checkpoint.save(self.folder.path / "checkpoint.pt")
+        if self.folder is None:
+            return
+        began = time.monotonic()
+        self.folder.check()
+        ledger.sync()
+        replace(checkpoint, plan=self._plan).save(self.folder.path / "checkpoint.pt")
+        self._plan_next_save(checkpoint.round, began)
+
+    def _plan_next_save(self, finished: int, began: float) -> None:
+        """Sets when the next checkpoint is due, after one that was written from `began` until now."""
+        now = time.monotonic()
+        if self._every is not None:
+            self._next_save = (finished // self._every + 1) * self._every
+        else:
+            rounds = finished - self._saved_round
+            interval = 1
+            if rounds > 0:
+                seconds_per_round = max((began - self._saved_at) / rounds, 1e-6)
+                cheap = math.ceil((now - began) / LARGEST_SHARE / seconds_per_round)
+                interval = min(cheap, 2 * rounds)  # one slow write, or one quick round, does not decide
+            self._next_save = finished + max(interval, 1)
+        self._saved_at = now
+        self._saved_round = finished
 
     def _needed(self) -> Path:
         """Returns the folder's path; refuses to resume a run without a folder."""
@@ -291,11 +289,11 @@ def _metrics_with_new_heads(earlier: EarlierRun, ledger: LedgerFile) -> str:
 
 
 def _header(
-    plan: Plan, settings: dict[str, Any] | None, budget: str | None, earlier: EarlierRun | None
+    plan: Plan, name: str, settings: dict[str, Any] | None, budget: str | None, earlier: EarlierRun | None
 ) -> dict[str, Any]:
     """Returns the first line of a ledger: public facts that identify its run."""
     # the order is that of the file, whose hashes depend on it
-    facts: dict[str, Any] = {"n_clients": plan.n_clients, "delta": plan.privacy.delta}
+    facts: dict[str, Any] = {"run": name, "n_clients": plan.n_clients, "delta": plan.privacy.delta}
     facts |= facts_of_pairs(pairs_of(plan.privacy, plan.n_clients))
     facts |= facts_of_time(plan.privacy.over_time)
     if settings is not None:

@@ -16,6 +16,7 @@ written, drawn or decided is done on the main one and broadcast.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -49,6 +50,7 @@ from fedpriv.oracle.backend_selection import make_backend, select_backend
 from fedpriv.oracle.backends.in_threads import in_threads
 from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import DataAnswerer, data_oracle
+from fedpriv.oracle.lost_rounds import LostAnswerer
 from fedpriv.oracle.oracle import Oracle
 from fedpriv.oracle.state_check import StateCheck, unused_copy
 from fedpriv.oracle.validation import validate_per_example
@@ -65,7 +67,7 @@ from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.runs.described_settings import described_settings
 from fedpriv.runs.evaluation_data import EvaluationData
 from fedpriv.runs.extending import EarlierRun, common
-from fedpriv.runs.identity import CodeIdentity, RunIdentity, check_models, digest_settings, identify_code, restored
+from fedpriv.runs.identity import KNOWN_NOISE, Draws, RunIdentity, check_models, digest_settings, restored
 from fedpriv.runs.metric_log import MetricLog
 from fedpriv.runs.monitor import RunMonitor
 from fedpriv.runs.options import TrainingOptions
@@ -145,11 +147,10 @@ class OpenRun:
 
     Attributes:
         directory: The run's files.
-        identity: Digest of its settings, and its seeds.
+        identity: Digest of its settings, and its randomness.
         resumed: The checkpoint of this run that it goes on from; None for a new run and for one that extends another.
         earlier: The finished run that this one extends; None for any other.
         state: The state that the run goes on from; None for a new run.
-        fresh_noise: Whether a resumed run draws new noise for repeated rounds, instead of repeating their answers.
     """
 
     directory: RunDirectory
@@ -157,7 +158,6 @@ class OpenRun:
     resumed: Checkpoint | None
     earlier: EarlierRun | None
     state: TrainState | None
-    fresh_noise: bool
 
     @property
     def origin(self) -> Checkpoint | None:
@@ -191,14 +191,9 @@ class OpenRun:
             return ()
         return self.directory.not_covered()
 
-    @property
-    def needs_checkpoint(self) -> bool:
-        """Whether a checkpoint must be written before the first round: all but a resumed run that repeats its noise."""
-        return self.resumed is None or self.fresh_noise
-
 
 def open_run(experiment: Experiment, options: TrainingOptions, directory: RunDirectory, mesh: Mesh) -> OpenRun:
-    """Reads the checkpoint that the run goes on from, and draws or restores its seeds.
+    """Reads the checkpoint that the run goes on from, and draws its randomness.
 
     Raises:
         ConfigError: settings of speed cannot work, or the run cannot be extended so.
@@ -224,7 +219,7 @@ def open_run(experiment: Experiment, options: TrainingOptions, directory: RunDir
         compute.check_goes_on(origin.state)
 
     identity = _identify(experiment, options, directory, mesh, resumed=resumed, earlier=earlier)
-    run = OpenRun(directory, identity, resumed, earlier, None, options.fresh_noise)
+    run = OpenRun(directory, identity, resumed, earlier, None)
     if origin is None:
         return run
     blank = initial_state(strategy, torch.zeros(1, 1).expand(len(clients), 1))  # has the state that the strategy keeps
@@ -240,7 +235,7 @@ def _identify(
     resumed: Checkpoint | None,
     earlier: EarlierRun | None,
 ) -> RunIdentity:
-    """Digests the settings, and draws the seeds or takes those of the run that this one goes on from.
+    """Digests the settings, and draws the randomness of this process start.
 
     Raises:
         FedprivError: that run was made with other settings; the message names them.
@@ -258,49 +253,22 @@ def _identify(
         experiment.network,
         experiment.sizes,
         compute.numbers,
+        clients[0].loss,
     )
     fixed_settings = _fixed_settings(experiment, options)
     words = _words(experiment, options)
-    code = CodeIdentity()
-    if options.folder is not None:
-        code = identify_code(clients, _programmed(experiment))
-    secret_seed = options.secret_seed
-    if resumed is not None:
-        identity = RunIdentity.resumed(
-            settings,
-            resumed,
-            directory.path,
-            secret_seed=secret_seed,
-            words=words,
-            code=code,
-            fresh_noise=options.fresh_noise,
-        )
-        if options.fresh_noise:
-            identity = mesh.world.broadcast(identity.with_fresh_noise)
-    else:
-        words |= directory.config_in_words()
+    words = words if resumed is not None else words | directory.config_in_words()
+    draws = Draws(options.secret_seed, private=privacy.private)
+
+    def on_main() -> RunIdentity:
+        if resumed is not None:
+            return RunIdentity.resumed(settings, resumed, directory.path, draws, words)
         if earlier is not None:
-            identity = RunIdentity.extended(
-                settings,
-                earlier.checkpoint,
-                earlier.folder,
-                fixed_settings=fixed_settings,
-                secret_seed=secret_seed,
-                words=words,
-            )
-        else:
-            identity = mesh.world.broadcast(
-                lambda: RunIdentity.new(
-                    settings,
-                    clients,
-                    seed=options.seed,
-                    secret_seed=secret_seed,
-                    private=privacy.private,
-                    words=words,
-                    code_of=_programmed(experiment),
-                )
-            )
-    return replace(identity, rounds=experiment.rounds, fixed_settings=fixed_settings, code=code)
+            return RunIdentity.extended(settings, earlier.checkpoint, earlier.folder, draws, words, fixed_settings)
+        return RunIdentity.new(settings, options.seed, draws, words)
+
+    identity = mesh.world.broadcast(on_main)
+    return replace(identity, rounds=experiment.rounds, fixed_settings=fixed_settings)
 
 
 def _words(experiment: Experiment, options: TrainingOptions) -> dict[str, str]:
@@ -316,12 +284,6 @@ def _words(experiment: Experiment, options: TrainingOptions) -> dict[str, str]:
         model=experiment.clients[0].model,
         loss=experiment.clients[0].loss,
     )
-
-
-def _programmed(experiment: Experiment) -> Sequence[object]:
-    """Returns the settings that a user may have programmed, beside model and loss."""
-    augmentation = as_client_set(experiment.clients).augmentation
-    return [experiment.strategy, experiment.privacy, experiment.network, experiment.problems, augmentation]
 
 
 def _fixed_settings(experiment: Experiment, options: TrainingOptions) -> str:
@@ -350,7 +312,7 @@ def _read_earlier(
     extend = options.extend
     if extend is None:
         return None
-    if options.resume or options.fresh_noise:
+    if options.resume:
         fix = "a run that extends another one is resumed as any other: give resume without extend"
         raise ConfigError("extend", str(extend), fix)
     if mesh.world.world_size > 1:
@@ -393,7 +355,6 @@ def plan_run(experiment: Experiment, run: OpenRun, options: TrainingOptions, mes
     compatibility.check_problem(
         experiment.strategy, experiment.problems, experiment.privacy, plan.queries, compare=options.compare
     )
-    compatibility.check_fresh(plan.privacy, options.fresh_noise)
     compatibility.check_shared(
         mesh.world.world_size,
         experiment.compute,
@@ -407,9 +368,12 @@ def plan_run(experiment: Experiment, run: OpenRun, options: TrainingOptions, mes
     return plan
 
 
-def not_covered(privacy: Privacy, optimum: float | None, run: OpenRun) -> tuple[str, ...]:
+def not_covered(privacy: Privacy, options: TrainingOptions, run: OpenRun) -> tuple[str, ...]:
     """Returns what the run reveals about the data that epsilon does not count, in its earlier rounds or from now on."""
-    return tuple(dict.fromkeys((*run.not_covered, *privacy_warnings.not_covered(privacy, optimum))))
+    from_now_on = privacy_warnings.not_covered(privacy, options.optimum)
+    if privacy.private and options.secret_seed is not None:
+        from_now_on = (*from_now_on, KNOWN_NOISE)
+    return tuple(dict.fromkeys((*run.not_covered, *from_now_on)))
 
 
 def check_budget(plan: Plan, run: OpenRun, reveals: tuple[str, ...], mesh: Mesh) -> BudgetReservation | None:
@@ -423,12 +387,13 @@ def check_budget(plan: Plan, run: OpenRun, reveals: tuple[str, ...], mesh: Mesh)
     """
     if not mesh.is_main:
         return None
-    if run.origin is None:
-        finished = None
-    else:
-        finished = run.origin.round
     reservation = BudgetReservation.of(
-        plan, run.identity.randomness, run.directory.path, finished, reveals, run.earlier
+        plan,
+        run.identity.name,
+        run.directory.path,
+        is_resumed=run.resumed is not None,
+        not_covered=reveals,
+        earlier=run.earlier,
     )
     if reservation is not None:
         reservation.check()
@@ -503,7 +468,7 @@ def load_data(experiment: Experiment, run: OpenRun, public: EvaluationData, mesh
     population = Population(local_clients, experiment.device, dtype, chunk, shard, pad_batches=compute.pad_batches)
     check_kinds(mesh.world.all_gather_object(population.kind))
     sharding.check_replicated(lambda: ownership.example_fingerprints(population), mesh)
-    fingerprints = _check_same_data(population, run, mesh)
+    fingerprints = _check_same_data(population, run, experiment.privacy, mesh)
 
     # model and loss: the same everywhere, right for single examples, and fast where that gives the same numbers
     start = population.reset_models(mesh.world.broadcast(population.reset_models))
@@ -617,12 +582,13 @@ def all_example_fingerprints(population: Population, mesh: Mesh) -> list[list[by
     return list(chain.from_iterable(mesh.clients.all_gather_object(ownership.example_fingerprints(population))))
 
 
-def _check_same_data(population: Population, run: OpenRun, mesh: Mesh) -> DataFingerprints:
-    """Refuses to go on with other data than the run began with; see `fedpriv.clients.data_fingerprints`."""
+def _check_same_data(population: Population, run: OpenRun, privacy: Privacy, mesh: Mesh) -> DataFingerprints:
+    """Compares the data with those that the run began with; see `fedpriv.clients.data_fingerprints`."""
     stored = None
     if run.origin is not None:
         stored = run.origin.data
-    fingerprints = DataFingerprints(run.identity.randomness.data_key(), stored)
+    key = mesh.world.broadcast(lambda: secrets.token_bytes(32))
+    fingerprints = DataFingerprints(stored, key, is_fixed=privacy.orders_examples)
     if mesh.world.broadcast(lambda: run.directory.path is not None):
         fingerprints.watch(population)
         fingerprints.merge(mesh.clients.all_gather_object(fingerprints.stored()))
@@ -654,6 +620,9 @@ class ReleasePath:
         sums: Clipped sums of gradients of this process's clients.
         oracle: Answers the strategy's queries.
         state_check: Tests whether the run's code kept something of earlier examples; None without privacy.
+        first_round: The first round that releases anything: each release is made once, so a resumed run releases
+            nothing in rounds that are on record.
+        lost_oracle: Answers zeros in the rounds before that, without a look at the data.
     """
 
     accountant: RunAccountant
@@ -661,6 +630,8 @@ class ReleasePath:
     sums: ClippedSums
     oracle: Oracle[DataAnswerer]
     state_check: StateCheck | None
+    first_round: int
+    lost_oracle: Oracle[LostAnswerer]
 
 
 def open_release_path(
@@ -702,7 +673,39 @@ def open_release_path(
         max_clients=mesh.max_clients,
     )
     oracle.answerer.prepare(plan.queries)
-    return ReleasePath(accountant, ledger, sums, oracle, state_check)
+    first_round = mesh.world.broadcast(lambda: _first_round(run, plan, ledger))
+    lost = LostAnswerer(data.population, is_aggregate=oracle.is_aggregate)
+    lost_oracle = Oracle(oracle.queries, lost, data.population.params)
+    return ReleasePath(accountant, ledger, sums, oracle, state_check, first_round, lost_oracle)
+
+
+def _first_round(run: OpenRun, plan: Plan, ledger: Ledger | FollowerLedger) -> int:
+    """Returns the first round that releases anything, on the main process."""
+    if run.origin is None:
+        return 0
+    finished = run.origin.round
+    if run.resumed is None or not plan.privacy.private or not isinstance(ledger, Ledger):
+        return finished
+    first_round = max(ledger.next_round, finished)
+    # an epoch whose secret draw died with the process is over: another draw would have a price of its own
+    epoch_rounds = plan.privacy.allocation_rounds
+    if epoch_rounds is not None and first_round % epoch_rounds:
+        epoch = first_round // epoch_rounds
+        if epoch not in run.identity.randomness.epochs:
+            first_round = (epoch + 1) * epoch_rounds
+    return min(first_round, len(plan.evaluations))
+
+
+def lost_rounds(run: OpenRun, path: ReleasePath) -> list[str]:
+    """Returns a warning if a stop has lost the answers of rounds; none if it has not."""
+    if run.resumed is None or path.first_round <= run.resumed.round:
+        return []
+    first = run.resumed.round + 1
+    return [
+        f"rounds {first} to {path.first_round} were released before this run was stopped, or belong to an epoch that "
+        "was cut off. Their cost stays charged, and is not charged again; their answers are lost, and count as zero. A "
+        "smaller checkpoint_every loses fewer"
+    ]
 
 
 def _open_ledger(
@@ -715,10 +718,6 @@ def _open_ledger(
     mesh: Mesh,
 ) -> Ledger | FollowerLedger:
     """Opens the ledger on the main process, and a follower of it on the others."""
-    on_disk = mesh.world.broadcast(lambda: run.directory.path is not None)
-    processes_before = 1
-    if run.resumed is not None:
-        processes_before = run.resumed.processes
     finished = 0
     if run.origin is not None:
         finished = run.origin.round
@@ -730,23 +729,21 @@ def _open_ledger(
         ledger = run.directory.ledger(
             accountant.guard,
             plan,
-            run.identity.randomness,
+            run.identity.name,
             run.resumed,
-            fresh_noise=run.fresh_noise,
             budget=budget_id,
             earlier=run.earlier,
             float64_noise=plan.float64_noise,
             not_covered=reveals,
             settings=settings,
         )
-        compatibility.check_processes(processes_before, mesh.world.world_size, ledger, fresh_noise=run.fresh_noise)
+        if reservation is not None:
+            # a copy of the folder may have released them
+            ledger.note([record for record in plan.records if ledger.next_round <= record.round < reservation.seen])
         accountant.follow(ledger, finished)
         return ledger
 
-    digest_key = None
-    if on_disk:
-        digest_key = run.identity.randomness.digest_key()
-    return sharding.open_ledger(on_main, digest_key, mesh)
+    return sharding.open_ledger(on_main, mesh)
 
 
 # --- the first state --------------------------------------------------------------------------------------------------

@@ -58,5 +58,5 @@ def _cost_of(result: Result | RunCost, number: int) -> RunCost:
         len(result.spent.per_client),
         not_covered=result.spent.not_covered,
         float64_noise=result.spent.float64_noise,
-        noise=result.noise or None,
+        run_name=result.run_name or None,
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,7 +26,7 @@ from fedpriv.evaluation.model_metrics import ModelMetrics
 from fedpriv.models.copies import copy_module
 from fedpriv.network import sharding
 from fedpriv.network.engines import MESHES, STATE_STORES, StateName
-from fedpriv.network.rounds import TrainState, run_rounds, server_view, write_back_models
+from fedpriv.network.rounds import RoundResult, TrainState, run_rounds, server_view, write_back_models
 from fedpriv.oracle.data_answerer import DataAnswerer
 from fedpriv.oracle.low_precision import needs_full_precision
 from fedpriv.oracle.oracle import Oracle
@@ -65,14 +67,12 @@ class Training:
         with self._modes.fixed(), mesh.world.raise_together():
             # settings, folder and seeds, planned releases and their price: no data have been read
             experiment = stages.resolve_experiment(options, compute, mesh)
-            self._directory = RunDirectory(
-                options.folder if mesh.is_main else None, options.checkpoint_every, options.secrets
-            )
+            self._directory = RunDirectory(options.folder if mesh.is_main else None, options.checkpoint_every)
             self._pace = compute.pace
             self._save_nodes = options.save_node_models
             run = stages.open_run(experiment, options, self._directory, mesh)
             self.plan = stages.plan_run(experiment, run, options, mesh)
-            reveals = stages.not_covered(experiment.privacy, options.optimum, run)
+            reveals = stages.not_covered(experiment.privacy, options, run)
             self._reservation = stages.check_budget(self.plan, run, reveals, mesh)
 
             # the data, and the only way from them to released values
@@ -103,10 +103,11 @@ class Training:
 
             # from here on a stopped run can be resumed; only then the budget is charged
             by_settings = stages.collect_warnings(experiment, self.plan, self._data, options)
-            self.warnings = [*by_settings, *self._evaluation.warnings]
-            if run.needs_checkpoint:
-                self.save()
+            self.warnings = [*by_settings, *self._evaluation.warnings, *stages.lost_rounds(run, self._release_path)]
+            self._has_begun = False
+            self.save()
             mesh.world.broadcast(self._reserve_budget)
+            self._has_begun = True
             if mesh.is_main:
                 for warning in self.warnings:
                     warn(warning)
@@ -146,7 +147,13 @@ class Training:
     def _reserve_budget(self) -> None:
         """Charges the lifetime budget for the whole plan, before the first round."""
         if self._reservation is not None:
-            self._reservation.reserve()
+            self._reservation.reserve(self._last_round_until_save())
+
+    def _last_round_until_save(self) -> int:
+        """Returns how many rounds there are before the next checkpoint: without a folder, all."""
+        if self._directory.path is None:
+            return self.rounds
+        return min(self._directory.next_save, self.rounds)
 
     def __iter__(self) -> Iterator[RoundReport]:
         """Trains, round by round.
@@ -183,22 +190,13 @@ class Training:
             raise FedprivError("this run is over; make a new Training with fresh clients for another one")
         start = time.monotonic() - self._seconds
         began = time.monotonic()
-        rounds = run_rounds(
-            self.strategy,
-            self.oracle,
-            self._local_network,
-            self.progress,
-            self._identity.randomness,
-            rounds=self.rounds,
-            seen=server_view(self._local_network, self.plan.privacy),
-            stream=mesh.world.rank,
-        )
+        rounds = self._all_rounds()
         self._directory.check()
         group = ReportGroup(seconds, self._sync)
-        self._metrics_file = self._directory.open_metrics(self.progress.round, replays=self.ledger.replays)
+        self._metrics_file = self._directory.open_metrics(self.progress.round)
         if monitor.stops:
             rounds = iter(())
-        with group.synced():
+        with group.synced(), self._saved_if_left():
             for result in rounds:
                 self.progress = result.progress
                 self._check_constants()
@@ -234,6 +232,41 @@ class Training:
             self._final = self._outcome()
             result = self._with_model(self._final)
             mesh.world.broadcast(lambda: self._directory.finish(result, self.linked(result), nodes=self._save_nodes))
+
+    def _all_rounds(self) -> Iterator[RoundResult]:
+        """Makes the rounds: first those whose answers a stopped run lost, with zeros for answers, then the others."""
+        path = self._release_path
+        network = self._local_network
+        progress = self.progress
+        for oracle, rounds in ((path.lost_oracle, path.first_round), (self.oracle, self.rounds)):
+            if rounds <= progress.round:
+                continue
+            made = run_rounds(
+                self.strategy,
+                oracle,
+                network,
+                progress,
+                self._identity.randomness,
+                rounds=rounds,
+                seen=server_view(network, self.plan.privacy),
+                stream=self._mesh.world.rank,
+            )
+            for result in made:
+                progress = result.progress
+                yield result
+
+    @contextmanager
+    def _saved_if_left(self) -> Generator[None]:
+        """A context that writes a checkpoint of the last finished round if the caller leaves the rounds early."""
+        try:
+            yield
+        except (GeneratorExit, KeyboardInterrupt):
+            # other processes may be elsewhere; and when Python exits, modules have lost their contents
+            if self._mesh.world.world_size == 1 and not sys.is_finalizing():
+                with suppress(FedprivError):
+                    self._position = self.ledger.mark
+                    self.save()
+            raise
 
     def _written(self, reports: Sequence[RoundReport]) -> Sequence[RoundReport]:
         """Writes reports to the folder, and returns them."""
@@ -330,7 +363,9 @@ class Training:
         self._mesh.world.broadcast(lambda: self._save(state))
 
     def _save(self, state: TrainState) -> None:
-        checkpoint = self._identity.checkpoint(state, self._position, self._seconds, dict(self.health.first))
+        checkpoint = self._identity.checkpoint(
+            state, self._position, self._seconds, dict(self.health.first), self.plan.privacy.allocation_rounds
+        )
         checkpoint = replace(
             checkpoint,
             stopping=self._monitor.stopping.stored(),
@@ -345,6 +380,8 @@ class Training:
             self._metrics_file.sync()  # it must have every round that the checkpoint counts as done
         self._directory.save(checkpoint, self.ledger)
         self._state_store.saved(self.progress)
+        if self._has_begun and self._reservation is not None:
+            self._reservation.advance(self._last_round_until_save())
 
     @property
     def folder(self) -> RunFolder | None:
@@ -460,7 +497,7 @@ class Training:
             node_params=node_params,
             model=nn.Module(),
             charged=self._release_path.accountant.records(ended, state.round),
-            noise=self._identity.randomness.streams_name(),
+            run_name=self._identity.name,
             target=privacy.epsilon,
         )
 
@@ -470,7 +507,7 @@ class Training:
         facts: dict[str, Any] = strict_json.plain({**result.to_json(), "software": software()})
         if head is None:
             return facts
-        return linked({**facts, "head": head}, head, self._identity.randomness.seal_key())
+        return linked({**facts, "head": head}, head)
 
     def _model_with(self, params: Tensor) -> nn.Module:
         """Returns a copy of the model with these parameters `[dim]`, in eval mode."""

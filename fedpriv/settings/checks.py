@@ -218,7 +218,6 @@ def checked(field: str, explain: Explain | None = None, *, values: bool = True) 
         noted = owner if is_dataclass(whole) else call
         hints = functools.cache(lambda: get_type_hints(noted, include_extras=True))
 
-        # the digest of a user's decorated function includes the names of these variables
         @functools.wraps(call)
         def check_and_call(*args: object, **options: object) -> object:
             given = {**dict(zip(positional, args, strict=False)), **options}

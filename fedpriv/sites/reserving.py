@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from fedpriv.errors import LedgerError
 from fedpriv.privacy.budget import Budget
 from fedpriv.privacy.composition import RunCost
-from fedpriv.randomness.streams import Randomness
 from fedpriv.sites.plan_filter import single_site_record
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_folder import SiteFolder
@@ -34,10 +34,11 @@ class Reservation:
             self._budget = None
         else:
             self._budget = Budget(Path(file))
-        noise = Randomness(terms.seed, folder.secret_seed, 0, terms.hash).noise_name()
+        name = f"{terms.cards[number].signing_key}/{terms.hash}".encode()
+        run_name = hashlib.blake2b(name, digest_size=16).hexdigest()
         shared = [record for record in terms.plan.records if record.clients is None or number in record.clients]
         records = [single_site_record(record, number, len(terms.cards)) for record in shared]
-        self._cost = RunCost(f"site {folder.settings.name}, plan {terms.hash[:32]}", records, 1, noise=noise)
+        self._cost = RunCost(f"site {folder.settings.name}, plan {terms.hash[:32]}", records, 1, run_name=run_name)
 
     def check(self) -> None:
         """Refuses a plan that the budget does not allow; reserves nothing.
@@ -69,4 +70,4 @@ class Reservation:
     @property
     def _holds(self) -> bool:
         assert self._budget is not None
-        return self._budget.holds(self._cost.noise or "")
+        return self._budget.holds(self._cost.run_name or "")

@@ -1,11 +1,10 @@
-"""Where the secrets of a site are: under another key, replaced by new ones, or destroyed when the site is over."""
+"""Where the keys of a site are: under another key, replaced by new ones, or destroyed when the site is over."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from fedpriv.errors import FedprivError, counted
-from fedpriv.randomness.streams import new_secret
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.on_record import erase_state, plan_files
 from fedpriv.sites.site_folder import CLOSED, SECRETS, SiteFolder
@@ -22,13 +21,13 @@ from fedpriv.storage.folder import RunFolder
 
 
 def secrets_in_words(folder: Path) -> str:
-    """Returns where the secret seed and the keys of a site are."""
+    """Returns where the keys of a site are."""
     texts = [files.read(path).decode() for path in _secret_files(folder)]
     return "; ".join(dict.fromkeys(secret_store.where_is(text) for text in texts))
 
 
 def move_secrets(folder: Path, where: str) -> None:
-    """Encrypts the secret seed and the keys of a site under new keys, or puts them into the folder as they are.
+    """Encrypts the keys of a site under new keys, or puts them into the folder as they are.
 
     Args:
         folder: The site's folder.
@@ -45,30 +44,6 @@ def move_secrets(folder: Path, where: str) -> None:
             before = files.read(path).decode()
             secret = secret_store.reveal(before, folder)
             _replace(path, before, secret_store.protect(secret, where))
-    finally:
-        site_folder.close()
-
-
-def rotate_seed(folder: Path, *, unfinished: bool = False) -> None:
-    """Draws a new secret seed for plans to come, where the old one is, and destroys the old one.
-
-    All plans that the site has accepted are closed, as the old seed is needed to answer under them, and keys from
-    before the last `renew_keys` are erased. The keys on the card stay: other owners have compared them.
-
-    Args:
-        folder: The site's folder.
-        unfinished: Also close plans whose last round the site has not answered.
-
-    Raises:
-        FedprivError: another process has the folder, a plan is unfinished, or what decrypts the secrets is missing.
-    """
-    site_folder = SiteFolder(folder)
-    try:
-        _close_plans(site_folder, "rotate", unfinished=unfinished)
-        path = folder / SECRETS[0]
-        before = files.read(path).decode()
-        _replace(path, before, secret_store.protect(f"{new_secret():032x}", secret_store.place_of(before)))
-        site_folder.erase_unused_keys()
     finally:
         site_folder.close()
 
@@ -105,7 +80,7 @@ def renew_keys(folder: Path) -> SiteDescriptor:
 
 
 def seal_site(folder: Path, *, unfinished: bool = False) -> None:
-    """Destroys the secret seed, the keys and the private state of a site: nobody can compute its noise again.
+    """Destroys the keys and the private state of a site: nobody can compute the noise that it shared with others.
 
     Plans, ledgers, notices and card stay, and with them epsilon and statement. The site answers no more.
 
@@ -123,7 +98,7 @@ def seal_site(folder: Path, *, unfinished: bool = False) -> None:
     if any(not (path.parent / CLOSED).exists() for path in plan_files(folder)):
         site_folder = SiteFolder(folder)
         try:
-            _close_plans(site_folder, "seal", unfinished=unfinished)
+            _close_plans(site_folder, unfinished=unfinished)
         finally:
             site_folder.close()
     with RunFolder(folder):
@@ -136,7 +111,7 @@ def seal_site(folder: Path, *, unfinished: bool = False) -> None:
                 files.erase(folder / name, secret_store.DESTROYED.encode())
 
 
-def _close_plans(folder: SiteFolder, what: str, *, unfinished: bool) -> None:
+def _close_plans(folder: SiteFolder, *, unfinished: bool) -> None:
     """Closes all plans of a site.
 
     Raises:
@@ -150,7 +125,7 @@ def _close_plans(folder: SiteFolder, what: str, *, unfinished: bool) -> None:
         if n_answered < n_rounds and not unfinished:
             raise FedprivError(
                 f"the site has answered {counted(n_answered, 'round')} of {n_rounds} of plan {proposal.fingerprint}, "
-                f"and could never go on: finish it, or give it up (--unfinished) to {what} the site's secrets"
+                f"and could never go on: finish it, or give it up (--unfinished) to seal the site"
             )
     for proposal in (*open_plans, *closed_plans):  # one that is closed may not be erased: it was cut off, or is older
         folder.close_plan(proposal)
@@ -163,5 +138,5 @@ def _replace(path: Path, before: str, after: str) -> None:
 
 
 def _secret_files(folder: Path) -> list[Path]:
-    """Returns the files of a site's secret seed and keys, earlier keys included."""
+    """Returns the files of a site's keys, earlier keys included."""
     return [*(folder / name for name in SECRETS), *earlier_files(folder)]

@@ -27,7 +27,7 @@ from fedpriv.privacy.pairwise import KeyAgreedPairwise
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.release.pairwise import pairs_of
 from fedpriv.randomness.agreement import AgreedSecrets
-from fedpriv.randomness.streams import Randomness
+from fedpriv.randomness.streams import Randomness, new_secret
 from fedpriv.sites.absence_notice import MAX_OPEN_NOTICES, AbsenceNotice, InvalidNotice, Reason, absent_sites
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.messages import Code, TrainRequest, TrainResponse, pack
@@ -46,8 +46,8 @@ _LOG = logging.getLogger(__name__)
 class SiteSession:
     """Takes part in one federation for one site.
 
-    A site that was stopped goes on with fresh noise, so that a question that came before it stopped has no second
-    answer with the same noise; rounds on record are over.
+    Each start of the process draws a new secret for the noise, which is never written. A site that was stopped goes on
+    with it; rounds on record are over.
 
     Args:
         folder: The site's folder.
@@ -70,8 +70,8 @@ class SiteSession:
         self.terms = terms
         if folder.is_closed(proposal):
             raise PrivacyError(
-                f"plan {proposal.fingerprint} is closed: the secret seed with which this site answered is gone "
-                "(fedpriv seal, or secrets --rotate). Take part in another plan"
+                f"plan {proposal.fingerprint} is closed: the keys with which this site answered are gone (fedpriv "
+                "seal). Take part in another plan"
             )
         self.number = folder.number_in(proposal)
         self._modes = Modes(torch.float32, needs_full_precision(terms.plan.privacy))
@@ -81,11 +81,11 @@ class SiteSession:
         self._constants = constant_totals(self._population.model)
         self._state_check = StateCheck(self._population, backend, unused_copy(backend))
         self._check_rounds = draw_check_rounds(terms.rounds) | {terms.rounds - 1}
-        self._randomness = Randomness(terms.seed, folder.secret_seed, secrets.randbits(62), terms.hash)
+        self._randomness = Randomness(terms.seed, new_secret(), secrets.randbits(62), terms.hash)
 
         # refuse other examples than those of earlier answers, before the ledger is opened
         released = folder.released(proposal)
-        digest = digest_of(examples_of(self._population, 0), self._randomness.data_key())
+        digest = digest_of(examples_of(self._population, 0), self._data_key())
         folder.check_data(proposal, digest, has_released=bool(released))
 
         self._accountant = accountant
@@ -311,20 +311,23 @@ class SiteSession:
         """The Ed25519 key that the plan has of the site, 32 bytes."""
         return self._folder.keys.signing_key_of(self.terms.cards[self.number])
 
+    def _data_key(self) -> bytes:
+        """Returns the key of the digest of the site's examples, which follows from the key that the plan has of it."""
+        return hashlib.blake2b(b"examples", digest_size=32, key=self.signing_key, person=b"fedpriv site").digest()
+
     def _open_ledger(self, guard: PrivacyFilter) -> Ledger:
         """Resumes the ledger of the federation, or starts it."""
         folder = self._folder
         path = folder.ledger(self._proposal)
-        keys = {"digest_key": self._randomness.digest_key(), "seal_key": self._randomness.seal_key()}
         if path.exists():
             n_replied = folder.session_state(self._proposal).records
-            ledger = Ledger.resume(path, guard, n_replied, fresh_noise=True, **keys)
+            ledger = Ledger.resume(path, guard, n_replied)
         else:
             plan = self.terms.plan
             paired = facts_of_pairs(pairs_of(plan.privacy, plan.n_clients))
             header = {"n_clients": plan.n_clients, "delta": plan.privacy.delta, **paired, "planned": len(plan.records)}
             folder.run(self._proposal)
-            ledger = Ledger(guard, path, header, **keys)
+            ledger = Ledger(guard, path, header)
         ledger.may_write = folder.check
         return ledger
 

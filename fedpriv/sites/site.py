@@ -78,7 +78,7 @@ class Site:
         Args:
             folder: Its folder, new or empty.
             settings: YAML file with `name`, `data`, `budget: {epsilon, delta}`; optional: `client` and `public_size`.
-            secrets: Where seed and keys are, see `fedpriv.storage.secret_store`.
+            secrets: Where the keys are, see `fedpriv.storage.secret_store`.
 
         Raises:
             ConfigError: a setting cannot be used.
@@ -302,7 +302,7 @@ class Site:
 
     @property
     def open_plans(self) -> Mapping[str, FederationPlan]:
-        """The accepted plans that are not closed (`fedpriv secrets --rotate`), by their hash."""
+        """The accepted plans that are not closed (`fedpriv seal`), by their hash."""
         return self._plans.open
 
     def terms(self, plan: str) -> ResolvedPlan:

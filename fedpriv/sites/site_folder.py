@@ -18,7 +18,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fedpriv.errors import DataError, FedprivError
 from fedpriv.privacy.record import Record
 from fedpriv.randomness.agreement import new_key, public_key
-from fedpriv.randomness.streams import new_secret
 from fedpriv.sites import absence_notice
 from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.descriptor import SiteDescriptor
@@ -43,11 +42,11 @@ from fedpriv.sites.site_settings import SETTINGS, SiteSettings, require_site
 from fedpriv.storage import files, secret_store
 from fedpriv.storage.folder import RunFolder
 
-_SEED, CARD = "secret_seed", "card.json"
+CARD = "card.json"
 NODE_KEY = "node_key"  # authenticates the site to the transport; it protects no data
-SECRETS = (_SEED, AGREEMENT_KEY, SIGNING_KEY)
+SECRETS = (AGREEMENT_KEY, SIGNING_KEY)
 CLOSED = "closed"  # in a plan's folder: the secrets with which the site answered are gone
-_DATA_DIGEST = "data_digest"  # keyed with the secret seed
+_DATA_DIGEST = "data_digest"  # keyed with the signing key
 _ONE_PROCESS = (
     "One process at a time has a site, as its plans share a budget: `fedpriv site run` answers all plans with a "
     "server, `fedpriv site peer` one plan on a graph"
@@ -71,7 +70,6 @@ class SiteFolder:
             raise FedprivError(f"{path} can be read by others: chmod -R go= {path}, and ask who has read it")
         self.path = path
         self.settings = SiteSettings.read(path / SETTINGS)
-        self.secret_seed = int(_revealed(path, _SEED), 16)
         self.keys = SiteKeys(path)
         self.private_key = self.keys.private_key
         self.signing_key = self.keys.signing_key
@@ -83,12 +81,12 @@ class SiteFolder:
 
     @classmethod
     def new(cls, path: Path, settings: SiteSettings, secrets: str = secret_store.FOLDER) -> SiteFolder:
-        """Makes the folder of a new site, with a new secret seed and new keys.
+        """Makes the folder of a new site, with new keys.
 
         Args:
             path: The folder, new or empty.
             settings: The settings.
-            secrets: Where seed and keys are, see `fedpriv.storage.secret_store`.
+            secrets: Where the keys are, see `fedpriv.storage.secret_store`.
 
         Raises:
             ConfigError: they cannot be there.
@@ -99,7 +97,7 @@ class SiteFolder:
             raise FedprivError(f"{path} is not empty; choose another folder")
         lock = RunFolder(path)
         path.chmod(0o700)
-        new_secrets = (f"{new_secret():032x}", new_key().hex(), absence_notice.new_key().hex())
+        new_secrets = (new_key().hex(), absence_notice.new_key().hex())
         for name, secret in zip(SECRETS, new_secrets, strict=True):
             lock.write(name, secret_store.protect(secret, secrets).encode())
         for name, key in zip((NODE_KEY, f"{NODE_KEY}.pub"), _node_key(), strict=True):
@@ -305,11 +303,6 @@ class SiteFolder:
 
     def _plan_folder(self, proposal: FederationPlan) -> Path:
         return self.path / "runs" / proposal.hash
-
-
-def _revealed(path: Path, name: str) -> str:
-    """Returns one of the secrets of a site's folder."""
-    return secret_store.reveal(files.read(path / name).decode(), path)
 
 
 def _node_key() -> tuple[bytes, bytes]:

@@ -31,17 +31,19 @@ from fedpriv.storage import files
 from fedpriv.storage.secret_store import is_destroyed, is_encrypted
 
 _LEARNED = "That this site takes part, its card (name, public number of records, public key), and when it answers."
-_OWN_NOISE = "The site drew its noise itself, from a secret that nobody else has."
+_OWN_NOISE = "The site drew its noise itself, from random bits that died with its process."
 _KEEP_FOLDER = (
-    "The site's folder holds its secrets: who has read it can subtract the noise. Keep it as the data are kept."
+    "The site's folder holds its keys: who has read it can subtract the noise that it shares with others, and sign for "
+    "it. Keep it as the data are kept."
 )
 _KEEP_KEY = (
-    "The site's folder holds its secrets encrypted; who has it and the key can subtract the noise. Keep both apart, "
+    "The site's folder holds its keys encrypted; who has it and what decrypts them can subtract the noise that the "
+    "site shares with others. Keep both apart, "
     "and the folder as the data are kept: it may hold the site's state."
 )
 _SEALED = (
-    "The site's secrets were destroyed: nobody can compute its noise from its folder. Copies of the folder from before "
-    "may still hold them."
+    "The site's keys were destroyed: nobody can compute from its folder the noise that it shared with others. Copies "
+    "of the folder from before may still hold them."
 )
 
 

@@ -114,7 +114,7 @@ def _plans_of_all_trials(settings: SearchSettings, plans: Sequence[Plan]) -> lis
     return list(plans)
 
 
-def reservation(settings: SearchSettings, plans: Sequence[Plan], data: str | None, name: str, noise: str) -> RunCost:
+def reservation(settings: SearchSettings, plans: Sequence[Plan], data: str | None, name: str, run_name: str) -> RunCost:
     """Returns the cost of all answers of all trials, as a lifetime budget charges it."""
     # each trial draws batches of its own: epochs of one are not those of another
     records = [
@@ -128,7 +128,7 @@ def reservation(settings: SearchSettings, plans: Sequence[Plan], data: str | Non
         plans[0].n_clients,
         data,
         not_covered=tuple(dict.fromkeys(fact for plan in plans for fact in plan.not_covered)),
-        noise=noise,
+        run_name=run_name,
         float64_noise=tuple(dict.fromkeys(kind for plan in plans for kind in plan.float64_noise)),
     )
 

@@ -58,12 +58,12 @@ class State:
 
     Attributes:
         number: Number of all trials; secret if it was drawn.
-        noise: Name of the search in a lifetime budget.
+        name: Random name of the search, in a lifetime budget.
         trials: The trials that have begun.
     """
 
     number: int
-    noise: str
+    name: str
     trials: tuple[Trial, ...] = ()
 
 
@@ -306,7 +306,7 @@ class Search:
         if not file.exists():
             return None
         content = json.loads(files.read(file))
-        return State(content["number"], content["noise"], tuple(Trial(**trial) for trial in content["trials"]))
+        return State(content["number"], content["name"], tuple(Trial(**trial) for trial in content["trials"]))
 
     def _write_state(self, folder: RunFolder, state: State) -> State:
         folder.check()
@@ -342,19 +342,19 @@ class Search:
         if self.base.privacy.budget is None:
             return
         budget = Budget(self.base.privacy.budget)
-        if budget.holds(state.noise):
+        if budget.holds(state.name):
             return
         if state.trials:
             raise FedprivError(
                 f"{budget.path} holds no reservation of {path}, whose trials have begun: restore its newest copy"
             )
         data = data_digest(self.base.model_dump(mode="json"))
-        budget.reserve(reservation(self.settings, self.plans, data, str(path), state.noise))
+        budget.reserve(reservation(self.settings, self.plans, data, str(path), state.name))
 
     def _close(self, state: State) -> None:
         """Marks the search as finished in the lifetime budget."""
         if self.base.privacy.budget is not None:
-            Budget(self.base.privacy.budget).close(state.noise, "rounds")
+            Budget(self.base.privacy.budget).close(state.name, "rounds")
 
     def _publish_best(self, folder: RunFolder, price: SearchPrice, best: Trial | None) -> Outcome:
         """Stores the best model with its settings, and removes all trials of a hidden search."""

@@ -23,7 +23,7 @@ _CONFIG, _RESULT = "config.yaml", "result.json"
 def run_trial(config: Config, path: Path, number: int, settings: SearchSettings, watch: Watch) -> float | None:
     """Makes a run, or goes on with one that was killed; returns its score, None if that is not finite.
 
-    A run that was killed repeats the rounds after its checkpoint with the same noise, so it is paid for once.
+    A run that was killed goes on, and releases nothing twice, so it is paid for once.
 
     Args:
         config: The configuration of the run.

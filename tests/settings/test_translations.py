@@ -91,6 +91,6 @@ def test_settings_of_a_section_are_parameters_of_its_class(name: str):
 
 def test_options_of_privacy_compute_and_train_are_in_the_table():
     named = {row.parameter for row in settings()}
-    inside = {"clients", "privacy", "settings", "compute", "compare", "extend", "fresh_noise", "shared", "secure"}
+    inside = {"clients", "privacy", "settings", "compute", "compare", "extend", "shared", "secure"}
     for call in (fedpriv.Privacy, fedpriv.Compute, fedpriv.train):
         assert not {*inspect.signature(call).parameters} - named - inside

@@ -1,4 +1,4 @@
-"""The commands that read the files of runs: show, watch, report, predict, account, statement, track, key, secrets."""
+"""The commands that read the files of runs: show, watch, report, predict, account, statement, track, secrets."""
 
 from __future__ import annotations
 
@@ -15,10 +15,6 @@ commands = typer.Typer()
 @commands.command()
 def show(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folder of a run; several are compared.")],
-    key_file: Annotated[
-        Path | None,
-        typer.Option("--verify", metavar="KEYFILE", help="Check the ledger's seals too (see fedpriv key)."),
-    ] = None,
     open_it: Annotated[
         bool, typer.Option("--open", help="Also write report.html to the first run's folder, and show it in a browser.")
     ] = False,
@@ -28,18 +24,10 @@ def show(
 
     The exit code is 1 if files of a run were altered or are missing.
     """
-    from fedpriv.cli import running
     from fedpriv.cli.printing import print_comparison, print_run
-    from fedpriv.errors import ConfigError
     from fedpriv.reports.report import Run
 
-    if key_file is not None and len(folders) > 1:
-        raise ConfigError("--verify", str(key_file), "is the key of one run; name that run alone")
-    if key_file is None:
-        key = None
-    else:
-        key = running.read_key(key_file)
-    runs = [Run.read(folder, key) for folder in folders]
+    runs = [Run.read(folder) for folder in folders]
     if len(runs) > 1:
         print_comparison(runs, as_json=as_json)
     else:
@@ -155,54 +143,34 @@ def track(
 
 
 @commands.command()
-def key(run: RunFolder) -> None:
-    """Print the key of a run's ledger. With it, `show --verify` finds lines that were written without the key.
-
-    The key follows from the secret seed in the run's checkpoint by a one-way function, so it reveals no noise.
-    """
-    import torch
-
-    from fedpriv.runs.checkpoint import Checkpoint
-
-    checkpoint = Checkpoint.load(run / "checkpoint.pt", torch.device("meta"))
-    typer.echo(checkpoint.randomness(run).seal_key().hex())
-
-
-@commands.command()
 def secrets(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a run, or of a site.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a site.")],
     where: Annotated[
         str | None,
         typer.Option(
             "--to", metavar="WHERE", help="Encrypt them anew: env:NAME, keyring or age:RECIPIENT; or back: folder."
         ),
     ] = None,
-    rotate: Annotated[
-        bool, typer.Option("--rotate", help="A site: draw a new secret seed for plans to come, and close all others.")
-    ] = False,
     renew_keys: Annotated[
         bool, typer.Option("--renew-keys", help="A site: draw new keys for plans to come; others keep theirs.")
     ] = False,
-    unfinished: Annotated[
-        bool, typer.Option("--unfinished", help="With --rotate: also close plans that are not over.")
-    ] = False,
 ) -> None:
-    """Say where the secrets of a folder are; with --to, move them under another key."""
+    """Say where the keys of a site are; with --to, move them under another key. Runs have no secrets to keep."""
     from fedpriv.cli import sealing
 
-    sealing.print_secrets(folder, where, rotate=rotate, renew_keys=renew_keys, unfinished=unfinished)
+    sealing.print_secrets(folder, where, renew_keys=renew_keys)
 
 
 @commands.command()
 def seal(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a run, or of a site.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a site.")],
     unfinished: Annotated[
         bool, typer.Option("--unfinished", help="Also give up what has not ended: it can never go on.")
     ] = False,
 ) -> None:
-    """Destroy the secrets of a run or site that is over: nobody can compute its noise again.
+    """Destroy the keys of a site that is over: nobody can compute the noise that it shared with others.
 
-    Ledger, epsilon and statement stay. With --verify, `show` needs the key that this command prints, for the last time.
+    Ledgers, epsilon and statement stay.
     """
     from fedpriv.cli import sealing
 

@@ -134,37 +134,19 @@ def _extend(
     running.run(settings, run_folder, again=again, extend=earlier, as_json=as_json)
 
 
-def _refuse_trial(run: Path) -> None:
-    """Refuses fresh noise in a trial of a search, whose price and budget have each trial's noise once.
-
-    Raises:
-        FedprivError: the run is a trial.
-    """
-    from fedpriv.errors import FedprivError
-    from fedpriv.tuning.statement import is_search
-
-    search = run.resolve().parent.parent
-    if is_search(search):
-        raise FedprivError(
-            f"{run} is a trial of the search {search}, whose price and budget have its noise once; go on with the same "
-            f"noise: run the search's command again with --out {search}, or resume without --fresh-noise"
-        )
-
-
 @commands.command()
 def resume(
     run: RunFolder,
-    fresh_noise: Annotated[
-        bool,
-        typer.Option("--fresh-noise", help="Draw new noise for rounds past the checkpoint and pay for them again."),
-    ] = False,
     number: processes.Number = None,
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a run that stopped, from its last checkpoint."""
+    """Go on with a run that stopped, from its last checkpoint, with new noise.
+
+    Nothing is released or charged twice: the rounds since the checkpoint stay charged, and their answers are lost.
+    """
     if number is not None:
-        flags = _flags(fresh_noise=fresh_noise, allow_plugins=allow_plugins, json=as_json)
+        flags = _flags(allow_plugins=allow_plugins, json=as_json)
         processes.launch(number, ["resume", str(run), *flags])
     from fedpriv.cli import running
     from fedpriv.config import load_config
@@ -178,13 +160,11 @@ def resume(
         refuse(findings(RunFiles.read(run)))
     if (run / "result.json").exists():
         raise FedprivError(f"{run} is finished; look at it with: fedpriv show {run}")
-    if fresh_noise:
-        _refuse_trial(run)
     settings = load_config(path)
     if not processes.leads():
-        return running.follow(settings, resumed=True, fresh_noise=fresh_noise)
+        return running.follow(settings, resumed=True)
     again = _resume_command(run, allow_plugins=allow_plugins)
-    running.run(settings, RunFolder(run), again=again, resumed=True, fresh_noise=fresh_noise, as_json=as_json)
+    running.run(settings, RunFolder(run), again=again, resumed=True, as_json=as_json)
 
 
 @commands.command()

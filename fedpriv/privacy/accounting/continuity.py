@@ -47,7 +47,7 @@ class Continuity:
 def _facts(record: Record) -> Record:
     """Returns the record without what differs from round to round."""
     assert record.time is not None
-    return replace(record, round=0, digest=None, time=record.time.for_round(0))
+    return replace(record, round=0, time=record.time.for_round(0))
 
 
 def _refused(record: Record, why: str) -> PrivacyError:

@@ -28,7 +28,7 @@ from fedpriv.privacy.accounting.spent import round_up
 if TYPE_CHECKING:
     from fedpriv.privacy.record import Record
 
-_COMPARED_OTHERWISE = frozenset({"bound", "noise_multiplier", "rate", "digest", "attempt", "clients", "pairs"})
+_COMPARED_OTHERWISE = frozenset({"bound", "noise_multiplier", "rate", "attempt", "clients", "pairs"})
 """Fields of a record that `covers` and `_is_planned` compare by themselves, or that vary."""
 SLACK = 1e-12  # a planned noise level and the one used may differ in their last bits, as sums of prices do
 
