@@ -20,9 +20,9 @@ import numpy as np
 from scipy import fft
 from scipy.special import log_ndtr, logsumexp, ndtr
 
-FACTS = "fedpriv_ledger n_clients delta config planned secrets factor budget extended float64_noise not_covered"
+FACTS = "fedpriv_ledger run n_clients delta config planned secrets factor budget extended float64_noise not_covered"
 FIXED = "query index clients mechanism norm bound noise_multiplier sampling rate unit relation shared trust attempt"
-FIELDS = {*FIXED.split(), "round", "non_private", "digest"}
+FIELDS = {*FIXED.split(), "round", "non_private"}
 # noise: the scale of a normal or Laplace distribution over the sensitivity; rate: probability that a unit is drawn
 Event = namedtuple("Event", "law noise sampling rate")
 
@@ -40,7 +40,7 @@ def read(path):
         chain = hashlib.sha256(chain.encode() + text).hexdigest()
         require(link[:64].decode() == chain, f"line {number} does not follow from the lines before it")
         objects.append(json.loads(text + b"}"))
-    require(objects and objects[0].get("fedpriv_ledger") == 8 and {*objects[0]} <= {*FACTS.split()}, "other header")
+    require(objects and objects[0].get("fedpriv_ledger") == 9 and {*objects[0]} <= {*FACTS.split()}, "other header")
     for record in objects[1:]:
         require(not (odd := sorted({*record} - {"pairs", "time"} ^ FIELDS)), f"unknown or missing fields: {odd}")
     return objects[0], objects[1:]

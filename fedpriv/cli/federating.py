@@ -28,11 +28,11 @@ def site_init(
     settings: Annotated[Path, typer.Argument(metavar="YAML", help="name, data, budget, and maybe public_size.")],
     secrets: Annotated[
         str,
-        typer.Option("--secrets", metavar="WHERE", help="Where its seed and keys are: folder, env:NAME, keyring, ..."),
+        typer.Option("--secrets", metavar="WHERE", help="Where its keys are: folder, env:NAME, keyring, ..."),
     ] = "folder",
     allow_plugins: AllowPlugins = False,
 ) -> None:
-    """Make a site, with a secret seed and keys of its own. Its card is what others get."""
+    """Make a site, with keys of its own. Its card is what others get."""
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.site import Site
 

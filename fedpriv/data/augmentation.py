@@ -175,7 +175,7 @@ class Augmentation:
             many times as long.
 
     Guarantee: an example changes its client's sum by at most the clip bound, as without augmentation, and the views of
-    no other example. Views follow from the run's secret seed, so that a resumed run has the same.
+    no other example. Views of a private run follow from the secret of its noise.
 
     Raises:
         ConfigError: an argument is of another type.

@@ -1,7 +1,7 @@
 """The processes of a run over torch.distributed.
 
-Every process of the group is trusted with everything: rows, the secret seed, sums before noise is added. Connections
-are not encrypted, and whoever reaches the ports can take part. Use one machine, or a network of your own.
+Every process of the group is trusted with everything: rows, the secret of the noise, sums before noise is added.
+Connections are not encrypted, and whoever reaches the ports can take part. Use one machine, or a network of your own.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def simulated(records: Sequence[Record]) -> bool:
 def amplification(records: Sequence[Record], n_clients: int) -> str:
     """Returns which secret sampling lowers the price of the records, in words."""
     causes = dict[str, None]()
-    for record in {replace(r, round=0, index=0, digest=None, clients=None, time=None): None for r in records}:
+    for record in {replace(r, round=0, index=0, clients=None, time=None): None for r in records}:
         if isinstance(record.rate, tuple):
             rates = record.rate
         else:

@@ -208,7 +208,8 @@ class Budget:
             return mark.rounds
         if self.holds(run):
             raise LedgerError(
-                f"{self.path.name}.runs/{run}.json is missing, so nobody knows how far the run has come: restore it"
+                f"{self.path}.marks does not have this run, so nobody knows how far it has come: the file belongs to the "
+                "budget; move it with it, or restore it"
             )
         return 0
 

@@ -2,7 +2,7 @@
 
 A change counts once its line is in the file and on the physical disk; a last line that is cut off never counted. By the
 file lie a lock, and a small file `FILE.head` with the number of lines and the hash of the last one: with it, a copy
-of an earlier state that is put back is recognised and refused. A folder `FILE.runs` says of each run how many of its
+of an earlier state that is put back is recognised and refused. A file `FILE.marks` says of each run how many of its
 rounds may have been released (`RunMark`).
 """
 
@@ -13,7 +13,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -127,7 +127,7 @@ class RunMark:
     rounds: Annotated[int, Field(ge=0)]
 
 
-_MARK = TypeAdapter(RunMark)
+_MARKS = TypeAdapter(dict[str, RunMark])
 _TERMS, _CHANGE = TypeAdapter(BudgetTerms), TypeAdapter[Reserved | Closed](Reserved | Closed)
 
 
@@ -251,13 +251,7 @@ def read_mark(path: Path, run: str) -> RunMark | None:
     Raises:
         LedgerError: the file is damaged.
     """
-    mark = _mark_path(path, run)
-    try:
-        return _MARK.validate_json(files.read(mark))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise LedgerError(f"{mark} is damaged; restore it") from error
+    return _read_marks(path).get(run)
 
 
 def write_mark(path: Path, run: str, mark: RunMark) -> None:
@@ -266,16 +260,24 @@ def write_mark(path: Path, run: str, mark: RunMark) -> None:
     Raises:
         LedgerError: the file cannot be written.
     """
+    marks = {name: asdict(each) for name, each in (_read_marks(path) | {run: mark}).items()}
     try:
-        with suppress(FileExistsError):
-            files.make_folder(_mark_path(path, run).parent)
-        files.write_whole(_mark_path(path, run), _canonical(mark).encode())
+        files.write_whole(_marks_path(path), json.dumps(marks, indent=1).encode() + b"\n")
     except OSError as error:
         raise _write_error(path, error) from error
 
 
-def _mark_path(path: Path, run: str) -> Path:
-    return path.with_name(f"{path.name}.runs") / f"{run}.json"
+def _read_marks(path: Path) -> dict[str, RunMark]:
+    try:
+        return _MARKS.validate_json(files.read(_marks_path(path)))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise LedgerError(f"{_marks_path(path)} is damaged; restore it with the budget") from error
+
+
+def _marks_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.marks")
 
 
 @contextmanager

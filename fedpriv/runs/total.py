@@ -28,8 +28,7 @@ def total(
 
     Raises:
         ConfigError: there are no results, or an argument is out of range.
-        PrivacyError: two results are of one run, or of runs with the same secret seed and settings: they drew the same
-            noise, and if their data differ no epsilon holds. Or the runs protect whole clients, but other ones.
+        PrivacyError: the runs protect different kinds of units, or whole clients that are not the same.
     """
     if not results:
         raise ConfigError("results", [], "give the results of at least one run")

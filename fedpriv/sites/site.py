@@ -1,4 +1,4 @@
-"""A site: an organisation with data, a secret seed and a budget, which decides itself which questions it answers."""
+"""A site: an organisation with data and a budget, which decides itself which questions it answers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Site:
 
     @classmethod
     def create(cls, folder: str | Path, settings: str | Path, secrets: str = FOLDER) -> Site:
-        """Makes a site, with a new secret seed and new keys.
+        """Makes a site, with new keys.
 
         Args:
             folder: Its folder, new or empty.

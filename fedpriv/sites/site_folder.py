@@ -1,7 +1,7 @@
-"""A site's folder: settings, secret seed, private keys, and for each federation its plan, ledger, state and last reply.
+"""A site's folder: settings, private keys, and for each federation its plan, ledger, state and last reply.
 
 Only its owner can read it. Never restore an older copy: a site that forgets what it has spent spends it again.
-Seed and keys may be encrypted in it under a key that lies elsewhere (`fedpriv.storage.secret_store`).
+The keys may be encrypted in it under a key that lies elsewhere (`fedpriv.storage.secret_store`).
 """
 
 from __future__ import annotations

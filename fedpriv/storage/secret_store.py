@@ -223,8 +223,8 @@ def reveal(text: str, folder: Path | str) -> str:
     """
     if is_destroyed(text):
         raise FedprivError(
-            f"{folder} is sealed: its secrets were destroyed, so that its noise can be neither repeated nor continued; "
-            "look at it (fedpriv show), or begin anew in another folder, which spends anew"
+            f"{folder} is sealed: its keys were destroyed, and it answers no more; look at what it spent "
+            "(fedpriv statement), or make a new site in another folder, with what is left of the budget"
         )
     if not is_encrypted(text):
         return text

@@ -1,4 +1,4 @@
-"""Other runs on the same data, and runs that share noise, are found in their folder."""
+"""Other runs on the same data are found in their folder."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from privacy_worlds import clients_of, digits_of
 from typer.testing import CliRunner
 
-import fedpriv as fp
 from fedpriv.audit.check_result import CheckResult
 from fedpriv.audit.other_runs import check_other_runs
 from fedpriv.audit.targets import target_from_folder
@@ -70,37 +68,23 @@ def test_runs_that_protect_nothing_in_common_have_no_sum(tmp_path: Path) -> None
     assert CliRunner().invoke(app, ["account", str(one), str(two)]).exit_code == 2
 
 
-def test_runs_that_share_noise_have_no_sum(tmp_path: Path) -> None:
-    """One of them was stopped, so that their ledgers are not copies of each other."""
-    seeded = ("seed=1", "secret_seed=5")
-    one = train(tmp_path / "one", *seeded)
-    config, two = load_config(Path(RUN), [*SHORT, *seeded]), tmp_path / "two"
-    two.mkdir()
-    (two / "config.yaml").write_text(to_yaml(config))
-    stopped = build(config, two)
+def test_copy_that_went_on_by_itself_is_another_run(tmp_path: Path) -> None:
+    """It has noise of its own, so its answers count too; a copy of the folder as it is counts once."""
+    config, one = load_config(Path(RUN), [*SHORT, "log.checkpoint_every=1"]), tmp_path / "one"
+    one.mkdir()
+    (one / "config.yaml").write_text(to_yaml(config))
+    stopped = build(config, one)
     next(iter(stopped))
     assert stopped.folder is not None
     stopped.folder.close()
-    evidence = look(one).evidence
-    assert "no epsilon of all together is known" in evidence and "drew the same noise" in evidence
-    shown = " ".join(CliRunner().invoke(app, ["show", str(one), str(two)]).output.split())
-    assert "these runs do not add up" in shown and "drew the same noise" in shown
-    assert "cost up to" not in shown
-
-
-def test_runs_that_share_noise_are_found(tmp_path: Path) -> None:
-    seeded = ("seed=1", "secret_seed=5")
-    one = train(tmp_path / "one", *seeded)
-    shutil.copytree(one, tmp_path / "copy")
-    assert "same noise" not in look(one).evidence
-    train(tmp_path / "other settings", *seeded, "strategy.rho={scale: 2.0}")
-    assert "same noise" not in look(one).evidence  # noise follows from seed and settings
-    for name, sizes in (("here", (9, 12)), ("there", (9, 13))):
-        privacy, folder = fp.Privacy(noise_multiplier=1.0, sampling=fp.Poisson(0.5)), tmp_path / name
-        clients = clients_of([(x[:9], y[:9]) for x, y in digits_of(sizes[::-1])])
-        fp.train(clients, fp.fedavg(0.5), privacy, rounds=2, seed=1, secret_seed=5, folder=folder)
-    found = look(one)
-    assert found.verdict == "found" and "the difference of their answers has none" in found.evidence
+    copy = Path(shutil.copytree(one, tmp_path / "copy"))
+    assert look(one).verdict == "held"
+    for folder in (one, copy):
+        done = CliRunner().invoke(app, ["resume", str(folder)])
+        assert done.exit_code == 0, done.output
+    found, together = look(one), tight([one, copy])
+    assert found.verdict == "found" and "1 other run has the same data" in found.evidence
+    assert f"together epsilon={together:.4g}"[:20] in found.evidence
 
 
 def test_a_run_that_cannot_be_read_is_said(tmp_path: Path) -> None:

@@ -82,13 +82,17 @@ def test_account_python_run_ended_by_budget_charges_what_it_released(tmp_path: P
 
 
 @pytest.mark.parametrize("sampling", ["full", "allocation", "poisson"])
-def test_account_python_run_left_after_fresh_noise_charges_rest(sampling: str, tmp_path: Path) -> None:
-    """Seven rounds, then fresh noise from the checkpoint of round 5 on, and left again after round 8."""
-    privacy = fp.Privacy(noise_multiplier=4.0, sampling=SAMPLINGS[sampling])
-    charged(begun(tmp_path / "run", privacy, checkpoint_every=5), 7)
-    result = charged(begun(tmp_path / "run", privacy, checkpoint_every=5, resume=True, fresh_noise=True), 8)
+def test_account_python_run_resumed_and_left_charges_whole_plan(sampling: str, tmp_path: Path) -> None:
+    """The answers after the checkpoint are lost, and no release is charged twice."""
+    privacy = fp.Privacy(epsilon=3, sampling=SAMPLINGS[sampling])
+    charged(begun(tmp_path / "run", privacy, checkpoint_every=5), 5)
+    checkpoint = (tmp_path / "run" / "checkpoint.pt").read_bytes()
+    charged(begun(tmp_path / "run", privacy, checkpoint_every=5, resume=True), 7)
+    (tmp_path / "run" / "checkpoint.pt").write_bytes(checkpoint)  # as after a kill in round 8
+    result = charged(begun(tmp_path / "run", privacy, checkpoint_every=5, resume=True), 9)
     facts = accounted(tmp_path / "run")
-    assert facts["epsilon"] == pytest.approx(result.spent.epsilon, rel=1e-9)
+    assert facts["epsilon"] == pytest.approx(result.spent.epsilon, rel=1e-9) == pytest.approx(3, rel=1e-3)
+    assert facts["epsilon"] <= 3
     assert notes_on(facts)
 
 

@@ -1,4 +1,4 @@
-"""`fedpriv resume` after `kill -9`, Ctrl-C and full disks: the unbroken run, or one line that says why not."""
+"""`fedpriv resume` after `kill -9`, Ctrl-C and full disks: the rest of the run, or one line that says why not."""
 
 from __future__ import annotations
 
@@ -13,11 +13,21 @@ from pathlib import Path
 
 import own_code
 import pytest
-import torch
-from commands import COMMAND, DIGITS, LONG, SMALL, fedpriv, killed, refused, result_of, same_run, trained
-from forging import lines_of, rewrite
+from commands import (
+    COMMAND,
+    DIGITS,
+    LONG,
+    SMALL,
+    fedpriv,
+    killed,
+    made_each_release_once,
+    refused,
+    releases_in,
+    same_run,
+    trained,
+)
 
-from fedpriv.runs.checkpoint import Checkpoint
+EXACT = "privacy={at: none}"
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +52,23 @@ def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("whole") / "run", *LONG)
 
 
-def test_kill_9_and_resume_give_the_unbroken_run(stopped_folder: Path, whole_run: Path):
+def test_private_run_killed_and_resumed_makes_each_release_once(stopped_folder: Path, whole_run: Path):
     so_far = json.loads(fedpriv("show", str(stopped_folder), "--json").stdout)
     assert so_far["finished"] is False
     assert 10 <= so_far["rounds"] < 40
+    lines = (stopped_folder / "ledger.jsonl").read_bytes().splitlines()
     done = fedpriv("resume", str(stopped_folder))
     assert done.exit_code == 0, done.stderr
-    same_run(stopped_folder, whole_run)
+    made_each_release_once(stopped_folder, whole_run)
+    assert (stopped_folder / "ledger.jsonl").read_bytes().splitlines()[: len(lines)] == lines
+    assert f"rounds 9 to {len(lines) - 1} were released before this run was stopped" in " ".join(done.stderr.split())
+
+
+def test_exact_run_killed_and_resumed_is_the_unbroken_run(tmp_path: Path):
+    killed(tmp_path / "run", [*SMALL, *LONG, EXACT, "compute.pace=0.05"], after=10)
+    done = fedpriv("resume", str(tmp_path / "run"))
+    assert done.exit_code == 0, done.stderr
+    same_run(tmp_path / "run", trained(tmp_path / "whole", *LONG, EXACT))
 
 
 def test_a_truncated_ledger_is_refused(stopped_folder: Path):
@@ -71,7 +91,7 @@ def test_a_ledger_with_a_torn_last_line_is_resumed(stopped_folder: Path, whole_r
     with (stopped_folder / "ledger.jsonl").open("ab") as file:
         file.write(b'{"round":17,"query":"gra')
     assert fedpriv("resume", str(stopped_folder)).exit_code == 0
-    same_run(stopped_folder, whole_run)
+    made_each_release_once(stopped_folder, whole_run)
 
 
 def test_other_settings_are_refused(stopped_folder: Path):
@@ -80,23 +100,18 @@ def test_other_settings_are_refused(stopped_folder: Path):
     assert "config.yaml is not the one that the run began with" in refused("resume", str(stopped_folder))
 
 
-def test_other_data_cannot_replay_the_same_noise(stopped_folder: Path):
-    """The difference of the two answers would reveal the data; fresh noise is offered, and charged."""
-    lines = lines_of(stopped_folder / "ledger.jsonl")
-    assert lines[9]["round"] == 8
-    lines[9]["digest"] = "00000000"
-    saved = Checkpoint.load(stopped_folder / "checkpoint.pt", torch.device("cpu"))
-    rewrite(stopped_folder / "ledger.jsonl", lines, saved.randomness().seal_key())
-    metrics = stopped_folder / "metrics.jsonl"
-    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:8]))
-    assert "--fresh-noise" in refused("resume", str(stopped_folder))
-    records = len(lines) - 1
-    done = fedpriv("resume", str(stopped_folder), "--fresh-noise")
-    assert done.exit_code == 0, done.stderr
-    result = result_of(stopped_folder)
-    assert result["epsilon"] <= 3, "the repeated rounds are paid for, so the budget ends the run before round 40"
-    assert result["rounds"] == 40 - (records - 8)
-    assert "the next round would overspend" in done.stdout
+def test_copy_of_a_run_that_goes_on_has_other_noise(stopped_run: dict[str, bytes], tmp_path: Path):
+    """A copy that made the same noise for other answers would reveal their difference exactly."""
+    models = list[bytes]()
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        for file, content in stopped_run.items():
+            (folder / file).write_bytes(content)
+        assert fedpriv("resume", str(folder)).exit_code == 0
+        models.append((folder / "model.pt").read_bytes())
+    assert releases_in(tmp_path / "one") == releases_in(tmp_path / "two")
+    assert models[0] != models[1]
 
 
 def test_control_c_says_how_to_go_on_even_before_the_first_checkpoint(tmp_path: Path, whole_run: Path):
@@ -114,7 +129,7 @@ def test_control_c_says_how_to_go_on_even_before_the_first_checkpoint(tmp_path: 
     assert f"go on with: fedpriv resume {folder} --allow-plugins\n" in stderr
     assert "Traceback" not in stderr
     assert fedpriv("resume", str(folder)).exit_code == 0
-    same_run(folder, whole_run)
+    made_each_release_once(folder, whole_run)
 
 
 def with_disk(size: int, *words: str) -> subprocess.CompletedProcess[str]:
@@ -142,7 +157,7 @@ def test_a_run_that_filled_the_disk_goes_on_when_there_is_space(tmp_path: Path):
     assert (folder / "ledger.jsonl").read_bytes().endswith(b"\n"), "no torn line is left"
     assert fedpriv("resume", str(folder), "--allow-plugins").exit_code == 0
     assert fedpriv("train", DIGITS, "--out", str(whole), *words).exit_code == 0
-    same_run(folder, whole)
+    made_each_release_once(folder, whole)
 
 
 def test_a_disk_too_full_to_start_leaves_nothing(tmp_path: Path):

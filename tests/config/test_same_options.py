@@ -25,7 +25,6 @@ ELSEWHERE = {
     "folder": "fedpriv train --out",
     "settings": "the fingerprint of the configuration",
     "resume": "fedpriv train --resume",
-    "fresh_noise": "fedpriv train --fresh-noise",
     "extend": "fedpriv train --extend",
     "metrics": "log.metrics: names of functions",
     "client_tests": "log.client_tests: whether",

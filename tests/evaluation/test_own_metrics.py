@@ -194,10 +194,10 @@ def test_the_count_goes_on_after_a_resume(tmp_path: Path) -> None:
             break
     assert first.folder is not None
     first.folder.close()
-    # the checkpoint of round 2 knows the best value, 5, and one evaluation since
+    # the checkpoint of round 3 knows the best value, 5, and two evaluations since
     again = training(stop=stop, metrics={"m": rising(2.0)}, folder=tmp_path, checkpoint_every=1, resume=True)
-    assert again.progress.round == 2
-    assert [report.round for report in again] == [3, 4]
+    assert again.progress.round == 3
+    assert [report.round for report in again] == [4]
     assert again.result().ended == "metric"
     assert again.folder is not None
     again.folder.close()

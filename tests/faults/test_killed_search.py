@@ -20,7 +20,6 @@ from typer.testing import CliRunner
 import fedpriv as fp
 from fedpriv.cli import app
 from fedpriv.config import load_config
-from fedpriv.runs import identity
 from fedpriv.storage import files
 from fedpriv.tuning import Outcome, Search, SearchSettings, Space, search
 
@@ -167,19 +166,6 @@ def test_killed_at_many_operations(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     done = operations(tmp_path / "whole", monkeypatch)
     places = {k + at for k in of_list(done) for at in range(5)} | {*range(0, len(done), len(done) // 25)}
     gone_through(done, sorted(places), tmp_path)
-
-
-def test_the_best_is_that_of_a_search_that_was_not_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With secrets that are no secret, which trials would draw again: all scores are the same, to the last digit."""
-    monkeypatch.setattr(identity, "new_secret", lambda: 1)
-    done = operations(tmp_path / "whole", monkeypatch)
-    whole = made(tmp_path / "whole").run(tmp_path / "whole" / "out", quiet)
-    for last in (len(done) // 2,):
-        place = tmp_path / f"killed-{last}"
-        assert killed(place, last)
-        found = made(place).run(place / "out", quiet)
-        assert found.trials == whole.trials and found.score == whole.score
-        assert found.best is not None and whole.best is not None and found.best.name == whole.best.name
 
 
 def test_a_hidden_search_is_killed_and_hides_what_it_must(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ OTHER = [None, True, False, "", "a", "3", [], {}, [1], {"a": 1}, -1, 0, 1.5, 10*
 
 
 def half_a_run(folder: Path, text: dict[str, Any] = RUN) -> Path:
-    """A run that stopped after three of five rounds; its checkpoint is of the second."""
+    """A run that was killed after three of five rounds; its checkpoint is of the second."""
     config_file = folder.with_suffix(".yaml")
     config_file.write_text(yaml.safe_dump(text))
     config = load_config(config_file)
@@ -36,13 +36,16 @@ def half_a_run(folder: Path, text: dict[str, Any] = RUN) -> Path:
     (folder / "config.yaml").write_text(to_yaml(config))
     sink = Jsonl(folder / "metrics.jsonl")
     training = build(config, folder)
+    checkpoint = b""
     for report in training:
         sink.write(report)
         if report.round == 3:
+            checkpoint = (folder / "checkpoint.pt").read_bytes()
             break
     sink.close()
     assert training.folder is not None
     training.folder.close()
+    (folder / "checkpoint.pt").write_bytes(checkpoint)
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Edits of a run's folder: by hand, of one file, of several that then fit each other, with and without the key."""
+"""Edits of a run's folder: by hand, of one file, of several that then fit each other."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def in_metrics(edit: Callable[[list[str]], list[str]]) -> Edit:
     return apply
 
 
-def forged(folder: Path, key: bytes = b"", **changes: object) -> list[str]:
+def forged(folder: Path, **changes: object) -> list[str]:
     """A whole new ledger whose chain fits; what is changed is changed in each line that has it."""
     path = folder / "ledger.jsonl"
-    return rewrite(path, [line | {k: v for k, v in changes.items() if k in line} for line in lines_of(path)], key)
+    return rewrite(path, [line | {k: v for k, v in changes.items() if k in line} for line in lines_of(path)])
 
 
 def with_a_new_chain(**changes: object) -> Edit:
@@ -86,15 +86,15 @@ def downgraded(folder: Path) -> None:
     (folder / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def thorough(folder: Path, key: bytes = b"", **changes: object) -> list[str]:
+def thorough(folder: Path, **changes: object) -> list[str]:
     """The ledger, and its hash in metrics and result."""
-    heads = forged(folder, key, **changes)
+    heads = forged(folder, **changes)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     rows = [row | {"head": heads[row["releases"]]} for row in rows]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     if (folder / "result.json").exists():
         result = plain(json.loads((folder / "result.json").read_text())) | {"head": heads[-1]}
-        (folder / "result.json").write_text(json.dumps(linked(result, heads[-1], key)))
+        (folder / "result.json").write_text(json.dumps(linked(result, heads[-1])))
     return heads
 
 
@@ -129,7 +129,6 @@ FIELDS: dict[str, Any] = {
     "shared": "sizes public",
     "trust": "central",
     "non_private": "because",
-    "digest": "00",
     "attempt": 1,
 }
 ALTERED: dict[str, Edit] = {
@@ -145,6 +144,7 @@ ALTERED: dict[str, Edit] = {
     "header delta": in_line(0, delta=0.1),
     "header config": in_line(0, config="00"),
     "header planned": in_line(0, planned=2),
+    "header run": in_line(0, run="0" * 32),
     "config epsilon": in_config("privacy", epsilon=1.0),
     "config larger epsilon": in_config("privacy", epsilon=30.0),
     "config noise": in_config("privacy", noise_multiplier=50.0),

@@ -1,4 +1,4 @@
-"""What somebody can do who may write a run's folder and knows how it is made, with or without the key of its seals.
+"""What somebody can do who may write a run's folder and knows how its ledger is made.
 
 The recipe of the chain is written out here once more, so that tests do not check the code by itself.
 """
@@ -6,7 +6,6 @@ The recipe of the chain is written out here once more, so that tests do not chec
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
 from pathlib import Path
 from typing import Any
@@ -20,16 +19,15 @@ def lines_of(ledger: Path) -> list[Line]:
 
 
 def plain(line: Line) -> Line:
-    return {name: value for name, value in line.items() if name not in ("chain", "seal")}
+    return {name: value for name, value in line.items() if name != "chain"}
 
 
-def rewrite(ledger: Path, lines: list[Line], key: bytes = b"") -> list[str]:
-    """Write a whole new ledger whose chain fits, sealed with a key; returns the `chain` of each line."""
+def rewrite(ledger: Path, lines: list[Line]) -> list[str]:
+    """Write a whole new ledger whose chain fits; returns the `chain` of each line."""
     texts, heads = list[str](), ["0" * 64]
     for line in lines:
         text = json.dumps(line, separators=(",", ":") if texts else None)
         heads.append(hashlib.sha256((heads[-1] + text[:-1]).encode()).hexdigest())
-        seal = hmac.new(key, heads[-1].encode(), hashlib.sha256).hexdigest()[:32]
-        texts.append(f'{text[:-1]},"chain":"{heads[-1]}","seal":"{seal}"}}\n')
+        texts.append(f'{text[:-1]},"chain":"{heads[-1]}"}}\n')
     ledger.write_text("".join(texts))
     return heads[1:]

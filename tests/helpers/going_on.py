@@ -1,4 +1,4 @@
-"""Runs that are stopped between two checkpoints and go on."""
+"""Runs that are left and go on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class MakesRun(Protocol):
 
 
 def goes_on_bit_for_bit(training: MakesRun, folder: Path) -> None:
-    """A run that is stopped in round 4 goes on from the checkpoint of round 3 to where another ends without a stop."""
+    """A run that is left in round 4 goes on from there to where another ends without a stop, if it has its noise."""
     whole = training(folder / "a")
     list(whole)
     stopped = training(folder / "b")
@@ -27,6 +27,6 @@ def goes_on_bit_for_bit(training: MakesRun, folder: Path) -> None:
     assert stopped.folder is not None
     stopped.folder.close()
     again = training(folder / "b", resume=True)
-    assert again.progress.round == 3
+    assert again.progress.round == 4
     list(again)
     assert torch.equal(again.result().node_params, whole.result().node_params)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import types
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,8 +12,6 @@ from torch.nn import functional
 
 import fedpriv as fp
 from fedpriv.models.known_code import is_known
-from fedpriv.storage.code_identity import code_digest
-from fedpriv.storage.identity import digest
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:a secret_seed is given")
 
@@ -93,46 +88,3 @@ def test_a_network_of_torch_script_is_refused(name: str) -> None:
     with pytest.raises(fp.ConfigError, match=r"TorchScript.*load_state_dict") as error:
         trained(made(), plain)
     assert str(error.value).startswith(field)
-
-
-def edited(folder: Path, text: str) -> types.ModuleType:
-    """A module of the user's with `f` and `loss`, imported after its file was edited."""
-    path = folder / f"{len([*folder.iterdir()])}.py"
-    path.write_text(f"import torch\nfrom torch import Tensor, nn\n{text}\ndef loss(o, y):\n    return f(o).sum()\n")
-    spec = importlib.util.spec_from_file_location("a_module_with_torch_script", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-TEXTS = {
-    "scripted": "@torch.jit.script\ndef f(o: Tensor) -> Tensor:\n    return o * {}",
-    "inside another": "def g(o: Tensor) -> Tensor:\n    return o * {}\n"
-    "@torch.jit.script\ndef f(o: Tensor) -> Tensor:\n    return g(o)",
-    "traced": "f = torch.jit.trace(lambda o: o * {}, torch.ones(2))",
-    "a large constant": "f = torch.jit.trace(lambda o: o * (torch.arange(20.0) == 3 * {})[:2], torch.ones(2))",
-    "a setting": "class N(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.s = {}\n"
-    "    def forward(self, o: Tensor) -> Tensor:\n        return o * self.s\nf = torch.jit.script(N())",
-    "a buffer": "class N(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-    "        self.register_buffer('s', torch.tensor({}))\n"
-    "    def forward(self, o: Tensor) -> Tensor:\n        return o * self.s\nf = torch.jit.script(N())",
-}
-
-
-@pytest.mark.parametrize("name", TEXTS)
-def test_numbers_of_torch_script_are_in_digests(name: str, tmp_path: Path) -> None:
-    """Two runs with one secret seed share noise if their digests are the same: then they must compute the same."""
-    modules = [edited(tmp_path, TEXTS[name].format(number)) for number in ("1.0", "0.5", "1.0")]
-    for digests in ([code_digest(module.loss) for module in modules], [digest(module.f) for module in modules]):
-        first, other, again = digests
-        assert first != other
-        assert first == again
-
-
-def test_what_torch_script_does_not_hold_is_refused(tmp_path: Path) -> None:
-    ignored = "@torch.jit.ignore\ndef g(o: Tensor) -> Tensor:\n    return o\n"
-    module = edited(tmp_path, f"{ignored}@torch.jit.script\ndef f(o: Tensor) -> Tensor:\n    return g(o)")
-    with pytest.raises(fp.ConfigError, match=r"^TorchScript = 'f': calls Python .*torch.jit.ignore.*give the Python"):
-        digest(module.f)

@@ -95,7 +95,7 @@ def watch(
         models.append(training.progress.models.clone())
         reports.append((report.metrics, report.epsilon))
     lines = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
-    ledger = [json.dumps({**plain(line), "digest": None}) for line in lines]
+    ledger = [json.dumps({**plain(line), "run": None}) for line in lines]
     result = {name: value for name, value in training.result().to_json().items() if name != "seconds"}
     return Seen(wire.sent, models, reports, ledger, recorder.own, result)
 

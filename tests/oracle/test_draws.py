@@ -1,11 +1,9 @@
-"""Batches are drawn anew for every answer, from all of a client's examples, and digests of answers keep them secret."""
+"""Batches are drawn anew for every answer, from all of a client's examples."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,9 +18,6 @@ import fedpriv as fp
 from fedpriv.clients.index_batches import IndexBatches
 from fedpriv.clients.population import Population
 from fedpriv.oracle.sampler import BatchSampler
-from fedpriv.privacy.accounting.accountant import Accountant
-from fedpriv.privacy.ledger import Ledger, Release
-from fedpriv.privacy.record import Record
 from fedpriv.privacy.settings import Sampling
 from fedpriv.randomness.streams import Randomness
 
@@ -127,35 +122,3 @@ def test_a_drawn_client_costs_its_stream_and_no_more(sampling: Sampling) -> None
         draws.begin_round(0, torch.arange(size))
         found.append(calls(lambda draws=draws: list(draws.batches(sampling, 0))))
     assert (found[1] - found[0]) / 40 < 45  # most of them make the cipher
-
-
-def test_a_digest_tells_nothing_without_its_key(tmp_path: Path) -> None:
-    """Of a value that few others could be, an unkeyed digest would tell which one it is."""
-    value = torch.linspace(0, 1, 5, dtype=torch.float64)
-    record = Record(0, "gradient", 0, "gaussian", 5.0, "sample", "replace_one")
-    found = []
-    for name, key in (("a", b"one"), ("b", b"another"), ("c", b"one")):
-        ledger = Ledger(Accountant(1, 1e-5), tmp_path / name, digest_key=key)
-        ledger.open(Release(record, value))
-        found.append(ledger.records[0].digest)
-    assert found[0] == found[2] != found[1]
-    assert hashlib.blake2b(value.numpy().data, digest_size=8).hexdigest() not in found
-
-
-def test_the_key_of_a_runs_digests_follows_from_its_secret(tmp_path: Path) -> None:
-    def digests(folder: str, noise: Randomness) -> list[str | None]:
-        (tmp_path / folder).mkdir()
-        training = fp.Training(
-            clients_of(digits_of(SIZES)),
-            fp.fedavg(0.1),
-            fp.Privacy(at="none"),  # without noise: the values are the same whatever the secret is
-            rounds=3,
-            secret_seed=noise.secret_seed,
-            folder=tmp_path / folder,
-        )
-        list(training)
-        return [record.digest for record in training.ledger.records]
-
-    one, same, other = (digests(name, Randomness(0, s)) for name, s in (("a", 1), ("b", 1), ("c", 2)))
-    assert one == same
-    assert not set(one) & set(other)

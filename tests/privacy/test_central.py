@@ -119,13 +119,13 @@ def test_nothing_that_is_seen_names_the_cohort(tmp_path: Path):
             clients_of(digits_of(SIZES)), fp.fedavg(0.1), CENTRAL, rounds=5, seed=0, secret_seed=seed, folder=folder
         )
         reports = [(report.metrics, report.epsilon) for report in training]
-        ledger = [{**line, "digest": None} for line in lines_of(folder / "ledger.jsonl")]
+        ledger = [{**line, "run": None} for line in lines_of(folder / "ledger.jsonl")]
         seen.append((reports, ledger, training.plan.evaluations))
     assert seen[0] == seen[1]
     assert seen[0][2][0] == pytest.approx(RATE * sum(SIZES))
 
 
-def test_a_restart_with_fresh_noise_draws_a_fresh_cohort():
+def test_each_process_start_draws_another_cohort():
     """The same cohort under two noises would be two answers about one draw, which costs more than two draws."""
     message = torch.zeros(N, DIM, dtype=torch.float64)
     message[:, :N] = torch.eye(N, dtype=torch.float64)

@@ -1,9 +1,8 @@
-"""A ledger's lines are a chain that anybody can check, and sealed for those who hold a key."""
+"""A ledger's lines are a chain that anybody can check."""
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
 from functools import partial
 from pathlib import Path
@@ -19,17 +18,13 @@ from fedpriv.privacy import chain
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger, LedgerPosition, Release
 from fedpriv.privacy.ledger_file import LedgerFile, read_ledger
-from fedpriv.randomness.streams import Randomness
 
-KEY = b"k" * 32
 record_of = partial(record, noise_multiplier=5.0)
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    ledger = Ledger(
-        Accountant(2, 1e-5), tmp_path / "ledger.jsonl", {"n_clients": 2, "delta": 1e-5}, b"digests", seal_key=KEY
-    )
+    ledger = Ledger(Accountant(2, 1e-5), tmp_path / "ledger.jsonl", {"n_clients": 2, "delta": 1e-5})
     for index in range(6):
         ledger.open(Release(record_of(index), torch.full((2,), index / 2)))
     return tmp_path / "ledger.jsonl"
@@ -40,10 +35,9 @@ def test_the_chain_can_be_checked_by_its_description_alone(path: Path) -> None:
     for line in path.read_text().splitlines():
         text, rest = line.split(',"chain":')
         before = hashlib.sha256((before + text).encode()).hexdigest()
-        seal = hmac.new(KEY, before.encode(), hashlib.sha256).hexdigest()[:32]
-        assert json.loads('{"chain":' + rest) == {"chain": before, "seal": seal}
+        assert json.loads('{"chain":' + rest) == {"chain": before}
     assert [record.round for record in read_ledger(path)] == list(range(6))
-    assert json.loads(path.read_text().splitlines()[0])["fedpriv_ledger"] == 8
+    assert json.loads(path.read_text().splitlines()[0])["fedpriv_ledger"] == 9
 
 
 def test_the_edits_are_of_all_fields() -> None:
@@ -73,7 +67,7 @@ EDITS = {
     "an empty line": (lambda lines: [*lines[:3], b"", *lines[3:]], 4),
     "a space": (lambda lines: [*lines[:3], lines[3].replace(b'":', b'": ', 1), *lines[4:]], 4),
     "header": (lambda lines: [lines[0].replace(b'"n_clients": 2', b'"n_clients": 3'), *lines[1:]], 1),
-    "no links": (lambda lines: [json.dumps({"fedpriv_ledger": 8}).encode(), *lines[1:]], 1),
+    "no links": (lambda lines: [json.dumps({"fedpriv_ledger": 9}).encode(), *lines[1:]], 1),
 }
 
 
@@ -89,8 +83,7 @@ def test_an_edit_breaks_it(path: Path, name: str) -> None:
 
 
 def test_what_the_chain_alone_cannot_tell(path: Path) -> None:
-    """Lines that are missing from the end, and a file that was made anew: other files and the key tell of these."""
-    whole = LedgerFile.read(path)
+    """Lines that are missing from the end, and a file that was made anew: other files tell of these."""
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
     assert len(read_ledger(path)) == 2
     header, first, second = lines_of(path)
@@ -98,41 +91,28 @@ def test_what_the_chain_alone_cannot_tell(path: Path) -> None:
     forged = LedgerFile.read(path)
     assert forged.records[0].noise_multiplier == 5000
     assert forged.altered is None
-    assert all(link.is_of(KEY) for link in whole.links)
-    assert not any(link.is_of(KEY) for link in forged.links)
 
 
-def test_a_resumed_ledger_has_the_same_links(path: Path) -> None:
-    whole, found = path.read_bytes(), LedgerFile.read(path)
+def test_a_resumed_ledger_continues_its_chain_without_a_torn_last_line(path: Path) -> None:
+    whole, complete = path.read_bytes(), LedgerFile.read(path)
     path.write_bytes(b"\n".join(whole.split(b"\n")[:4]) + b"\n" + whole.split(b"\n")[4][:-9])
-    ledger = Ledger.resume(path, Accountant(2, 1e-5), 1, digest_key=b"digests", seal_key=KEY)
-    assert ledger.mark == LedgerPosition(1, found.links[1].chain)
-    for index in range(1, 6):
+    ledger = Ledger.resume(path, Accountant(2, 1e-5), 1)
+    assert ledger.mark == LedgerPosition(3, complete.head(3))
+    assert ledger.next_round == 3
+    for index in range(3, 6):
         ledger.open(Release(record_of(index), torch.full((2,), index / 2)))
-        assert ledger.mark == LedgerPosition(index + 1, found.head(index + 1))
+        assert ledger.mark == LedgerPosition(index + 1, complete.head(index + 1))
     assert path.read_bytes() == whole
 
 
 def test_facts_are_linked_whatever_their_layout() -> None:
     facts = {"b": 1.5, "a": [1e-5, "inf"], "seconds": 3.0}
-    made = chain.linked(facts, "f" * 64, KEY)
+    made = chain.linked(facts, "f" * 64)
     # as anybody can hash it: names in order, without spaces, without the clock
     by_hand = hashlib.sha256(b"f" * 64 + b'{"a":[1e-05,"inf"],"b":1.5}').hexdigest()
     assert made["chain"] == by_hand
     again = json.loads(json.dumps(made, indent=2, sort_keys=True))
-    assert chain.link_of(again | {"seconds": 4.0}, "f" * 64) == chain.Link(made["chain"], made["seal"])
-    for wrong in ({"b": 1.25}, {"c": 0}, {"chain": "0" * 64}, {"chain": None}, {"seal": None}):
-        assert chain.link_of(again | wrong, "f" * 64) is None
-    assert chain.link_of(again, "e" * 64) is None
-
-
-def test_the_key_of_the_seals_is_no_other_key_and_stays() -> None:
-    """An auditor who has it cannot compute noise, nor test guesses of released values against their digests."""
-    randomness = Randomness(1, 2**127 + 5, run="a")
-    key = randomness.seal_key()
-    others = [randomness.digest_key(), randomness._key("noise", 0, 0, 0), randomness._secret]
-    assert len(key) == 32
-    assert key not in others
-    assert Randomness(1, 2**127 + 5, attempt=7, run="a").seal_key() == key, "a resume with fresh noise keeps it"
-    assert Randomness(1, 2**127 + 6, run="a").seal_key() != key
-    assert Randomness(1, 2**127 + 5, run="b").seal_key() != key
+    assert chain.is_linked(again | {"seconds": 4.0}, "f" * 64)
+    for wrong in ({"b": 1.25}, {"c": 0}, {"chain": "0" * 64}, {"chain": None}):
+        assert not chain.is_linked(again | wrong, "f" * 64)
+    assert not chain.is_linked(again, "e" * 64)

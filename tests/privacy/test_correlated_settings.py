@@ -95,14 +95,6 @@ def test_cyclic_batches_without_a_price_are_refused_with_independent_noise(name:
     assert error.value.field == field.replace("privacy.noise", "privacy.sampling")
 
 
-def test_fresh_noise_in_the_middle_is_refused(tmp_path: Path) -> None:
-    training = training_of(folder=tmp_path)
-    next(iter(training))
-    training.folder.close()  # pyright: ignore
-    with pytest.raises(ConfigError, match="fresh_noise"):
-        training_of(folder=tmp_path, resume=True, fresh_noise=True)
-
-
 def test_a_plan_says_how_much_noise_is_kept_in_memory(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(CONFIG)
     found = forecast(load_config(tmp_path / "config.yaml"))

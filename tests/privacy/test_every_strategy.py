@@ -94,14 +94,14 @@ def seen_of(training: fp.Training, folder: Path, script: list[Tensor]) -> tuple[
             {key: torch.as_tensor(part).tolist() for key, part in flatten_with_names(training.progress.server).items()}
         )
     seen.append([rows.tolist() for rows in wire.sent])
-    seen += [{**plain(json.loads(line)), "digest": None} for line in (folder / "ledger.jsonl").read_text().splitlines()]
+    seen += [{**plain(json.loads(line)), "run": None} for line in (folder / "ledger.jsonl").read_text().splitlines()]
     seen.append({key: value for key, value in training.result().to_json().items() if key != "seconds"})
     return seen, watched.answers
 
 
 def same_but_for_answers(planned: Record, written: Record) -> bool:
-    """Whether a record is as planned; a digest, and a bound that may follow from answers, are not planned."""
-    known = {"digest": None, "bound": 1.0, "noise_multiplier": 1.0}
+    """Whether a record is as planned; a bound that may follow from answers is not planned."""
+    known = {"bound": 1.0, "noise_multiplier": 1.0}
     same = replace(planned, **known) == replace(written, **known)
     return same and planned.noise_multiplier == pytest.approx(written.noise_multiplier, rel=1e-12)
 

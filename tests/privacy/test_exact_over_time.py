@@ -76,9 +76,11 @@ def noise_of(history: NoiseHistory, t: int, dim: int = DIM) -> CorrelatedRows:
 
 def history_before(factor: Factor, t: int, dim: int = DIM) -> NoiseHistory:
     history = NoiseHistory(factor)
-    for earlier in history.missing(t, 2, dim, torch.device("cpu")):
+    for earlier in range(t):
+        history.begin(earlier, 2, dim, torch.device("cpu"))
         noise_of(history, earlier, dim).approximate(slice(0, 2))
         history.finish(earlier)
+    history.begin(t, 2, dim, torch.device("cpu"))
     return history
 
 
@@ -109,7 +111,7 @@ def test_every_number_is_the_real_sum_rounded(factor: Factor, fineness: int):
 def test_float64_is_as_near_to_the_real_noise_as_its_bound_says(factor: Factor):
     history, ratios = NoiseHistory(factor), []
     for t in range(ROUNDS):
-        assert not [*history.missing(t, 2, DIM, torch.device("cpu"))] or t == 0
+        history.begin(t, 2, DIM, torch.device("cpu"))
         draws, errors, largest = noise_of(history, t).approximate(slice(0, 2))
         history.finish(t)
         with mpmath.workprec(400):
@@ -148,7 +150,7 @@ def test_a_draw_far_in_the_tails_is_as_near_as_all_others():
     """A radius of 6.75, which its first word leaves open by 5000 times the bound on the other draws."""
     key, dim, positions = hashlib.sha256(b"row 420").digest(), 65536, [20821, 53589]
     history = NoiseHistory(Factor((0.5,)))
-    assert [*history.missing(0, 1, dim, torch.device("cpu"))] == []
+    history.begin(0, 1, dim, torch.device("cpu"))
     noise = CorrelatedRows(history, inverse_column(Factor((0.5,))), UnitNoise(OneKey(key), 0, [0], dim), 0, [1.0])
     draws, errors, _ = noise.approximate(slice(0, 1))
     with mpmath.workprec(400):
@@ -219,7 +221,11 @@ def test_releases_over_time_are_rounded_exactly_also_with_extra_shares(factor: F
     history = NoiseHistory(factor)
     values = [released(history, t) for t in range(4)]
     assert calls == [0, 1, 2, 3]
-    assert torch.equal(released(NoiseHistory(factor), 3), values[3])
+    # another process begins C anew: its first round has the noise of that round alone
+    restarted = NoiseHistory(factor)
+    assert not torch.equal(released(restarted, 3), values[3])
+    assert restarted.first == 3
+    assert torch.equal(released(NoiseHistory(factor), 0), values[0])
     deviations = torch.stack(values).std() / (2 * math.sqrt(1.7))
     assert 0.8 < float(deviations) < 1.5
 
@@ -228,9 +234,9 @@ def test_buffers_are_never_larger_than_their_bounds():
     """Also in the seven rounds of eight in which nobody looks at them; and bounds are not much larger."""
     factor = Factor((), (0.3, 0.2, 0.05), (0.999, 0.6, 0.0))
     history, generator = NoiseHistory(factor), torch.Generator().manual_seed(3)
-    history.missing(0, 3, 500, torch.device("cpu"))
     rows, reached = slice(0, 3), np.zeros(3)
     for t in range(40):
+        history.begin(t, 3, 500, torch.device("cpu"))
         unit = torch.randn(3, 500, dtype=torch.float64, generator=generator)
         bounds = history.largest_in_buffers(rows, history.filtered(unit, rows, t), t)
         history.finish(t)

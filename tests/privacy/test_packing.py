@@ -105,14 +105,14 @@ def test_a_damaged_list_is_refused(tmp_path: Path, changed: dict[str, object]) -
 
 def test_a_ledger_goes_on_with_lists_in_few_bytes(tmp_path: Path) -> None:
     path, header = tmp_path / "ledger.jsonl", {"n_clients": N, "delta": 1e-5}
-    first = Ledger(Accountant(N, 1e-5), path, header, b"digests", b"seals")
+    first = Ledger(Accountant(N, 1e-5), path, header)
     first.open(Release(RECORD, torch.zeros(2)))
-    ledger = Ledger.resume(path, Accountant(N, 1e-5), 1, digest_key=b"digests", seal_key=b"seals")
+    ledger = Ledger.resume(path, Accountant(N, 1e-5), 1)
     ledger.open(Release(replace(RECORD, round=1, clients=HALF), torch.zeros(2)))
     found = LedgerFile.read(path)
     assert found.altered is None
     assert found.records == ledger.records
     assert isinstance(json.loads(found.texts[1])["clients"], str)
-    again = Ledger.resume(path, Accountant(N, 1e-5), 1, digest_key=b"digests", seal_key=b"seals")
-    again.open(Release(replace(RECORD, round=1, clients=HALF), torch.zeros(2)))  # equal to the one on record
-    assert not again.replays
+    again = Ledger.resume(path, Accountant(N, 1e-5), 1)
+    with pytest.raises(fp.PrivacyError, match="is on record"):
+        again.open(Release(replace(RECORD, round=1, clients=HALF), torch.zeros(2)))

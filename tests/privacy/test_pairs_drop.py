@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from pair_runs import PRIVACY, training_of
+from pair_runs import PRIVACY
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -21,7 +20,7 @@ from fedpriv.oracle.data_answerer import data_oracle
 from fedpriv.planning.pairs import forecast_of_pairs
 from fedpriv.planning.plan import make_plan
 from fedpriv.privacy.accounting import pairwise as price
-from fedpriv.privacy.accounting.accountant import Accountant, account
+from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.pairwise import Links, Pairwise
 from fedpriv.privacy.settings import Trust
@@ -96,22 +95,3 @@ def test_in_a_simulated_outage_nobody_adds_noise_for_who_is_away() -> None:
     assert float((paired.mean(0) - plain.mean(0)).abs().max()) < 1e-5 * own
     added = (paired - plain).std(1) / (RATIO * own)
     assert added.square().tolist() == pytest.approx([2, 1, 1, 2], rel=0.1)  # their neighbours that are here
-
-
-def test_a_repeated_round_is_charged_as_a_second_release(tmp_path: Path) -> None:
-    """As where a client failed late: other noise of its own and of its pairs, and the price of one more answer."""
-    privacy = replace(PRIVACY, epsilon=None, noise_multiplier=5.0, trust=Pairwise(1, RATIO))
-    stopped = training_of(privacy, folder=tmp_path / "run")
-    for report in stopped:
-        if report.round == 3:
-            break
-    assert stopped.folder is not None
-    stopped.folder.close()
-    again = training_of(privacy, folder=tmp_path / "run", resume=True, fresh_noise=True)
-    list(again)
-    planned = stopped.plan.records
-    rounds = [record.round for record in again.ledger.records]
-    twice = [record for record in planned if rounds.count(record.round) == 2]
-    assert twice and len(rounds) == len(planned) + len(twice)
-    assert again.spent().epsilon == account([*planned, *twice], 4, privacy.delta).epsilon
-    assert again.spent().epsilon > account(planned, 4, privacy.delta).epsilon

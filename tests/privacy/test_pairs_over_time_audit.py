@@ -32,7 +32,7 @@ def one_end_by_another_matrix(planting: pytest.MonkeyPatch) -> None:
     right, other = NoiseHistory.filtered, NoiseHistory(Factor((0.9, 0.8)))
 
     def filtered(self: NoiseHistory, unit: Tensor, rows: slice, round_index: int) -> Tensor:
-        other.missing(round_index, 1, unit.shape[1], unit.device)
+        other.begin(round_index, 1, unit.shape[1], unit.device)
         own, made = unit[:1].clone(), right(self, unit, rows, round_index)
         if rows.start == 0:
             made[:1] = right(other, own, slice(0, 1), round_index)

@@ -40,9 +40,7 @@ def test_a_run_says_whom_it_trusts_and_meets_its_target(secrets: Secrets, said: 
     assert f"trust=pairwise(colluders=1, ratio=3, {said}, simulated)" in str(spent)
     assert 3.98 < spent.epsilon <= 4.0
     file = LedgerFile.read(tmp_path / "ledger.jsonl")
-    assert file.records == [
-        replace(r, digest=s.digest) for r, s in zip(training.ledger.records, file.records, strict=True)
-    ]
+    assert file.records == list(training.ledger.records)
     assert account(file.records, 4, 1e-5).epsilon == spent.epsilon
 
 

@@ -95,24 +95,16 @@ def listen(folder: Path, stop: int, **options) -> tuple[list[Tensor], list[Tenso
     return heard, [answer - factor * sums for answer, sums in zip(heard, exact, strict=True)]
 
 
-def test_a_resumed_run_never_draws_the_same_noise_for_another_answer(tmp_path: Path) -> None:
+def test_a_resumed_run_never_draws_the_same_noise_again(tmp_path: Path) -> None:
     """There: a resumed run drew the noise of the first again, and the iterates could be subtracted."""
     first, first_noise = listen(tmp_path, stop=5)
-    plain, plain_noise = listen(tmp_path, stop=9, resume=True)
-    assert len(first) == 5 and len(plain) == 6
-    # rounds 3 and 4 come again: the very same answers, which reveal nothing new
-    assert all(torch.equal(a, b) for a, b in zip(first[3:], plain[:2], strict=True))
-    distinct = torch.stack([n.flatten() for n in [*first_noise, *plain_noise[2:]]])
+    resumed, resumed_noise = listen(tmp_path, stop=9, resume=True)
+    assert len(first) == 5
+    released = [noise for answer, noise in zip(resumed, resumed_noise, strict=True) if bool(answer.any())]
+    assert len(released) == 4
+    distinct = torch.stack([noise.flatten() for noise in [*first_noise, *released]])
     correlations = torch.corrcoef(distinct) - torch.eye(len(distinct), dtype=distinct.dtype)
     assert correlations.abs().max() < 5 / math.sqrt(distinct.shape[1])
-
-
-def test_fresh_noise_is_independent_of_the_noise_before(tmp_path: Path) -> None:
-    _, first = listen(tmp_path, stop=5)
-    _, fresh = listen(tmp_path, stop=9, resume=True, fresh_noise=True)
-    every = torch.stack([n.flatten() for n in [*first, *fresh]])
-    correlations = torch.corrcoef(every) - torch.eye(len(every), dtype=every.dtype)
-    assert correlations.abs().max() < 5 / math.sqrt(every.shape[1])
 
 
 def test_the_noise_of_a_row_grows_with_its_weight() -> None:

@@ -91,7 +91,7 @@ def test_more_noise_a_smaller_bound_and_fewer_clients_are_within_the_plan() -> N
     plan = [laplace(k) for k in range(4)]
     plan_filter = filter_of(plan, 2, 100.0)
     plan_filter.admit(replace(plan[0], noise_multiplier=11.0))
-    plan_filter.admit(replace(plan[1], bound=0.5, digest="00"))
+    plan_filter.admit(replace(plan[1], bound=0.5))
     plan_filter.admit(replace(plan[2], clients=(1,)))
     plan_filter.admit(replace(plan[3], noise_multiplier=plan[3].noise_multiplier * (1 - 1e-12)))  # the last bits
 

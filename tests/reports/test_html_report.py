@@ -26,9 +26,9 @@ BLUE, VERMILION = (0, 114, 178), (213, 94, 0)
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("runs")
     return {
-        "a": trained(folder / "a", "privacy.epsilon=1", "secret_seed=1", *SHORT),
-        "b": trained(folder / "b", "privacy.epsilon=4", "secret_seed=2", *SHORT),
-        "ring": trained(folder / "ring", ON_A_GRAPH, "network.topology=ring", "secret_seed=3", *SHORT),
+        "a": trained(folder / "a", "privacy.epsilon=1", *SHORT),
+        "b": trained(folder / "b", "privacy.epsilon=4", *SHORT),
+        "ring": trained(folder / "ring", ON_A_GRAPH, "network.topology=ring", *SHORT),
         "exact": trained(folder / "exact", "privacy={at: none}", *SHORT),
     }
 

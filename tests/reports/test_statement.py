@@ -27,7 +27,7 @@ SHORT = ("data.partition.n_clients=4", "rounds=3")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two runs of epsilon 1 on the same data."""
     folder = tmp_path_factory.mktemp("runs")
-    return [trained(folder / f"{seed}", "privacy.epsilon=1", f"secret_seed={seed}", *SHORT) for seed in (1, 2)]
+    return [trained(folder / name, "privacy.epsilon=1", *SHORT) for name in ("1", "2")]
 
 
 def page_of(*words: object) -> str:

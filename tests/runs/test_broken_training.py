@@ -6,7 +6,7 @@ import csv
 import json
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -272,9 +272,7 @@ def test_gradients_that_are_not_finite_are_zeros_to_everybody_else(boundary: str
     assert broken.result().to_json() | {"seconds": 0} == zero.result().to_json() | {"seconds": 0}
     assert reports == expected
     assert all(report.warning is None for report in reports)
-    assert [replace(r, digest=None) for r in broken.ledger.records] == [
-        replace(r, digest=None) for r in zero.ledger.records
-    ]
+    assert broken.ledger.records == zero.ledger.records
     counted = broken.broken_examples.tolist()
     assert counted[0] == 0
     assert counted[1] > 0, "its owner can see it"

@@ -28,7 +28,7 @@ def test_the_command_line_counts_runs_together_and_refuses_the_third(tmp_path: P
     made = fedpriv("budget", str(file), "--epsilon", "1.5", "--data", "digits")
     assert made.exit_code == 0 and "nothing" in made.stdout and "epsilon=1.5 of the data 'digits'" in made.stdout
     folders = [
-        trained(tmp_path / f"r{i}", "privacy.epsilon=1", f"privacy.budget={file}", f"secret_seed={i}") for i in (1, 2)
+        trained(tmp_path / f"r{i}", "privacy.epsilon=1", f"privacy.budget={file}", "secret_seed=null") for i in (1, 2)
     ]
     told = json.loads(fedpriv("budget", str(file), "--json").stdout)
     assert told["epsilon"] == pytest.approx(1.465, abs=1e-3)
@@ -64,21 +64,13 @@ def test_the_whole_plan_is_reserved_before_the_first_release(budget: Budget, tmp
     assert LedgerFile.read(tmp_path / "r" / "ledger.jsonl").header.budget == budget.terms.id
 
 
-def test_a_budget_changes_neither_noise_nor_answers(budget: Budget, tmp_path: Path):
+def test_a_budget_does_not_change_what_is_released(budget: Budget, tmp_path: Path):
     privacy = [{"budget": None}, {}]
-    with_and_without = [
-        training(budget.path, tmp_path / str(i), privacy=p, secret_seed=7) for i, p in enumerate(privacy)
-    ]
+    with_and_without = [training(budget.path, tmp_path / str(i), privacy=p) for i, p in enumerate(privacy)]
     for run in with_and_without:
         list(run)
     one, other = (read_ledger(tmp_path / name / "ledger.jsonl") for name in "01")
-    assert one == other and one[0].digest
-
-
-def test_a_second_run_with_the_same_noise_is_refused(budget: Budget, tmp_path: Path):
-    list(training(budget.path, tmp_path / "a", secret_seed=7))
-    with pytest.raises(fp.PrivacyError, match="would draw the noise of"):
-        training(budget.path, tmp_path / "b", secret_seed=7)
+    assert one == other
 
 
 @dataclass(frozen=True)

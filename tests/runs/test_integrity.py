@@ -10,16 +10,12 @@ import pytest
 import torch
 import yaml
 from edits import ALTERED, INCOMPLETE, OF_RESULTS, in_config, in_metrics, thorough
-from forging import lines_of, plain, rewrite
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.config import build, load_config, to_yaml
-from fedpriv.privacy.accounting.accountant import account
-from fedpriv.privacy.chain import linked
 from fedpriv.privacy.ledger_file import read_ledger
 from fedpriv.reports.sinks import Jsonl
-from fedpriv.runs.checkpoint import Checkpoint
 from fedpriv.storage.identity import of_config
 
 CONFIG = str(Path(__file__).parents[1] / "run.yaml")
@@ -124,7 +120,7 @@ def test_a_forgery_that_fits_but_for_what_the_configuration_asks(finished: Path)
 # --- what is no edit -------------------------------------------------------------------------------------------------
 
 
-def test_a_stopped_run_is_sound_and_goes_on_to_the_same_end(stopped: Path, finished_bytes: dict[str, bytes]) -> None:
+def test_a_stopped_run_is_sound_and_is_resumed_to_the_same_epsilon(stopped: Path, finished: Path) -> None:
     with (stopped / "ledger.jsonl").open("ab") as file:
         file.write(b'{"round":17,"query":"gra')
     in_metrics(lambda rows: rows[:4])(stopped)  # a power cut may take what the checkpoint does not count
@@ -134,74 +130,20 @@ def test_a_stopped_run_is_sound_and_goes_on_to_the_same_end(stopped: Path, finis
     assert (code, facts["integrity"], facts["findings"]) == (0, "sound", [])
     assert 0 < facts["epsilon"] < 3
     assert fedpriv("resume", str(stopped))[0] == 0
-    assert {name: (stopped / name).read_bytes() for name in finished_bytes} == finished_bytes
-
-
-@pytest.fixture
-def finished_bytes(originals: Path) -> dict[str, bytes]:
-    return {name: (originals / "finished" / name).read_bytes() for name in ("ledger.jsonl", "metrics.jsonl")}
+    results = [json.loads((folder / "result.json").read_text()) for folder in (stopped, finished)]
+    assert results[0]["epsilon"] == results[1]["epsilon"]
+    assert [record.round for record in read_ledger(stopped / "ledger.jsonl")] == list(range(6))
 
 
 def test_a_finished_run_is_sound_without_its_checkpoint(finished: Path) -> None:
-    """It holds the secret seed, so it is not handed on."""
+    """It may hold state of clients, so it is not handed on."""
     (finished / "checkpoint.pt").unlink()
     code, out, _ = fedpriv("show", str(finished))
     assert code == 0
     assert "6 records in a chain" in out
 
 
-# --- for whoever holds the key ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def key(originals: Path, tmp_path: Path) -> str:
-    path = tmp_path / "run.key"
-    path.write_text(fedpriv("key", str(originals / "finished"))[1])
-    return str(path)
-
-
-@pytest.mark.parametrize("name", ["stopped", "finished"])
-def test_what_the_run_wrote_is_sealed_with_its_key(name: str, key: str, originals: Path) -> None:
-    code, out, _ = fedpriv("show", str(originals / name), "--verify", key)
-    assert code == 0
-    assert "every line sealed with the key" in out
-    assert json.loads(fedpriv("show", str(originals / name), "--verify", key, "--json")[1])["sealed"] is True
-
-
-def test_a_forgery_that_fits_in_all_files_is_found_by_the_key_alone(finished: Path, key: str) -> None:
-    thorough(finished, noise_multiplier=1e3)
-    (finished / "checkpoint.pt").unlink()
-    epsilon = account(read_ledger(finished / "ledger.jsonl"), 3, 1e-5).epsilon
-    assert epsilon < 0.01
-    result = plain(json.loads((finished / "result.json").read_text()))
-    result |= {"epsilon": epsilon, "per_client_epsilon": [epsilon] * 3}
-    (finished / "result.json").write_text(json.dumps(linked(result, result["head"], b"")))
-    assert fedpriv("show", str(finished))[0] == 0
-    code, out, _ = fedpriv("show", str(finished), "--verify", key)
-    assert code == 1
-    assert "altered" in out
-    assert "line 1 is not sealed with this key" in out
-
-
-def test_a_result_of_somebody_without_the_key(finished: Path, key: str) -> None:
-    result = plain(json.loads((finished / "result.json").read_text())) | {"test_accuracy": 1.0}
-    (finished / "result.json").write_text(json.dumps(linked(result, result["head"], b"another")))
-    assert fedpriv("show", str(finished))[0] == 0
-    code, out, _ = fedpriv("show", str(finished), "--verify", key)
-    assert (code, "result.json is not sealed with this key" in out) == (1, True)
-
-
-def test_a_resume_holds_the_key(stopped: Path) -> None:
-    """Records past the checkpoint and the metrics: nothing but their seals tells that they were made anew."""
-    in_metrics(lambda rows: rows[:4])(stopped)
-    whole = (stopped / "ledger.jsonl").read_bytes().splitlines(keepends=True)
-    lines = lines_of(stopped / "ledger.jsonl")
-    rewrite(stopped / "ledger.jsonl", [*lines[:-1], lines[-1] | {"noise_multiplier": 1e3}])
-    forged_last = (stopped / "ledger.jsonl").read_bytes().splitlines(keepends=True)[-1]
-    (stopped / "ledger.jsonl").write_bytes(b"".join([*whole[:-1], forged_last]))
-    assert fedpriv("show", str(stopped))[0] == 0
-    code, _, err = fedpriv("resume", str(stopped))
-    assert (code, "line 6 is not sealed with this key" in err) == (2, True), err
+# --- what a resume compares with the plan ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -213,19 +155,9 @@ def test_a_resume_holds_the_key(stopped: Path) -> None:
     ],
 )
 def test_a_resume_makes_the_plan_anew(stopped: Path, changes: dict[str, object], said: str) -> None:
-    """Even by who has the key, and changes the checkpoint too."""
+    """Even by who changes the checkpoint, too."""
     saved = torch.load(stopped / "checkpoint.pt", weights_only=True)
-    key = Checkpoint.load(stopped / "checkpoint.pt", torch.device("meta")).randomness().seal_key()
-    torch.save(saved | {"head": thorough(stopped, key, **changes)[saved["records"]]}, stopped / "checkpoint.pt")
+    torch.save(saved | {"head": thorough(stopped, **changes)[saved["records"]]}, stopped / "checkpoint.pt")
     assert fedpriv("show", str(stopped))[0] == 0
     code, _, err = fedpriv("resume", str(stopped))
     assert (code, said in err) == (2, True), err
-
-
-def test_another_key_and_no_key(finished: Path, tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("00" * 32)
-    code, out, _ = fedpriv("show", str(finished), "--verify", str(tmp_path / "key"))
-    assert (code, "another run's key" in out) == (1, True)
-    (tmp_path / "key").write_text("not a key")
-    assert "holds no key" in fedpriv("show", str(finished), "--verify", str(tmp_path / "key"))[2]
-    assert "one run" in fedpriv("show", str(finished), str(finished), "--verify", str(tmp_path / "key"))[2]

@@ -123,14 +123,6 @@ def test_history_after_resume_whole(tmp_path: Path) -> None:
     assert Run.read(tmp_path).integrity == "sound"
 
 
-def test_history_after_fresh_noise_whole(tmp_path: Path) -> None:
-    leave(tmp_path, 5)
-    result = fp.train(**options(tmp_path, privacy=PRIVACY, resume=True, fresh_noise=True))
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [row["round"] for row in rows] == [row["round"] for row in result.reports]
-    assert Run.read(tmp_path).integrity == "sound"
-
-
 def test_left_run_shown_as_unfinished(tmp_path: Path) -> None:
     leave(tmp_path, 5)
     assert not (tmp_path / "result.json").exists()

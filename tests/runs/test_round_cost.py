@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from torch.utils.data import TensorDataset
 import fedpriv as fp
 from fedpriv.clients.layout import changed_constants, constant_totals, constants
 from fedpriv.privacy.accounting.running_totals import Totals
-from fedpriv.privacy.record import Record
 from fedpriv.storage.folder import RunFolder
 
 ROUNDS = 60
@@ -83,14 +81,6 @@ def test_rounds_that_share_a_sync_look_at_their_folder_once_each(
     looks.clear()
     assert sum(len(reports) for reports in run.in_groups()) == ROUNDS
     assert looks["check"] <= ROUNDS + 8
-
-
-def test_a_record_with_its_digest_is_the_one_that_replace_makes() -> None:
-    record = Record(3, "gradient", 0, "gaussian", 1.5, "sample", "replace_one", sampling="poisson", rate=0.1)
-    copied = record.with_digest("0123456789abcdef")
-    assert copied == replace(record, digest="0123456789abcdef")
-    assert copied.to_json() == replace(record, digest="0123456789abcdef").to_json()
-    assert record.digest is None
 
 
 class Holder(nn.Module):

@@ -148,4 +148,4 @@ def in_one_process(found: Party) -> tuple[torch.Tensor, list[Record], list[torch
 
 def bare(record: Record) -> Record:
     """The record without what differs: noise of another attempt, and last digits of a bound that answers gave."""
-    return replace(record, digest=None, attempt=0, bound=float(f"{record.bound:.6g}"))
+    return replace(record, attempt=0, bound=float(f"{record.bound:.6g}"))

@@ -125,8 +125,7 @@ def test_secrets_stay_in_the_folder_of_their_site(tmp_path: Path) -> None:
     sent = b"\n".join(data for _, _, data in found.wire.sent)
     for number, site in found.sites.items():
         folder, member = site._folder, site._plans.session(found.proposal.hash)
-        secrets = [folder.private_key, folder.signing_key, f"{folder.secret_seed:x}".encode()]
-        secrets += [member._randomness.digest_key(), member._randomness.seal_key()]
+        secrets = [folder.private_key, folder.signing_key, member._data_key()]
         files = [path for path in tmp_path.rglob("*") if path.is_file() and NAMES[number] not in path.parts]
         others = b"\n".join(path.read_bytes() for path in files)
         for secret in secrets:

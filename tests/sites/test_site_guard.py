@@ -70,7 +70,7 @@ def test_another_answer_than_the_planned_one_is_not_admitted(terms: ResolvedPlan
     with pytest.raises(UnplannedRelease):
         guard.admit(replace(record, **change))
     guard.admit(record)
-    guard.admit(replace(terms.plan.records[2], noise_multiplier=1e3, bound=0.1, digest="00", attempt=7))
+    guard.admit(replace(terms.plan.records[2], noise_multiplier=1e3, bound=0.1, attempt=7))
 
 
 def test_with_pairs_fewer_partners_are_another_price() -> None:

@@ -235,7 +235,7 @@ def test_only_the_owner_can_read_a_site(found: Party) -> None:
     for path in (found.folder / "north").rglob("*"):
         assert path.stat().st_mode & 0o077 == 0, path
     found.sites[3].close()
-    for name in ("secret_seed", "private_key", "signing_key"):
+    for name in ("private_key", "signing_key"):
         (found.folder / "west" / name).chmod(0o640)
         with pytest.raises(FedprivError, match="can be read by others"):
             Site(found.folder / "west")

@@ -1,28 +1,24 @@
-"""The secrets of a site: elsewhere from the start, moved, replaced between plans, and destroyed at its end."""
+"""The keys of a site: elsewhere from the start, moved, and destroyed at its end."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from key_places import MemoryKeyring, age_place, env_place, memory_keyring, place  # noqa: F401 - fixtures
 from peers_in_memory import TRACKING, peers
-from sites_in_memory import NAMES, Party, like, party
+from sites_in_memory import NAMES, Party, party
 from test_site_commands import fedpriv, refused
 
-from fedpriv.errors import FedprivError, PrivacyError
-from fedpriv.sites import Site, propose
-from fedpriv.sites.messages import TrainRequest, pack, unpack_response
+from fedpriv.errors import FedprivError
+from fedpriv.sites import Site
 from fedpriv.sites.on_record import SessionState
-from fedpriv.sites.sealing import move_secrets, rotate_seed, seal_site
+from fedpriv.sites.sealing import move_secrets, seal_site
 from fedpriv.sites.statement import site_statement
 
 PAIRS = "privacy.trust={pairwise: {colluders: 0, ratio: 3.0}}"
 NORTH = 0
-DIM = 640
 
 
 @pytest.fixture
@@ -40,7 +36,7 @@ def folder_of(made: Party) -> Path:
 
 
 def secrets_of(folder: Path) -> list[bytes]:
-    return [(folder / name).read_bytes() for name in ("secret_seed", "private_key", "signing_key")]
+    return [(folder / name).read_bytes() for name in ("private_key", "signing_key")]
 
 
 def everything(folder: Path) -> bytes:
@@ -64,7 +60,7 @@ def test_a_site_is_made_with_its_secrets_elsewhere_and_works_as_any_other(
     assert "folder, as they are" not in fedpriv("secrets", "north")
     site = Site("north")
     folder = site._folder
-    for secret in (f"{folder.secret_seed:032x}", folder.private_key.hex(), folder.signing_key.hex()):
+    for secret in (folder.private_key.hex(), folder.signing_key.hex()):
         assert secret.encode() not in everything(Path("north"))
     assert folder.public_keys["public_key"] == site.card.public_key
     site.close()
@@ -78,37 +74,10 @@ def test_secrets_that_move_stay_the_same(place: str, finished: Party) -> None:  
     move_secrets(folder, place)
     assert not set(before) & set(secrets_of(folder))
     site = Site(folder)
-    site._plans.session(finished.proposal.hash)  # its ledger's seals and its data's digest are still those of the seed
+    site._plans.session(finished.proposal.hash)  # the digest of its data is still that of its key
     site.close()
     move_secrets(folder, "folder")
     assert secrets_of(folder) == before
-
-
-def test_a_new_seed_closes_old_plans_and_serves_new_ones(finished: Party) -> None:
-    folder = folder_of(finished)
-    seed, *keys = secrets_of(folder)
-    page = site_statement(folder)
-    rotate_seed(folder)
-    new_seed, *same_keys = secrets_of(folder)
-    assert (new_seed != seed, same_keys) == (True, keys)
-    assert seed not in everything(folder)
-    assert site_statement(folder).summary == page.summary
-    site = Site(folder)
-    assert site.spent().epsilon > 0  # what the old plan cost still counts
-    with pytest.raises(PrivacyError, match="is closed"):
-        site._plans.session(finished.proposal.hash)
-    question = pack(TrainRequest(finished.proposal.hash, 0, torch.zeros(DIM)))
-    assert unpack_response(site.answer(question), DIM).code == "failed"
-    # the site starts and serves another plan
-    new = propose(finished.config, [other.card for other in finished.sites.values()], like(finished.config))
-    site.join(new.text, new.fingerprint)
-    site.close()
-    site = Site(folder)
-    site.prepare()
-    assert {*site.open_plans} == {new.hash}
-    question = pack(TrainRequest(new.hash, 0, torch.zeros(DIM)))
-    assert unpack_response(site.answer(question), DIM).code is None
-    site.close()
 
 
 def test_an_unfinished_plan_is_closed_on_request_alone(tmp_path: Path) -> None:
@@ -118,12 +87,10 @@ def test_an_unfinished_plan_is_closed_on_request_alone(tmp_path: Path) -> None:
         site.close()
     folder = folder_of(made)
     before = everything(folder)
-    for change in (rotate_seed, seal_site):
-        with pytest.raises(FedprivError, match=r"answered 1 round of \d+ of plan"):
-            change(folder)
+    with pytest.raises(FedprivError, match=r"answered 1 round of \d+ of plan"):
+        seal_site(folder)
     assert everything(folder) == before
-    rotate_seed(folder, unfinished=True)
-    seal_site(folder)
+    seal_site(folder, unfinished=True)
 
 
 def test_a_sealed_site_has_its_statement_and_answers_no_more(finished: Party) -> None:
@@ -142,8 +109,8 @@ def test_a_sealed_site_has_its_statement_and_answers_no_more(finished: Party) ->
     sealed_page = fedpriv("statement", folder)
     assert str(epsilon) in page
     assert str(epsilon) in sealed_page
-    assert "secrets were destroyed" in sealed_page
-    with pytest.raises(FedprivError, match="is sealed: its secrets were destroyed"):
+    assert "keys were destroyed" in sealed_page
+    with pytest.raises(FedprivError, match="is sealed: its keys were destroyed"):
         Site(folder)
     assert "is sealed already" in refused("seal", folder)
 
@@ -158,14 +125,13 @@ def test_a_seal_that_was_cut_off_is_finished_by_another(memory_keyring: MemoryKe
     reply = SessionState.read(copy / "runs" / finished.proposal.hash / "state.pt").reply
     assert stored(reply) in everything(copy)
     (copy / "runs" / finished.proposal.hash / "closed").touch()
-    (copy / "secret_seed").write_text("destroyed")
+    (copy / "private_key").write_text("destroyed")
     seal_site(copy)
     assert stored(reply) not in everything(copy)
-    assert secrets_of(copy) == [b"destroyed"] * 3
+    assert secrets_of(copy) == [b"destroyed"] * 2
 
 
-@pytest.mark.parametrize("close", [rotate_seed, seal_site])
-def test_the_node_of_a_closed_plan_on_a_graph_is_erased(close: Callable[[Path], None], tmp_path: Path) -> None:
+def test_the_node_of_a_sealed_site_on_a_graph_is_erased(tmp_path: Path) -> None:
     """It holds rows of neighbours, which have sent them to this site alone. What the site spent stays."""
     made = peers(tmp_path, TRACKING, "rounds=3")
     made.run()
@@ -182,15 +148,9 @@ def test_the_node_of_a_closed_plan_on_a_graph_is_erased(close: Callable[[Path], 
     before = everything(folder)
     assert all(row in before for row in rows)
 
-    close(folder)
+    seal_site(folder)
     left = everything(folder)
     assert not any(row in left for row in rows)
     assert {name: (plan_folder / name).read_bytes() for name in stays} == stays
     assert not (plan_folder / "node.pt").exists()
     assert site_statement(folder).summary == page.summary
-    if close is rotate_seed:
-        site = Site(folder)
-        site.prepare()
-        with pytest.raises(PrivacyError, match="is closed"):
-            site.node_session(made.proposal.hash)
-        site.close()

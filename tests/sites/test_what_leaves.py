@@ -105,7 +105,6 @@ def test_secrets_stay_in_the_folder_of_their_site(tmp_path: Path) -> None:
         folder, member = site._folder, site._plans.session(found.proposal.hash)
         others = b"\n".join(everything(tmp_path / name) for name in [*names, "server"] if name != names[number])
         own = (
-            (tmp_path / names[number] / "secret_seed").read_bytes(),
             (tmp_path / names[number] / "private_key").read_bytes(),
             (tmp_path / names[number] / "signing_key").read_bytes(),
         )
@@ -113,10 +112,8 @@ def test_secrets_stay_in_the_folder_of_their_site(tmp_path: Path) -> None:
             *own,
             folder.private_key,
             folder.signing_key,
-            f"{folder.secret_seed}".encode(),
-            f"{folder.secret_seed:x}".encode(),
+            member._data_key(),
         ]
-        secrets += [member._randomness.digest_key(), member._randomness.seal_key()]
         secrets += [member._secrets().pair_secret(number, other, "noise") for other in range(4) if other != number]
         for secret in secrets:
             for text in (secret, secret.hex().encode()):

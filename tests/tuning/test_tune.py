@@ -85,8 +85,6 @@ def test_a_search_that_was_killed_goes_on_and_pays_once(tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
         broken.run(tmp_path / "a", killed)
     begun = json.loads((tmp_path / "a" / "trials" / "trials.json").read_text())["trials"]
-    said = refused("resume", str(tmp_path / "a" / "trials" / "0001"), "--fresh-noise")
-    assert "is a trial of the search" in said and "without --fresh-noise" in said
     found = broken.run(tmp_path / "a", quiet)
     assert [one.chosen for one in found.trials[:2]] == [one["chosen"] for one in begun]
     told = [
