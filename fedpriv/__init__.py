@@ -8,8 +8,6 @@ import pkgutil
 
 import lazy_loader
 
-from fedpriv.settings import names_elsewhere
-
 __version__ = "0.4.0"
 _load, __dir__, _names = lazy_loader.attach_stub(__name__, __file__)
 # `fedpriv.data` is found, but `from fedpriv import *` takes no module of such a plain name, and nothing that imports
@@ -24,7 +22,8 @@ def __getattr__(name: str) -> object:
     try:
         return _load(name)
     except AttributeError:
-        if name not in names_elsewhere.OF_FEDPRIV:
+        if name in _modules or name.startswith("_"):  # Python asks for these on imports
             raise
-        message = names_elsewhere.message("fedpriv", name, names_elsewhere.OF_FEDPRIV)
-        raise AttributeError(message, name=name) from None
+        from fedpriv.settings.translations import attribute_error  # imported here, since only this error needs it
+
+        raise AttributeError(attribute_error("fedpriv", name, "fedpriv"), name=name) from None

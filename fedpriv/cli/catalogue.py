@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from itertools import chain
@@ -13,9 +14,9 @@ import yaml
 from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
-from fedpriv.cli.choices import CHOICES, descriptions
 from fedpriv.config.base import Choice, Plugin, Spelled, options_model
-from fedpriv.config.network import ActivitySection, MixingSection, TopologySection
+from fedpriv.config.network import ActivitySection, CohortChoice, MixingSection, TopologySection
+from fedpriv.config.privacy import MATRIX, SAMPLING, SECRETS, TRUST, ScheduleChoice
 from fedpriv.config.problem import ConstraintSection, ObjectiveSection
 from fedpriv.config.schema import (
     PARTITION_SECTIONS,
@@ -25,6 +26,7 @@ from fedpriv.config.schema import (
     ModelSection,
     StrategySection,
 )
+from fedpriv.config.spelling import SPELLINGS, choice_of
 from fedpriv.data.partition import PARTITIONS
 from fedpriv.errors import ConfigError
 from fedpriv.network.engines import MESHES
@@ -32,6 +34,8 @@ from fedpriv.oracle.backends import BACKENDS
 from fedpriv.privacy.mechanisms import MECHANISMS
 from fedpriv.settings.checks import Bound, either
 from fedpriv.settings.translations import nearest
+from fedpriv.strategies.optimizers import Optimizer
+from fedpriv.strategies.proximal import Proximal
 
 SECTIONS: dict[str, type[Plugin]] = {
     "strategies": StrategySection,
@@ -50,6 +54,17 @@ PLAIN: dict[str, tuple[str, Mapping[Any, Any]]] = {
     "mechanisms": ("privacy.mechanism", MECHANISMS),
     "backends": ("compute.backend", BACKENDS),
     "engines": ("compute.engine", MESHES),
+}
+# choices that are no plug-ins: one word, or a word with options, `privacy.sampling: {poisson: {rate: 0.01}}`
+CHOICES: dict[str, tuple[str, type[Choice]]] = {
+    "samplings": ("privacy.sampling", choice_of(SAMPLING)),
+    "trusts": ("privacy.trust", choice_of(TRUST)),
+    "secrets": ("privacy.trust.pairwise.secrets", choice_of(SECRETS)),
+    "noises": ("privacy.noise.time", choice_of(MATRIX)),
+    "schedules": ("privacy.schedule", ScheduleChoice),
+    "cohorts": ("network.cohort", CohortChoice),
+    "optimizers": ("strategy.optimizer", choice_of(SPELLINGS[Optimizer[Any]])),
+    "regularizers": ("strategy.regularizer", choice_of(SPELLINGS[Proximal])),
 }
 _WORDS: dict[type, str] = {
     float: "a number",
@@ -75,7 +90,8 @@ def look_up(name: str | None, more: Mapping[str, Mapping[str, str]]) -> dict[str
     }
     for kind, (_, objects) in PLAIN.items():
         names_by_kind[kind] = {key: (item.__doc__ or "").strip().split("\n")[0] for key, item in objects.items()}
-    names_by_kind |= {kind: descriptions(choices) for kind, choices in CHOICES.items()}
+    for kind, (_, choice) in CHOICES.items():
+        names_by_kind[kind] = {word: _first_sentence(made) for word, made in choice.words.items()}
     names_by_kind |= {kind: dict(rows) for kind, rows in more.items()}
     if name is None:
         return names_by_kind
@@ -102,7 +118,8 @@ def _forms(kind: str, name: str) -> Iterator[tuple[str, dict[str, str]]]:
             variant = "".join(f", {key}: {value}" for key, value in values.items() if key != "name")
             yield f"{SECTIONS[kind].field}: {name}{variant}", _options(options)
     elif kind in CHOICES:
-        yield f"{CHOICES[kind].field}: {name}", _options_of_choice(kind, name)
+        field, choice = CHOICES[kind]
+        yield f"{field}: {name}", _options_of_choice(choice, name)
     elif kind == "partitions":
         yield f"data.partition: {name}", _options(PARTITION_SECTIONS[name])
     elif kind in PLAIN:
@@ -111,9 +128,14 @@ def _forms(kind: str, name: str) -> Iterator[tuple[str, dict[str, str]]]:
         yield f"{kind}: {name}", {}
 
 
-def _options_of_choice(kind: str, name: str) -> dict[str, str]:
+def _first_sentence(kind: type) -> str:
+    paragraph = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
+    return re.split(r"(?<!et al)\. ", paragraph, maxsplit=1)[0].rstrip(".") + "."
+
+
+def _options_of_choice(choice: type[Choice], name: str) -> dict[str, str]:
     """Returns the options of one word of a choice; `value` is what stands behind a word that takes one."""
-    field = CHOICES[kind].model.model_fields.get(name)
+    field = choice.model_fields.get(name)
     if field is None:
         return {}
     annotation = _annotation(field)

@@ -18,6 +18,7 @@ from pydantic import (
     GetCoreSchemaHandler,
     SerializerFunctionWrapHandler,
     ValidationError,
+    ValidationInfo,
     create_model,
     model_serializer,
     model_validator,
@@ -105,6 +106,8 @@ class Choice(Section):
     """At most one of the fields: `{poisson: {rate: 0.1}}`. A bare word is a field without options, or none of them."""
 
     neither: ClassVar[str]
+    # what each word makes in Python
+    words: ClassVar[dict[str, type]]
 
     @model_validator(mode="before")
     @classmethod
@@ -147,7 +150,7 @@ class Plugin(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _check_options(cls, raw: object) -> object:
+    def _check_options(cls, raw: object, info: ValidationInfo) -> object:
         if isinstance(raw, str):
             section = {"name": raw}
         else:
@@ -160,7 +163,7 @@ class Plugin(Section):
             return section
         section_fields = {name: value for name, value in section.items() if name in cls.model_fields}
         options = {name: value for name, value in section.items() if name not in cls.model_fields}
-        checked_options = check(cls.options_of(section_fields), options, cls.field)
+        checked_options = check(cls.options_of(section_fields), options, cls.field, info.context or ())
         return {**section_fields, **checked_options.model_dump(mode="json")}
 
     @classmethod
@@ -254,16 +257,22 @@ def options_section(options: type, names: Collection[str], spellings: Mapping[An
     return model
 
 
-def check(model: type[M], raw: object, path: str = "") -> M:
-    """Validates a section; `path` is its dotted name in the configuration, for errors.
+def check(model: type[M], raw: object, path: str = "", overrides: Collection[str] = ()) -> M:
+    """Validates a section.
+
+    Args:
+        model: The section.
+        raw: What YAML held.
+        path: Its dotted name in the configuration, for errors.
+        overrides: Dotted names of settings from the command line, whose errors name the fix as it stands there.
 
     Raises:
         ConfigError: the section is not valid; the message names the first error.
     """
     try:
-        return model.model_validate(raw)
+        return model.model_validate(raw, context=overrides)
     except ValidationError as error:
-        raise _translate(error.errors()[0], raw, path) from None
+        raise _translate(error.errors()[0], raw, path, overrides) from None
 
 
 def _default(builder: Callable[..., Any], parameter: inspect.Parameter) -> Any:  # noqa: ANN401 - what pydantic takes for a default
@@ -327,7 +336,7 @@ def _unknown(choice: str, choices: Collection[str]) -> str:
     return f"unknown{close}{everything}"
 
 
-def _translate(error: ErrorDetails, raw: Any, path: str) -> ConfigError:  # noqa: ANN401 - whatever YAML held
+def _translate(error: ErrorDetails, raw: Any, path: str, overrides: Collection[str]) -> ConfigError:  # noqa: ANN401 - of YAML
     """Turns an error of pydantic into a ConfigError that names the setting, its value and what to write."""
     context = error.get("ctx", {})
     cause = context.get("error")
@@ -362,7 +371,8 @@ def _translate(error: ErrorDetails, raw: Any, path: str) -> ConfigError:  # noqa
     field = ".".join(keys) or "configuration"
     if error["type"] == "unknown_field":  # what the name means depends on where it stands
         place = field.rpartition(".")[0]
-        fix = suggestion(context["name"], context["value"], context["known"], "yaml", place)
+        language = "command line" if field in overrides else "yaml"
+        fix = suggestion(context["name"], context["value"], context["known"], language, place)
         return ConfigError(field, value, fix)
     if field in EXAMPLES and error["type"] in _ABSENT:
         return ConfigError(field, value, f"is required, e.g. {EXAMPLES[field]}")

@@ -16,7 +16,7 @@ from fedpriv.clients.ownership import check_datasets
 from fedpriv.clients.public_info import PublicDataInfo
 from fedpriv.config.files import fingerprint, load_config, to_yaml
 from fedpriv.config.measured import check_measured, check_owners, metrics_of, named_in_log
-from fedpriv.config.schema import Config, DataSection
+from fedpriv.config.schema import REPORTING, Config, DataSection
 from fedpriv.config.strategies import STRATEGIES
 from fedpriv.data import DATASETS, Split, labels_of
 from fedpriv.data.base import as_inputs
@@ -122,18 +122,12 @@ def measured(config: Config, split: Split, n_clients: int) -> dict[str, Any]:
     """
     check_owners(config, are_known=split.writers is not None and split.test_writers is not None)
     return {
+        **{name: getattr(config.log, name) for name in REPORTING},
         "seed": config.seed,
         "secret_seed": config.secret_seed,
         "test": split.test if config.log.test else None,
         "compute": config.compute,
-        "evaluate_every": config.log.evaluate_every,
-        "checkpoint_every": config.log.checkpoint_every,
         "compare": config.problem.compare,
-        "optimum": config.log.optimum,
-        "stop_on": config.log.stop_on,
-        "stop": config.log.stop,
-        "keep": config.log.keep,
-        "save_node_models": config.log.save_node_models,
         "metrics": metrics_of(config, split.n_classes, split.target_scale),
         "client_tests": client_tests(config, split, n_clients) if config.log.client_tests else None,
         "client_names": client_names(config, split, n_clients),

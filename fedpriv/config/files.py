@@ -12,7 +12,7 @@ from fedpriv.config.base import check
 from fedpriv.config.schema import Config
 from fedpriv.errors import ConfigError
 from fedpriv.settings.checks import checked
-from fedpriv.settings.translations import nearest, on_command_line
+from fedpriv.settings.translations import nearest
 from fedpriv.storage import strict_yaml
 from fedpriv.storage.identity import of_config
 
@@ -50,13 +50,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), *, n_owners: in
     data = raw.get("data")
     if n_owners is not None and isinstance(data, dict) and "partition" not in data:
         raw = {**raw, "data": {**data, "partition": {"kind": "iid", "n_clients": n_owners}}}
-    try:
-        return check(Config, raw)
-    except ConfigError as error:
-        # a setting of the command line is answered as it stands there
-        if error.field in [setting.partition("=")[0] for setting in overrides]:
-            raise ConfigError(error.field, error.value, on_command_line(error.fix)) from None
-        raise
+    return check(Config, raw, overrides=[setting.partition("=")[0] for setting in overrides])
 
 
 @checked("to_yaml")

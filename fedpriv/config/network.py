@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from fedpriv.config.base import Choice, Plugin, Section, Spelled, named_fields
 from fedpriv.errors import ConfigError
@@ -44,6 +44,7 @@ class CohortChoice(Choice):
     """Who takes part in a round: everyone, each with a probability, a fixed number, or fixed blocks in turn."""
 
     neither = "everyone"
+    words: ClassVar = {"everyone": Everyone, "poisson": PoissonCohort, "fixed": FixedCohort, "cyclic": CyclicCohort}
 
     poisson: Probability | None = None
     fixed: Count | None = None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import model_validator
 
 from fedpriv.config.base import Choice, Spelled, named_fields, options_section
-from fedpriv.config.spelling import by_fields, by_key
+from fedpriv.config.spelling import by_fields, by_key, choice_of
 from fedpriv.errors import ConfigError
 from fedpriv.papers.recipe import Recipe
 from fedpriv.privacy import pairwise, settings
@@ -30,6 +30,7 @@ SAMPLING = by_key(
 
 _FOR = {"iterate": "for"}  # `for` cannot be a name in Python
 MATRIX = by_key("independent", None, bsr=BSR, banded=by_fields(Banded, {}, _FOR), blt=by_fields(BLT, {}, _FOR))
+choice_of(MATRIX).words["independent"] = settings.Independent  # which a run has where there is no matrix
 SECRETS = by_key("complete", pairwise.Complete(), random_regular=pairwise.RandomRegular, topology=pairwise.Topology)
 TRUST = by_key(
     "local",
@@ -44,6 +45,7 @@ class ScheduleChoice(Choice):
     """How rounds share the budget; `function` is `package.module:name` of a function from a round to its share."""
 
     neither = "uniform"
+    words: ClassVar = {"uniform": Uniform, "geometric": Geometric, "function": Custom}
 
     geometric: Annotated[Geometric, Spelled(named_fields(Geometric))] | None = None
     function: str | None = None

@@ -168,8 +168,8 @@ class StrategySection(Plugin):
         return replace(recipe, strategy=replace(recipe.strategy, name=name))
 
 
-_REPORTING = ("evaluate_every", "checkpoint_every", "stop_on", "stop", "keep", "save_node_models", "optimum")
-_REPORTING_OPTIONS: Any = options_section(TrainingOptions, _REPORTING)
+REPORTING = ("evaluate_every", "checkpoint_every", "stop_on", "stop", "keep", "save_node_models", "optimum")
+_REPORTING_OPTIONS: Any = options_section(TrainingOptions, REPORTING)
 
 
 class LogSection(_REPORTING_OPTIONS):

@@ -36,7 +36,9 @@ def by_key(neither: str, nothing: object, **classes: Any) -> Any:  # noqa: ANN40
     options: dict[str, Any] = {key: (named_fields(kind) | None, None) for key, kind in classes.items()}
     model = create_model("Choice", __base__=Choice, **options)
     model.neither = neither
-    keys = {get_args(kind)[0] if get_args(kind) else kind: key for key, kind in classes.items()}
+    model.words = {neither: type(nothing)}
+    model.words |= {key: get_args(kind)[0] if get_args(kind) else kind for key, kind in classes.items()}
+    keys = {kind: key for key, kind in model.words.items()}
 
     def write(value: Any) -> object:  # noqa: ANN401 - a dataclass
         if value == nothing:
@@ -47,6 +49,11 @@ def by_key(neither: str, nothing: object, **classes: Any) -> Any:  # noqa: ANN40
         return {key: asdict(value)}
 
     return Annotated[model, AfterValidator(lambda chosen: chosen.value(nothing)), PlainSerializer(write)]
+
+
+def choice_of(spelling: Any) -> type[Choice]:  # noqa: ANN401 - an annotation
+    """Returns the section behind a spelling that `by_key` made."""
+    return get_args(spelling)[0]
 
 
 def by_kind(**classes: type) -> Any:  # noqa: ANN401 - an annotation

@@ -148,7 +148,8 @@ class QueryBuilder:
             weights = 1.0
         return (weights / self.expected_batch_size(query.sampling, sizes)).tolist()
 
-    def expected_batch_size(self, sampling: Sampling, sizes: Tensor) -> Tensor:
+    @staticmethod
+    def expected_batch_size(sampling: Sampling, sizes: Tensor) -> Tensor:
         """Returns the expected batch size of clients with `sizes` examples, `[k] -> [k]`."""
         if isinstance(sampling, Poisson):
             return sizes * sampling.rate

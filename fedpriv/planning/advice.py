@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import torch
 
@@ -17,7 +18,6 @@ from fedpriv.planning.reach import reach_warnings
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.mechanisms import Gaussian, Laplace
 from fedpriv.privacy.pairwise import variance_inflation
-from fedpriv.settings.translations import Language
 from fedpriv.strategies.advice import ConstraintNoise, Outlook
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.gossip import GossipAverage
@@ -57,7 +57,7 @@ def warnings_of_draft(draft: RunSketch, plan: Plan, claim: Claim | None = None) 
     return warnings
 
 
-def warnings_of_no_network(strategy: Strategy, n_clients: int, language: Language) -> list[str]:
+def warnings_of_no_network(strategy: Strategy, n_clients: int, language: Literal["python", "yaml"]) -> list[str]:
     """Returns the warning for a strategy of neighbours in a run without a network, which then has a server.
 
     Args:

@@ -7,19 +7,17 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from fedpriv.clients.arguments import check_dataset, dataset_of
 from fedpriv.clients.client import Client
 from fedpriv.clients.client_set import as_client_set
 from fedpriv.errors import ConfigError
 from fedpriv.network.local import Star
-from fedpriv.privacy.settings import Allocation, Cyclic, FixedSize, Poisson, Privacy
-from fedpriv.settings.translations import TERMS
+from fedpriv.oracle.query import QueryBuilder
+from fedpriv.privacy.settings import Allocation, Cyclic, FixedSize, Privacy
+from fedpriv.settings.translations import settings_called
 from fedpriv.strategies.base import Strategy
-
-_EPOCHS = next(term for term in TERMS if term.name == "rounds" and term.is_called("epochs"))
-_BATCH_SIZE = next(term for term in TERMS if term.is_called("batch_size"))
-_POISSON = "each example joins a batch with this probability, in secret, which makes epsilon small"
-_ALLOCATION = "each example is in one batch of an epoch, drawn in secret, and one round is one batch"
 
 
 def explain(word: str, value: object, arguments: Mapping[str, object]) -> str | None:
@@ -33,30 +31,30 @@ def explain(word: str, value: object, arguments: Mapping[str, object]) -> str | 
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
         return None
     size = _examples_a_client(arguments.get("clients"))
-    if _EPOCHS.is_called(word) and word != "rounds":
+    meant = {setting.parameter: setting for setting in settings_called(word)}
+    if "rounds" in meant and "epochs" in meant["rounds"].also:
         return _rounds_for_epochs(value, size, arguments)
-    if _BATCH_SIZE.is_called(word) and size is not None:
-        return _sampling_for_batch_size(value, size, arguments.get("privacy"))
+    if "batches" in meant and size is not None:
+        name, number = _sampling_for_batch_size(value, size, arguments.get("privacy"))
+        text = meant[name].in_call(f"{name}={number:.4g}")
+        return f"write {text}, for the {size:g} examples of a client; {meant[name].note}"
     return None
 
 
-def _sampling_for_batch_size(batch_size: float, size: float, privacy: object) -> str:
-    """Returns the sampling for batches of about this size, of the kind that the privacy settings have already."""
+def _sampling_for_batch_size(batch_size: float, size: float, privacy: object) -> tuple[str, float]:
+    """Returns the argument of a sampling that makes batches of about this size, and its value.
+
+    The sampling is of the kind that the privacy settings have already, or Poisson.
+    """
     batches = max(round(size / batch_size), 1)
-    sampling = f"Poisson(rate={min(batch_size / size, 1.0):.4g})"
-    note = _POISSON
     if isinstance(privacy, Privacy):
         if isinstance(privacy.sampling, Allocation):
-            sampling = f"Allocation(batches={max(batches, 2)})"
-            note = _ALLOCATION
-        elif isinstance(privacy.sampling, Cyclic):
-            sampling = f"Cyclic(blocks={batches})"
-            note = "each example is in one block, which anybody may know, and one round is one block"
-        elif isinstance(privacy.sampling, FixedSize):
-            sampling = f"FixedSize({max(round(batch_size), 1)})"
-            note = "every batch has so many examples, drawn in secret"
-    fix = f"write privacy=fedpriv.Privacy(..., sampling=fedpriv.{sampling})"
-    return f"{fix}, for the {size:g} examples of a client; {note}"
+            return "batches", max(batches, 2)
+        if isinstance(privacy.sampling, Cyclic):
+            return "blocks", batches
+        if isinstance(privacy.sampling, FixedSize):
+            return "size", max(round(batch_size), 1)
+    return "rate", min(batch_size / size, 1.0)
 
 
 def _rounds_for_epochs(epochs: float, size: float | None, arguments: Mapping[str, object]) -> str | None:
@@ -67,19 +65,10 @@ def _rounds_for_epochs(epochs: float, size: float | None, arguments: Mapping[str
     if not isinstance(privacy, Privacy) or not isinstance(strategy, Strategy):
         return None
 
-    # the fraction of a client's examples that one batch has
-    sampling = privacy.sampling
-    batch_fraction = 1.0
-    if isinstance(sampling, Poisson):
-        batch_fraction = sampling.rate
-    elif isinstance(sampling, Allocation):
-        batch_fraction = 1 / sampling.batches
-    elif isinstance(sampling, Cyclic):
-        batch_fraction = sampling.rate / sampling.blocks
-    elif isinstance(sampling, FixedSize):
-        if size is None:
-            return None
-        batch_fraction = min(sampling.size / size, 1.0)
+    if size is None and isinstance(privacy.sampling, FixedSize):
+        return None
+    examples = torch.tensor(size or 1.0, dtype=torch.float64)
+    batch_fraction = float(QueryBuilder.expected_batch_size(privacy.sampling, examples) / examples)
 
     # batches of a client in one round, on average
     batches = privacy.cohort_rate * getattr(strategy.local_step, "local_steps", 1)

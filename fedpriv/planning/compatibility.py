@@ -68,7 +68,6 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
     trust = str(privacy.trust)
     bound = strategy.message_norm
     name = type(step).__name__
-    check_statistics(privacy)
     if privacy.at == "message" and bound is not None and privacy.clip != Clip(bound, "l2"):
         fix = f"messages of {strategy.name} have l2 norm {bound:g}: use {{norm: l2, bound: {bound:g}}}"
         raise ConfigError("privacy.clip", f"{{norm: {privacy.clip.norm}, bound: {privacy.clip.bound:g}}}", fix)
@@ -81,8 +80,12 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
         )
     if privacy.private and privacy.at == "message":
         check_memory(strategy, n_clients)
-    if privacy.private and isinstance(privacy.trust, Pairwise):
-        check_pairs(privacy, privacy.trust, n_clients)
+    if privacy.statistics.ratio and not isinstance(privacy.trust, Pairwise):
+        fix = "is for noise that cancels between pairs: leave it out, or use pairwise trust"
+        raise ConfigError("privacy.statistics.ratio", privacy.statistics.ratio, fix)
+    if privacy.private and isinstance(privacy.trust, Pairwise) and privacy.trust.colluders >= n_clients:
+        fix = f"at most all but one of {n_clients} clients collude against that one: give at most {n_clients - 1}"
+        raise ConfigError("privacy.trust.pairwise.colluders", privacy.trust.colluders, fix)
     if not privacy.trust.sums_only:
         return
     in_turns = privacy.over_time is not None and blocks_of(network) > 1
@@ -202,31 +205,6 @@ def check_shared(
     if "exact" in query_names and size > len(clients) // 2:
         fix = f"for exact answers every process needs two clients: give at most {max(len(clients) // 2, 1)}"
         raise ConfigError("processes", size, fix)
-
-
-def check_pairs(privacy: Privacy, trust: Pairwise, n_clients: int) -> None:
-    """Refuses pairwise noise whose epsilon nothing bounds.
-
-    Raises:
-        ConfigError: the noise is not Gaussian, or more clients would collude than there are besides one.
-    """
-    if privacy.mechanism.name != "gaussian":
-        fix = "noise that cancels between pairs has a price only if it is Gaussian: use Gaussian noise"
-        raise ConfigError("privacy.mechanism", privacy.mechanism.name, fix)
-    if trust.colluders >= n_clients:
-        fix = f"at most all but one of {n_clients} clients collude against that one: give at most {n_clients - 1}"
-        raise ConfigError("privacy.trust.pairwise.colluders", trust.colluders, fix)
-
-
-def check_statistics(privacy: Privacy) -> None:
-    """Refuses pairwise noise on statistics where no pairs share secrets.
-
-    Raises:
-        ConfigError: `privacy.statistics.ratio` is set without pairwise trust.
-    """
-    if privacy.statistics.ratio and not isinstance(privacy.trust, Pairwise):
-        fix = "is for noise that cancels between pairs: leave it out, or use pairwise trust"
-        raise ConfigError("privacy.statistics.ratio", privacy.statistics.ratio, fix)
 
 
 def check_extended(privacy: Privacy, rounds: int, before: int | None) -> None:

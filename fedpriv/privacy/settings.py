@@ -292,6 +292,9 @@ class Privacy:
         if isinstance(self.sampling, Allocation) and self.private and self.mechanism.name != "gaussian":
             fix = "no price is known for other noise than Gaussian; use Gaussian noise, or Poisson batches"
             raise ConfigError("privacy.sampling", "allocation", fix)
+        if isinstance(self.trust, Pairwise) and self.private and self.mechanism.name != "gaussian":
+            fix = "noise that cancels between pairs has a price only if it is Gaussian: use Gaussian noise"
+            raise ConfigError("privacy.mechanism", self.mechanism.name, fix)
         self._check_cohort()
         if not self.private and not isinstance(self.noise, Independent):
             raise ConfigError("privacy.noise", str(self.noise), "the run adds no private noise; leave it out")

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from fedpriv.clients.client import make_clients
-from fedpriv.errors import ConfigError, DataError, PromiseWarning, shown
+from fedpriv.errors import ConfigError, DataError, PromiseWarning
 from fedpriv.models import LogisticRegression, Loss, SoftmaxRegression
 from fedpriv.models.losses import PerExampleLoss, cross_entropy, logistic
 from fedpriv.planning.compute import Compute
@@ -52,30 +52,7 @@ _ALL_LONG = 0.99  # mean squared norm of scaled rows, at most 1, above which mos
 _GUESSABLE = 2**64
 
 
-_ELSEWHERE = {
-    "c": "is one over the weight of the regulariser: write lam=0.01, which is for the mean loss of a row",
-    "alpha": "is the weight of the regulariser: write lam={value}",
-    "regularization": "is the weight of the regulariser: write lam={value}",
-    "l2": "is the weight of the regulariser: write lam={value}",
-    "eps": "is called epsilon here: write epsilon={value}",
-    "penalty": "is always l2, of weight lam: leave it out",
-    "solver": "is always private gradient descent: leave it out",
-    "tol": "has no meaning for a fixed number of private steps: write max_iter",
-    "fit_intercept": "is always true: leave it out",
-    "bounds": "of columns are those of fedpriv.PublicEncoder; here write data_norm, a bound on the norm of a row",
-    "accountant": "is not needed: each fit says what it cost in spent_; leave it out",
-}
-
-
-def _explain(word: str, value: object, arguments: Mapping[str, object]) -> str | None:
-    """Returns what to write for a word of scikit-learn or diffprivlib; None for the usual answer."""
-    text = _ELSEWHERE.get(word.lower())
-    if text is None:
-        return None
-    return text.replace("{value}", shown(value))
-
-
-@checked("", _explain, values=False)
+@checked("", values=False)
 class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     """Logistic regression by private gradient descent with momentum (DP-GD; Wang, Ye, Xu, 2017).
 

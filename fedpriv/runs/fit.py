@@ -11,7 +11,7 @@ It translates what a torch or Opacus script has into a run of `fedpriv.train`:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from fedpriv.clients.arguments import check_loader, check_sampler
 from fedpriv.clients.client import Client, Loss
 from fedpriv.clients.reading import length_of
 from fedpriv.clients.released import price_of
-from fedpriv.errors import ConfigError, shown
+from fedpriv.errors import ConfigError
 from fedpriv.planning.compute import Compute
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.record import Relation
@@ -91,29 +91,7 @@ class FitOptions:
     progress: bool | None = None
 
 
-_ELSEWHERE = {
-    "batch_size": "is that of the loader: DataLoader(dataset, batch_size={value})",
-    "lr": "is that of the optimizer: torch.optim.SGD(model.parameters(), lr={value})",
-    "learning_rate": "is that of the optimizer: torch.optim.SGD(model.parameters(), lr={value})",
-    "momentum": "is that of the optimizer: torch.optim.SGD(model.parameters(), lr=0.1, momentum={value})",
-    "weight_decay": "is that of the optimizer: torch.optim.SGD(model.parameters(), lr=0.1, weight_decay={value})",
-    "rounds": "are len(loader) for each epoch: write epochs",
-    "dataset": "is that of the loader: loader=DataLoader(dataset, batch_size=64)",
-    "poisson_sampling": "is always true: batches are Poisson draws; leave it out",
-    "clients": "are several data owners: fit is for one; write fedpriv.train",
-    "strategy": "is made from the optimizer; for another algorithm write fedpriv.train",
-}
-
-
-def _explain(word: str, value: object, arguments: Mapping[str, object]) -> str | None:
-    """Returns what to write for a word that is not an argument of `fit`; None for the usual answer."""
-    text = _ELSEWHERE.get(word.lower())
-    if text is None:
-        return None
-    return text.replace("{value}", shown(value))
-
-
-@checked("", _explain)
+@checked("")
 @takes_options(FitOptions)
 def fit(options: FitOptions) -> Result:
     """Trains one data owner's model privately (DP-SGD or DP-Adam), and returns the result.

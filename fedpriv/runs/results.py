@@ -27,7 +27,8 @@ from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.record import Record
 from fedpriv.runs import curves
 from fedpriv.runs.history import History
-from fedpriv.settings import checks, names_elsewhere
+from fedpriv.settings import checks
+from fedpriv.settings.translations import attribute_error
 from fedpriv.storage import files, strict_json
 from fedpriv.storage.saved import ROUND, checked
 
@@ -294,7 +295,7 @@ class Result:
 
         def __getattr__(self, name: str) -> object:
             """Says what to write for an attribute that results of other libraries have."""
-            raise AttributeError(names_elsewhere.message("a result", name, names_elsewhere.OF_RESULT), name=name)
+            raise AttributeError(attribute_error("a result", name, "result"), name=name)
 
     def _why_fewer(self) -> str:
         return why_no_more(self.ended, self.planned_rounds, self.spent, self.measures.get("status"))

@@ -20,20 +20,19 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import torch
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidatorFunctionWrapHandler
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from torch import Tensor
 
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.settings.translations import (
-    CHOICES_ELSEWHERE,
-    KINDS,
-    TORCH_OPTIMIZERS,
-    WORDS_FOR_KINDS,
+    advice_of_function,
+    entries,
     example,
+    meant_object,
     nearest,
-    of_kind,
     suggestion,
+    usual,
 )
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -61,29 +60,27 @@ class Bound:
         """Returns `words` unless `value` is a number of this kind (`int` or `float`) in the interval; else None."""
         if isinstance(value, str) and _is_number(value):
             return f"is text: write the number {value.strip()}, without quotes"
+        if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
+            return "is torch's: write fedpriv.Cosine(peak=0.1, rounds=100), or a function of the round"
         if complaint(kind, value) or not isinstance(value, Real):
             return self.words
         try:
             number = float(value)
         except OverflowError:
             return self.words
-        if self.ends[0] == "[":
-            above = number >= self.low
-        else:
-            above = number > self.low
-        if self.ends[1] == "]":
-            below = number <= self.high
-        else:
-            below = number < self.high
-        if above and below:
+        is_end = (number == self.low and self.ends[0] == "[") or (number == self.high and self.ends[1] == "]")
+        if self.low < number < self.high or is_end:
             return None
         return self.words
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # noqa: ANN401
-        def look(value: object, inside: ValidatorFunctionWrapHandler) -> object:
-            return inside(_refused(self.complaint(source, value), value))
+        def check_bound(value: object) -> object:
+            fix = self.complaint(source, value)
+            if fix is not None:
+                raise PydanticCustomError("bound", "{fix}", {"fix": fix})
+            return value
 
-        return core_schema.no_info_wrap_validator_function(look, handler(source))
+        return core_schema.no_info_before_validator_function(check_bound, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         if self.ends[0] == "[":
@@ -169,7 +166,7 @@ def similar(value: object, names: Iterable[str]) -> str:
     if not isinstance(value, str):
         return ""
     known = list(names)
-    meant = CHOICES_ELSEWHERE.get(value)
+    meant = entries("choices").get(value)
     if meant in known:
         return f"; {value!r} elsewhere is {meant!r} here"
     close = nearest(value, known)
@@ -212,24 +209,24 @@ def checked(field: str, explain: Explain | None = None, *, values: bool = True) 
             call: Callable[..., Any] = owner.__init__
         else:
             call = owner
-        signature = _Signature(call)
+        parameters = inspect.signature(call).parameters.values()
+        names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+        positional = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+        required = {parameter.name for parameter in parameters if _is_required(parameter)}
+        takes_any = len(names) < len(parameters)
         whole: object = thing
         noted = owner if is_dataclass(whole) else call
         hints = functools.cache(lambda: get_type_hints(noted, include_extras=True))
 
-        # the digest of a user's decorated function includes the names of these variables
         @functools.wraps(call)
         def check_and_call(*args: object, **options: object) -> object:
-            try:
-                given = signature.bind(*args, **options).arguments
-            except TypeError:
-                positional = args[1:] if is_class else args
-                raise _call_error(thing, field, positional, options, explain) from None
-            for name, value in given.items() if values else ():
-                if fix := complaint(hints().get(name), value):
-                    if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
-                        fix = "is torch's: write fedpriv.Cosine(peak=0.1, rounds=100), or a function of the round"
-                    raise ConfigError(f"{field}.{name}" if field else name, value, fix)
+            given = {**dict(zip(positional, args, strict=False)), **options}
+            is_each_given_once = len(given) == len(args) + len(options)  # and has a place
+            if not (is_each_given_once and required <= given.keys() and (takes_any or given.keys() <= {*names})):
+                raise _call_error(thing, field, args[1:] if is_class else args, options, explain)
+            for name in names if values else ():
+                if name in given and (fix := complaint(hints().get(name), given[name])):
+                    raise ConfigError(f"{field}.{name}" if field else name, given[name], fix)
             return call(*args, **options)
 
         if not is_class:
@@ -238,40 +235,6 @@ def checked(field: str, explain: Explain | None = None, *, values: bool = True) 
         return owner
 
     return decorate
-
-
-@dataclass(frozen=True)
-class _Arguments:
-    """What `inspect.Signature.bind` gives: the arguments of a call by name, in the order of the parameters."""
-
-    arguments: dict[str, object]
-
-
-class _Signature:
-    """The signature of a function, which binds the arguments of most calls without `inspect`.
-
-    A run makes a checked report in every round, and `inspect` took a twentieth of all calls of a short one.
-    """
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._signature = inspect.signature(function)
-        parameters = self._signature.parameters
-        self._is_plain = all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters.values())
-        self._names = list(parameters)
-        self._required = {name for name, parameter in parameters.items() if parameter.default is parameter.empty}
-
-    def bind(self, *args: object, **options: object) -> _Arguments | inspect.BoundArguments:
-        """See `inspect.Signature.bind`.
-
-        Raises:
-            TypeError: the arguments do not fit the parameters.
-        """
-        if self._is_plain and len(args) + len(options) <= len(self._names):
-            given = {**dict(zip(self._names, args, strict=False)), **options}
-            is_each_given_once = len(given) == len(args) + len(options)
-            if is_each_given_once and self._required <= given.keys() and given.keys() <= {*self._names}:
-                return _Arguments({name: given[name] for name in self._names if name in given})
-        return self._signature.bind(*args, **options)
 
 
 class _NotGiven:
@@ -306,11 +269,10 @@ def _call_error(
 
     for word, value in options.items():
         if word not in names:
-            if explain:
-                explained = explain(word, value, arguments)
-            else:
-                explained = None
-            return error(word, value, explained or suggestion(word, value, names, "python", field))
+            fix = advice_of_function(thing.__name__, word, value)
+            if explain and fix is None:
+                fix = explain(word, value, arguments)
+            return error(word, value, fix or suggestion(word, value, names, "python", field))
     for name in positional[: len(args)]:
         if name in options:
             return error(name, options[name], "is given twice, by its place and by its name: leave one out")
@@ -415,12 +377,6 @@ def check_finite(values: Tensor, quantity: str) -> None:
         )
 
 
-def _refused(fix: str | None, value: object) -> object:
-    if fix is not None:
-        raise PydanticCustomError("bound", "{fix}", {"fix": fix})
-    return value
-
-
 def _complaint_of_union(kinds: tuple[Any, ...], value: object) -> str | None:
     """Returns what is wrong with a value that fits no member of a union."""
     if value is None and NoneType in kinds:
@@ -451,17 +407,14 @@ def _complaint_of_class(kind: type, value: object) -> str | None:
         return None  # `Strategy` names all that they lack, attributes too
     if inspect.isclass(value) and _torch_optimizer_class(value) is None:
         return f"make it with {call_of(value)}"
-    members = vars(kind)
-    methods = {
-        name: member for name, member in members.items() if inspect.isfunction(member) and not name.startswith("_")
-    }
+    methods = _methods_of(kind)
     lacking = [name for name in methods if not callable(getattr(value, name, None))]
     if not lacking:
         return None
     if _torch_optimizer_class(value) is not None:
         return _make_it([kind], value)
     is_other = inspect.isfunction(value) or not (callable(value) or any(hasattr(value, name) for name in methods))
-    if is_other and of_kind(KINDS, kind) is not None:
+    if is_other and usual(kind) is not None:
         return _make_it([kind], value)
     lines = " and ".join(f"def {name}{inspect.signature(methods[name])}".replace("'", "") for name in lacking)
     return f"is no {kind.__name__}: it has no {' and no '.join(lacking)}; add {lines}"
@@ -481,19 +434,18 @@ def _make_it(kinds: list[Any], value: object) -> str:
         return f"is a function: call it, e.g. {call_of(value)}"
     if isinstance(value, str) and (named := _named(kinds, value)):
         return f"make it with {named}"
-    usual = [of_kind(KINDS, kind) or call_of(kind, value) for kind in kinds]
+    calls = [usual(kind) or call_of(kind, value) for kind in kinds]
     if len(kinds) == 1 and kinds[0].__name__ == "Privacy" and isinstance(value, Real):
-        usual = [call_of(kinds[0], value)]
-    return f"make it with {' or '.join(usual)}"
+        calls = [call_of(kinds[0], value)]
+    return f"make it with {' or '.join(calls)}"
 
 
 def _named(kinds: list[Any], word: str) -> str | None:
     """Returns the call that a word means, if it names an object of one of the kinds: `"fixed_size"` for `FixedSize`."""
     plain = re.sub(r"[^a-z0-9]", "", word.lower())
     for kind in kinds:
-        words = of_kind(WORDS_FOR_KINDS, kind) or {}
-        if plain in words:
-            return words[plain]
+        if (meant := meant_object(kind, plain)) is not None:
+            return meant
         if kind.__name__.lower() == plain:
             return call_of(kind)
     for name in sys.modules["fedpriv"].__all__:
@@ -508,12 +460,22 @@ def _makes(exported: Any, kind: Any) -> bool:  # noqa: ANN401 - whatever fedpriv
     """Whether a public class or function gives an object of a kind."""
     if inspect.isfunction(exported):
         return get_type_hints(exported).get("return") is kind
-    if not inspect.isclass(exported):
-        return False
+    return inspect.isclass(exported) and is_class_of(exported, kind)
+
+
+def is_class_of(candidate: type, kind: type) -> bool:
+    """Whether a class makes objects of a kind: it is that class, a subclass, or has all methods of a protocol.
+
+    Attributes of a protocol are not looked for: an object may set them when it is made.
+    """
     if getattr(kind, "_is_protocol", False):
-        names = [name for name, member in vars(kind).items() if inspect.isfunction(member) and not name.startswith("_")]
-        return all(callable(getattr(exported, name, None)) for name in names)
-    return issubclass(exported, kind)
+        return all(callable(getattr(candidate, name, None)) for name in _methods_of(kind))
+    return issubclass(candidate, kind)
+
+
+def _methods_of(protocol: type) -> dict[str, Callable[..., Any]]:
+    members = vars(protocol).items()
+    return {name: member for name, member in members if inspect.isfunction(member) and not name.startswith("_")}
 
 
 def _torch_optimizer_class(value: object) -> type | None:
@@ -533,11 +495,11 @@ def _for_torch_optimizer(kinds: list[Any], optimizer_class: type, value: object)
         optimizer_class: The class of the optimizer.
         value: An optimizer, whose options are kept, or the class itself.
     """
-    ours = TORCH_OPTIMIZERS.get(optimizer_class.__name__)
+    ours = {"SGD": "Sgd", "Adam": "Adam", "AdamW": "AdamW"}.get(optimizer_class.__name__)
     if ours is None:
         return (
             f"is torch's, and {optimizer_class.__name__} has no counterpart in fedpriv: write "
-            f"{KINDS['Optimizer']}, or an optimiser of your own, fedpriv.strategies.optimizers.Optimizer"
+            f"{entries('kinds')['Optimizer']}, or an optimiser of your own, fedpriv.strategies.optimizers.Optimizer"
         )
     options: dict[str, Any] = {}
     if isinstance(value, torch.optim.Optimizer):

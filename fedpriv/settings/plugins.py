@@ -260,15 +260,7 @@ def call(
 
 
 def _makes_one_of(candidate: type, makes: tuple[type, ...]) -> bool:
-    protocols = [kind for kind in makes if getattr(kind, "_is_protocol", False)]
-    others = tuple(kind for kind in makes if kind not in protocols)
-    return issubclass(candidate, others) or any(_has_methods(candidate, kind) for kind in protocols)
-
-
-def _has_methods(candidate: type, protocol: type) -> bool:
-    """Whether a class has a protocol's methods. Attributes are not checked: an object may set them when it is made."""
-    methods = [name for name, value in vars(protocol).items() if inspect.isfunction(value) and not name.startswith("_")]
-    return all(callable(getattr(candidate, name, None)) for name in methods)
+    return any(checks.is_class_of(candidate, kind) for kind in makes)
 
 
 def _returns(function: types.FunctionType) -> list[type]:

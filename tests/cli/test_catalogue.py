@@ -13,8 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
-from fedpriv.cli.catalogue import SECTIONS, look_up
-from fedpriv.cli.choices import CHOICES
+from fedpriv.cli.catalogue import CHOICES, SECTIONS, look_up
 from fedpriv.config.base import check
 from fedpriv.config.schema import PARTITION_SECTIONS
 from fedpriv.data.partition import PARTITIONS
@@ -111,17 +110,18 @@ def test_a_partition_tells_what_its_section_takes():
 
 def test_a_choice_lists_every_word_that_a_configuration_takes():
     """A word that is added to a section, and not to the list, would be invisible."""
-    for kind, choices in CHOICES.items():
-        assert {*choices.classes} == {choices.model.neither, *choices.model.model_fields}, kind
+    for field, choice in CHOICES.values():
+        assert {*choice.words} == {choice.neither, *choice.model_fields}, field
 
 
 @pytest.mark.parametrize(
-    ("kind", "word"), [(kind, word) for kind, choices in CHOICES.items() for word in choices.classes]
+    ("kind", "word"), [(kind, word) for kind, (_, choice) in CHOICES.items() for word in choice.words]
 )
 def test_options_of_a_word_are_those_of_its_class(kind: str, word: str):
-    rows = tables(word)[f"{CHOICES[kind].field}: {word}"]
-    parameters = inspect.signature(CHOICES[kind].classes[word]).parameters
-    assert word == CHOICES[kind].model.neither or not parameters or len(rows) > 1
+    field, choice = CHOICES[kind]
+    rows = tables(word)[f"{field}: {word}"]
+    parameters = inspect.signature(choice.words[word]).parameters
+    assert word == choice.neither or not parameters or len(rows) > 1
     if {*rows} - {"is", "value"}:
         names = {"for" if name == "iterate" else name for name in parameters}
         assert {row.partition(".")[0] for row in rows} - {"is"} == names

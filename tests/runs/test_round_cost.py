@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,7 +16,6 @@ from torch.utils.data import TensorDataset
 import fedpriv as fp
 from fedpriv.clients.layout import changed_constants, constant_totals, constants
 from fedpriv.privacy.accounting.running_totals import Totals
-from fedpriv.settings.checks import _Signature
 from fedpriv.storage.folder import RunFolder
 
 ROUNDS = 60
@@ -84,30 +81,6 @@ def test_rounds_that_share_a_sync_look_at_their_folder_once_each(
     looks.clear()
     assert sum(len(reports) for reports in run.in_groups()) == ROUNDS
     assert looks["check"] <= ROUNDS + 8
-
-
-def of_two(first: int, second: int = 2) -> None: ...
-
-
-def of_names(first: int, *, second: int = 2) -> None: ...
-
-
-def of_many(*numbers: int, **named: int) -> None: ...
-
-
-@pytest.mark.parametrize("function", [of_two, of_names, of_many])
-@pytest.mark.parametrize("arguments", [(), (1,), (1, 3), (1, 3, 5)])
-@pytest.mark.parametrize("options", [{}, {"second": 3}, {"first": 1}, {"second": 3, "first": 1}, {"third": 3}])
-def test_arguments_are_bound_as_by_inspect(
-    function: Callable[..., None], arguments: tuple[int, ...], options: dict[str, int]
-) -> None:
-    def bound(bind: Callable[..., Any]) -> list[tuple[str, object]] | type[TypeError]:
-        try:
-            return list(bind(*arguments, **options).arguments.items())
-        except TypeError:
-            return TypeError
-
-    assert bound(_Signature(function).bind) == bound(inspect.signature(function).bind)
 
 
 class Holder(nn.Module):

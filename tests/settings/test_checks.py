@@ -253,6 +253,32 @@ def test_what_is_in_range_passes():
     assert checks.complaint(PositiveOrInfinite, INF) is None and checks.complaint(Probability, 1) is None
 
 
+def of_two(first: int, second: int = 2) -> object:
+    return first, second
+
+
+def of_names(first: int, *, second: int = 2) -> object:
+    return first, second
+
+
+def of_any(first: int, **others: int) -> object:
+    return first, others
+
+
+@pytest.mark.parametrize("function", [of_two, of_names, of_any])
+@pytest.mark.parametrize("arguments", [(), (1,), (1, 3), (1, 3, 5)])
+@pytest.mark.parametrize("options", [{}, {"second": 3}, {"first": 1}, {"second": 3, "first": 1}, {"third": 3}])
+def test_checked_call_takes_what_python_takes(
+    function: Callable[..., object], arguments: tuple[int, ...], options: dict[str, int]
+) -> None:
+    try:
+        expected = function(*arguments, **options)
+    except TypeError:
+        refused(lambda: checked("")(function)(*arguments, **options))
+    else:
+        assert checked("")(function)(*arguments, **options) == expected
+
+
 def test_values_that_are_not_finite_are_refused_by_client():
     checks.check_finite(torch.zeros(3, 2), "gradient")
     with pytest.raises(DataError, match="client 1: its gradient"):

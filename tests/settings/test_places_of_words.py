@@ -12,7 +12,7 @@ from answers import answer
 
 import fedpriv
 from fedpriv.config import load_config
-from fedpriv.settings.translations import MANY_MEANINGS, TERMS, is_inside
+from fedpriv.settings.translations import settings_called
 
 RUN = Path(__file__).parents[1] / "run.yaml"
 
@@ -80,7 +80,11 @@ def test_word_in_python_is_translated_for_its_function(name: str) -> None:
     assert said in answer(call)
 
 
-def test_words_of_many_meanings_are_in_the_table() -> None:
-    words = {word for term in TERMS for word in (term.name, *term.words.split())}
-    assert words >= MANY_MEANINGS
-    assert is_inside("partition", "data.partition") and not is_inside("strategy_of_mine", "strategy")
+def test_ambiguous_word_means_a_setting_in_its_section_alone() -> None:
+    def meant(place: str) -> list[str]:
+        return [setting.parameter for setting in settings_called("alpha", place)]
+
+    assert meant("") == ["learning_rate", "alpha"]
+    assert meant("partition") == meant("data.partition") == ["alpha"]
+    assert meant("strategy") == ["learning_rate"]
+    assert not meant("strategy_of_mine")

@@ -17,8 +17,7 @@ from torch import nn
 import fedpriv
 from fedpriv import ConfigError
 from fedpriv.config import load_config
-from fedpriv.settings import translations
-from fedpriv.settings.translations import TERMS
+from fedpriv.settings.translations import Setting, settings
 
 RUN = Path(__file__).parents[1] / "run.yaml"
 TRIED: tuple[Any, ...] = (10, 1, 0.5, 0.0, "a", True, "float64", "nonfinite", None, fedpriv.Uniform())
@@ -37,16 +36,12 @@ def alternatives(text: str, make: Callable[[str, object], object]) -> list[str]:
     return failed
 
 
-@pytest.mark.parametrize("term", TERMS, ids=lambda term: f"{term.name} {term.words.split(' ')[0]}")
-def test_python_of_the_table_can_be_evaluated(term: translations.Term):
+@pytest.mark.parametrize("setting", settings(), ids=lambda row: f"{row.parameter} {row.words.split(' ')[0]}")
+def test_python_of_the_table_can_be_evaluated(setting: Setting):
     """Python's is evaluated; it once named parameters that nothing had."""
 
     def make(text: str, value: object) -> object:
-        code = (
-            text.split(", n the number")[0]
-            .replace("{value}", repr(value))
-            .replace("Privacy(..., ", "Privacy(epsilon=3.0, ")
-        )
+        code = text.replace("{value}", repr(value)).replace("Privacy(..., ", "Privacy(epsilon=3.0, ")
         names = {"fedpriv": fedpriv, "networkx": networkx, "torch": torch, "n": 100, "n_clients": 100}
         names |= {"labels": torch.arange(200) % 2, "generator": torch.Generator().manual_seed(0)}
         names |= {"load": lambda _: dataset(), "sizes": [200, 200]}
@@ -58,8 +53,8 @@ def test_python_of_the_table_can_be_evaluated(term: translations.Term):
             return None
         return eval(code.partition("=")[2], names)
 
-    if term.call != "leave it out":
-        assert not alternatives(term.call.replace("{argument}", term.argument), make)
+    if not setting.advice:
+        assert not alternatives(setting.in_call(setting.argument("{value}")), make)
 
 
 STRATEGIES = (
@@ -69,11 +64,11 @@ STRATEGIES = (
 )
 
 
-@pytest.mark.parametrize("term", TERMS, ids=lambda term: f"{term.name} {term.words.split(' ')[0]}")
-def test_yaml_of_the_table_can_be_loaded(term: translations.Term):
+@pytest.mark.parametrize("setting", settings(), ids=lambda row: f"{row.parameter} {row.words.split(' ')[0]}")
+def test_yaml_of_the_table_can_be_loaded(setting: Setting):
     def make(text: str, value: object) -> object:
-        path, _, written = text.partition(", R being")[0].partition(": ")
-        written = written.replace("{value}", str(value).lower()).replace("rate: R", "rate: 0.1")
+        path, _, written = text.replace("{value} / n", "0.1").replace("n / {value}", "10").partition(": ")
+        written = written.replace("{value}", str(value).lower())
         errors: list[ConfigError] = []
         for strategy in STRATEGIES:
             try:
@@ -82,20 +77,20 @@ def test_yaml_of_the_table_can_be_loaded(term: translations.Term):
                 errors.append(error)
         raise errors[0]
 
-    if not term.yaml.startswith("leave it out"):
-        assert not alternatives(term.yaml, make)
+    written = setting.in_configuration("{value}", "yaml")
+    if not (setting.advice or written.startswith("leave it out")):
+        assert not alternatives(written, make)
 
 
-@pytest.mark.parametrize("name", [term.name for term in TERMS if term.call.startswith(("privacy", "compute"))])
-def test_options_of_the_table_are_parameters_of_the_call_that_it_names(name: str):
-    homes = {"privacy": fedpriv.Privacy, "compute": fedpriv.Compute}
-    term = next(term for term in TERMS if term.name == name)
-    home = homes[term.call.split("=")[0]]
-    assert name in inspect.signature(home).parameters
+@pytest.mark.parametrize("name", ["privacy", "compute"])
+def test_settings_of_a_section_are_parameters_of_its_class(name: str):
+    known = inspect.signature({"privacy": fedpriv.Privacy, "compute": fedpriv.Compute}[name]).parameters
+    names = {row.setting.rpartition(".")[2] for row in settings() if row.setting.startswith(f"{name}.")}
+    assert names and names <= {*known}
 
 
 def test_options_of_privacy_compute_and_train_are_in_the_table():
-    named = {term.name for term in TERMS}
+    named = {row.parameter for row in settings()}
     inside = {"clients", "privacy", "settings", "compute", "compare", "extend", "shared", "secure"}
     for call in (fedpriv.Privacy, fedpriv.Compute, fedpriv.train):
         assert not {*inspect.signature(call).parameters} - named - inside

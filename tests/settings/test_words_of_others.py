@@ -8,6 +8,7 @@ import pytest
 from answers import answer, clients, run
 
 import fedpriv
+from fedpriv.settings.translations import entries
 
 # --- another word for a setting ---------------------------------------------------------------------------------------
 
@@ -134,6 +135,14 @@ def test_other_words_for_options_of_algorithms(word: str):
     assert write in answer(lambda: call(**{word: value}))
 
 
+@pytest.mark.parametrize("call", [fedpriv.fit, fedpriv.PrivateLogisticRegression])
+def test_function_with_words_of_its_own_gives_its_own_advice(call: Any):
+    advice = entries("functions", call.__name__)
+    assert advice
+    for word, text in advice.items():
+        assert answer(lambda word=word: call(**{word: 0.5})) == f"{word} = 0.5: {text.replace('{value}', '0.5')}"
+
+
 # --- with the number that it would be ---------------------------------------------------------------------------------
 
 
@@ -173,7 +182,7 @@ def test_a_batch_size_is_answered_with_its_rate():
             "fedpriv.Allocation(batches=3)), for the 200 examples of a client; each example is in",
         ),
         (fedpriv.Cyclic(10), "fedpriv.Cyclic(blocks=3)), for the 200 examples of a client; each example is in"),
-        (fedpriv.FixedSize(10), "fedpriv.FixedSize(64)), for the 200 examples of a client; every batch has"),
+        (fedpriv.FixedSize(10), "fedpriv.FixedSize(size=64)), for the 200 examples of a client; every batch has"),
         (fedpriv.FullBatch(), "fedpriv.Poisson(rate=0.32)), for the 200 examples of a client; each example joins"),
     ],
 )
