@@ -12,12 +12,12 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.evaluation import metrics
 from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.reports import comparison, wording
+from fedpriv.reports.pages import render
 from fedpriv.reports.report import Run
 from fedpriv.reports.spendings import PlannedSpending
 from fedpriv.reports.statement import Statement
@@ -89,8 +89,6 @@ def html_report(
         plans: Facts known of each run besides its files.
         draw_graph: Draws a run's communication graph; None if it has none.
     """
-    import jinja2
-
     overlay = None
     table = list[list[str]]()
     notes = list[str]()
@@ -98,18 +96,15 @@ def html_report(
         overlay = _overlay(runs)
         table = comparison.cells(runs)
         notes = comparison.notes(runs, plans)
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, loader=loader)
-    page = environment.get_template("report.html.jinja").render(
+    return render(
+        "report.html.jinja",
         title=_title(runs),
         statement=statement,
         overlay=overlay,
         table=table,
         notes=notes,
         parts=[_part(run, draw_graph) for run in runs],
-        made=wording.now(),
     )
-    return page.encode()
 
 
 def _title(runs: Sequence[Run]) -> str:
