@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,33 +9,26 @@ from typing import TYPE_CHECKING
 from fedpriv.audit.canaries import NAME as CANARIES
 from fedpriv.audit.check_result import Audit, CheckResult
 from fedpriv.audit.noise import NAME as NOISE
-from fedpriv.storage.files import write_whole
+from fedpriv.storage.pictures import BLUE, GREEN, GREY, ORANGE, VERMILION, new_figure, write_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's colours; each verdict has a sign as well, for readers who do not see colours
-_COLOURS = {"held": "#009E73", "found": "#D55E00", "not checked": "#E69F00"}
+# each verdict has a sign as well, for readers who do not see colours
+_COLOURS = {"held": GREEN, "found": VERMILION, "not checked": ORANGE}
 _SIGNS = {"held": "+", "found": "X", "not checked": "?"}
-_GREY, _BLUE = "#5F6368", "#0072B2"
 
 
 def draw(audit: Audit, path: Path) -> None:
     """Draws an audit to a PNG file, which is not private: it is made from the data without noise."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 7.5), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(9, 7.5)
     grid = figure.add_gridspec(2, 2, height_ratios=(3, 2))
     _list_findings(figure.add_subplot(grid[0, :]), audit)
     by_name = {finding.name: finding for finding in audit.findings}
     _draw_noise(figure.add_subplot(grid[1, 0]), by_name.get(NOISE))
     _draw_bounds(figure.add_subplot(grid[1, 1]), by_name.get(CANARIES))
     figure.suptitle(f"audit of {audit.subject} (not private: made from the data without noise)", fontsize=10)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png")
-    write_whole(path, picture.getvalue())
+    write_png(figure, path)
 
 
 def _list_findings(axes: Axes, audit: Audit) -> None:
@@ -48,15 +40,15 @@ def _list_findings(axes: Axes, audit: Audit) -> None:
         axes.text(0, row, f"{_SIGNS[finding.verdict]} {finding.verdict}", color=colour, fontweight="bold", va="center")
         axes.text(0.14, row, finding.name, fontweight="bold", va="center")
         evidence = "\n".join(textwrap.wrap(finding.evidence, 105)[:3])
-        axes.text(0.26, row, evidence, fontsize=7, color=_GREY, va="center")
+        axes.text(0.26, row, evidence, fontsize=7, color=GREY, va="center")
 
 
 def _draw_noise(axes: Axes, finding: CheckResult | None) -> None:
     axes.set_title("deviation of the noise over the ledger's", fontsize=9, loc="left")
-    axes.axvline(1, color=_GREY, linewidth=1, linestyle="--")
+    axes.axvline(1, color=GREY, linewidth=1, linestyle="--")
     axes.set_yticks([])
     if finding is None or "ratio" not in finding.numbers:
-        axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=_GREY)
+        axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=GREY)
         return
     ratio = finding.numbers["ratio"]
     error = 3 * finding.numbers["deviation_of_ratio"]
@@ -73,7 +65,7 @@ def _draw_bounds(axes: Axes, finding: CheckResult | None) -> None:
     else:
         promised = finding.numbers.get("promised")
     if finding is None or promised is None:
-        axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=_GREY)
+        axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=GREY)
         axes.set_yticks([])
         return
     titles = {"clopper_pearson": "Clopper-Pearson", "one_run": "one-run guesses", "of_mu": "normal scores (mu)"}
@@ -83,7 +75,7 @@ def _draw_bounds(axes: Axes, finding: CheckResult | None) -> None:
         for key, title in titles.items()
         if f"{game}: {key}" in finding.numbers
     ]
-    axes.barh([name for name, _ in bars], [value for _, value in bars], color=_BLUE, height=0.6)
+    axes.barh([name for name, _ in bars], [value for _, value in bars], color=BLUE, height=0.6)
     axes.axvline(promised, color=_COLOURS[finding.verdict], linewidth=2)
     axes.annotate(
         f"promised {promised:.3g}", (promised, 0), (-4, 0), textcoords="offset points", ha="right", fontsize=8

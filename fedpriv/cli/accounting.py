@@ -9,8 +9,8 @@ from rich.markup import escape
 
 from fedpriv.cli.printing import busy_with, out, print_json, print_rows
 from fedpriv.config.of_run import plan_of
-from fedpriv.reports.accounts import Account, account_for, unfinished
-from fedpriv.reports.spendings import is_unfinished, spending_of
+from fedpriv.reports.accounts import account_of, price_rows, unfinished
+from fedpriv.reports.spendings import is_unfinished
 from fedpriv.runs.run_files import RunFiles
 
 
@@ -31,30 +31,17 @@ def print_costs(
     runs = [RunFiles.read(folder) for folder in folders]
     with busy_with("counting"):
         plans = [plan_of(run) for run in runs]
-        costs = [spending_of(run, plan) for run, plan in zip(runs, plans, strict=True)]
-        account = account_for(
-            costs,
-            [0.0 if run.ledger.header.delta is None else run.ledger.header.delta for run in runs],
-            delta=delta,
-            accountant=accountant,
-            colluders=colluders,
-            group=group,
-        )
+        account = account_of(runs, plans, delta=delta, accountant=accountant, colluders=colluders, group=group)
     notes = list(account.notes)
     for run, plan in zip(runs, plans, strict=True):
         if is_unfinished(run, plan):
             notes.append(unfinished(run.folder))
     if as_json:
         print_json({**account.to_json(), "notes": notes})
-    else:
-        _print(account, notes)
-
-
-def _print(account: Account, notes: Sequence[str]) -> None:
-    print_rows(account.rows())
-    for line in account.table():
+        return
+    lines, remarks = account.table()
+    print_rows(dict(price_rows(account.prices)))
+    for line in [*lines, *(f"  {remark}" for remark in remarks)]:
         out.print(escape(line))
-    for line in account.remarks():
-        out.print(f"  {escape(line)}")
     for note in notes:
         out.print(f"[yellow]note:[/] {escape(note)}")

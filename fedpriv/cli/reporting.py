@@ -13,20 +13,16 @@ from fedpriv.config.of_run import plan_of
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.network.drawing import figure_of
 from fedpriv.network.graph import Graph
-from fedpriv.reports.accounts import account_for
+from fedpriv.reports.accounts import account_of
 from fedpriv.reports.html_report import html_report
 from fedpriv.reports.report import Run
-from fedpriv.reports.spendings import spending_of
-from fedpriv.reports.statement import statement_of
+from fedpriv.reports.run_statement import statement_of
 from fedpriv.runs.described_settings import linked_graph
 from fedpriv.runs.run_files import CONFIG_FILE
 from fedpriv.storage.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_COLLUDERS = 1
-_GROUP = 10  # records that one person may have
 
 
 def write_report(folders: Sequence[Path], path: Path, *, open_it: bool, as_json: bool) -> None:
@@ -47,10 +43,7 @@ def write_report(folders: Sequence[Path], path: Path, *, open_it: bool, as_json:
     with busy_with("counting and drawing"):
         runs = [Run.read(folder) for folder in folders]
         plans = [plan_of(run.files) for run in runs]
-        spendings = [spending_of(run.files, plan) for run, plan in zip(runs, plans, strict=True)]
-        deltas = [run.files.ledger.header.delta or 0.0 for run in runs]
-        account = account_for(spendings, deltas, colluders=_COLLUDERS, group=_GROUP)
-        statement = statement_of(runs, spendings, account)
+        statement = statement_of(runs, account_of([run.files for run in runs], plans))
         page = html_report(runs, statement, plans, _graph_of)
     write_whole(path, page)
     if as_json:

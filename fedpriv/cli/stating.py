@@ -10,11 +10,11 @@ import typer
 from fedpriv.cli.printing import busy_with, print_json, print_rows
 from fedpriv.config.of_run import plan_of
 from fedpriv.errors import ConfigError
-from fedpriv.reports.accounts import account_for
+from fedpriv.reports.accounts import account_of
 from fedpriv.reports.pages import WRITERS, markdown
 from fedpriv.reports.report import Run
-from fedpriv.reports.spendings import spending_of
-from fedpriv.reports.statement import Statement, statement_of
+from fedpriv.reports.run_statement import statement_of
+from fedpriv.reports.statement import Statement
 from fedpriv.sites.budget_picture import draw_site
 from fedpriv.sites.statement import is_site, site_statement
 from fedpriv.storage.files import write_whole
@@ -73,6 +73,7 @@ def _make_statement(folders: Sequence[Path], colluders: int, group: int) -> Stat
             raise ConfigError("RUN", str(folder), f"is a {kind}, which has a page of its own: name it alone")
         return make(folder, colluders=colluders, group=group)
     runs = [Run.read(folder) for folder in folders]
-    spendings = [spending_of(run.files, plan_of(run.files)) for run in runs]
-    deltas = [0.0 if run.files.ledger.header.delta is None else run.files.ledger.header.delta for run in runs]
-    return statement_of(runs, spendings, account_for(spendings, deltas, colluders=colluders, group=group))
+    account = account_of(
+        [run.files for run in runs], [plan_of(run.files) for run in runs], colluders=colluders, group=group
+    )
+    return statement_of(runs, account)

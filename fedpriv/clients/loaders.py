@@ -4,52 +4,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, WeightedRandomSampler
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, WeightedRandomSampler, default_collate
 
 from fedpriv.clients import overlaps
 from fedpriv.clients.client import Client
 from fedpriv.clients.client_set import as_client_set
-from fedpriv.clients.reading import is_plain
 from fedpriv.data.nested import leaves, plain
 from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.borrowed import GeneratorStates, global_generators
 
-T = TypeVar("T")
-
-_FROZEN = "its random transform has run once for every example, when the data were read, and is frozen"
-_CONSTRAINED = f"{_FROZEN}, for constraints are about examples as they are. Use a fixed transform"
-_LOCAL_GENERATOR = (
-    f"{_FROZEN}, for it draws from a generator of its own. Draw from torch's, NumPy's or Python's global generator, "
-    "which are seeded for each example whenever it is drawn, or give the clients an Augmentation"
+_FROZEN = (
+    "a random transform has run once for every example, when the data were read, and is frozen, for constraints are "
+    "about examples as they are. Use a fixed transform"
 )
 
-_MAX_TRIED = 16
-"""Number of examples that are read twice: a random transform by a fair coin goes unnoticed in 2^-16 of runs."""
 
-
-def ignored(clients: Sequence[Client], privacy: Privacy) -> list[str]:
+def ignored(clients: Sequence[Client], privacy: Privacy, *, is_random: bool) -> list[str]:
     """Returns warnings about unused loader settings, and about examples that do not stay apart.
-
-    That are random transforms that are frozen, `collate_fn`s that mix examples, and views of one memory. Reads at most
-    48 examples twice; those of a `TensorDataset` are not read.
 
     Args:
         clients: The clients of this process.
         privacy: The privacy settings.
+        is_random: Whether examples draw random numbers when they are read.
     """
     roster = as_client_set(clients)
     validated = [(index, clients[index]) for index in roster.validated_clients]
-    constrained = any(not problem.is_mean_loss for problem in roster.problems)
+    notes = _settings_note(validated)
+    if is_random and any(not problem.is_mean_loss for problem in roster.problems):
+        notes.append(_FROZEN)
     datasets = [client.loader.dataset for _, client in validated]
-    return [
-        *_settings_note(validated),
-        *_reading_note(validated, constrained=constrained),
-        *overlaps.note_on_items(datasets, privacy),
-    ]
+    return [*notes, *_collate_note(validated), *overlaps.note_on_items(datasets, privacy)]
 
 
 def _settings_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
@@ -100,28 +87,14 @@ def _unused(loader: DataLoader[Any]) -> Iterator[str]:
         yield "drop_last=True"
 
 
-def _reading_note(clients: Sequence[tuple[int, Client]], *, constrained: bool) -> list[str]:
-    tried = _evenly_spaced([(i, client) for i, client in clients if not is_plain(client.loader)], _MAX_TRIED)
-    if constrained:
-        # any random transform gets a warning: another seed gives another example
-        seeds = (0, 1)
-        reason = _CONSTRAINED
-    else:
-        # draws from the global generators are repeated: an example that still differs has another generator
-        seeds = (0, 0)
-        reason = _LOCAL_GENERATOR
-    for index, client in tried:
-        for example in _evenly_spaced(range(len(client)), _MAX_TRIED // len(tried)):
-            first, second = (_collated(client.loader, example, seed=seed) for seed in seeds)
-            if not _equal(first.tensors, second.tensors):
-                return [f"an example of client {index} is another one when it is read again: {reason}"]
-    for index, client in tried:
-        last = len(client) - 1
-        first_alone = _collated(client.loader, 0)
-        last_alone = _collated(client.loader, last)
-        together = _collated(client.loader, 0, last)
-        joined = [torch.cat(pair) for pair in zip(first_alone.tensors, last_alone.tensors, strict=True)]
-        if not together.random and not _equal(together.tensors, joined):
+def _collate_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
+    """Returns a warning if a `collate_fn` makes one example depend on others; each function is tried once."""
+    tried = {id(default_collate)}
+    for index, client in clients:
+        if id(client.loader.collate_fn) in tried:
+            continue
+        tried.add(id(client.loader.collate_fn))
+        if _mixes(client.loader, len(client) - 1):
             return [
                 f"the collate_fn of client {index} makes something else of two examples together than of each alone. "
                 "fedpriv collates each alone, so that no example changes another"
@@ -129,24 +102,14 @@ def _reading_note(clients: Sequence[tuple[int, Client]], *, constrained: bool) -
     return []
 
 
-class _Collated(NamedTuple):
-    tensors: list[Tensor]
-    random: bool  # whether the global generators were drawn from
-
-
-def _collated(loader: DataLoader[Any], *indices: int, seed: int = 0) -> _Collated:
-    """Returns all tensors of the examples, collated together, with the global generators at this seed."""
+def _mixes(loader: DataLoader[Any], last: int) -> bool:
+    """Whether the first and the last example are others together than alone; False if they are random."""
     with global_generators() as begin:
-        begin(seed)
+        begin(0)
         before = GeneratorStates.current()
-        tensors = leaves(plain(loader.collate_fn([loader.dataset[index] for index in indices])) or ())
-        return _Collated(tensors, before.has_changed)
-
-
-def _equal(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
-    return len(first) == len(second) and all(map(torch.equal, first, second))
-
-
-def _evenly_spaced(items: Sequence[T], count: int) -> Sequence[T]:
-    """Returns at most `count` of the items, evenly spaced."""
-    return items[:: max(1, -(-len(items) // count))]
+        ends = [loader.dataset[0], loader.dataset[last]]
+        together, *alone = [leaves(plain(loader.collate_fn(some)) or ()) for some in (ends, ends[:1], ends[1:])]
+        if before.has_changed:
+            return False
+    apart = [torch.cat(pair) for pair in zip(*alone, strict=True)]
+    return len(together) != len(apart) or not all(map(torch.equal, together, apart))

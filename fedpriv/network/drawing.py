@@ -9,6 +9,7 @@ import networkx as nx
 
 from fedpriv.errors import ConfigError
 from fedpriv.network.graph import Graph
+from fedpriv.storage.pictures import BLUE, new_figure, write_png
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,16 +27,12 @@ def draw(network: Graph, path: Path) -> None:
     """
     if path.suffix != ".png":
         raise ConfigError("--out", str(path), "pictures are PNG files; give a name that ends in .png")
-    figure_of(network).savefig(path)
+    write_png(figure_of(network), path)
 
 
 def figure_of(network: Graph) -> Figure:
     """Returns a picture of nodes and links; up to 50 nodes are numbered."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 6.4), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(6, 6.4)
     axes = figure.subplots()
     graph = network.graph
     n = len(graph)
@@ -51,7 +48,7 @@ def figure_of(network: Graph) -> Figure:
         positions = nx.spring_layout(graph, seed=0)
     nx.draw_networkx_edges(graph, positions, ax=axes, edge_color="#B0B4B8", width=0.8 if n <= 300 else 0.3)
     size = 260 if n <= 50 else max(4, 3000 // n)
-    nx.draw_networkx_nodes(graph, positions, ax=axes, node_color="#0072B2", node_size=size)
+    nx.draw_networkx_nodes(graph, positions, ax=axes, node_color=BLUE, node_size=size)
     if n <= 50:
         nx.draw_networkx_labels(graph, positions, ax=axes, font_size=8, font_color="white")
     gap = f"spectral gap {network.spectral_gap:.3g}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -14,9 +13,7 @@ from fedpriv.papers.claims import Claim
 from fedpriv.papers.claims.papers import Paper, paper
 from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.storage import strict_json
-from fedpriv.storage.files import write_whole
-
-_STATED, _TRUE, _GREY = "#0072B2", "#D55E00", "#5F6368"
+from fedpriv.storage.pictures import BLUE, GREY, VERMILION, new_figure, write_png
 
 
 @dataclass(frozen=True)
@@ -96,25 +93,19 @@ def draw(checked_claim: Checked, path: Path) -> None:
         raise ConfigError("--out", str(path), "pictures are PNG files; give a name that ends in .png")
     if math.isinf(checked_claim.claim.tight_total):
         raise ConfigError("--out", str(path), "there is no finite epsilon to draw; leave it out")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     points = checked_claim.source.over_rounds(checked_claim.settings)
     rounds = [number for number, _ in points]
-    figure = Figure(figsize=(7, 4.2), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(7, 4.2)
     axes = figure.subplots()
-    axes.plot(rounds, [claim.tight_total for _, claim in points], color=_TRUE, marker="o", label="true, whole run")
-    axes.plot(rounds, [claim.basic_total for _, claim in points], color=_GREY, linestyle=":", label="basic composition")
+    axes.plot(rounds, [claim.tight_total for _, claim in points], color=VERMILION, marker="o", label="true, whole run")
+    axes.plot(rounds, [claim.basic_total for _, claim in points], color=GREY, linestyle=":", label="basic composition")
     stated = f"stated, for {checked_claim.claim.scope}"
-    axes.plot(rounds, [claim.stated_epsilon for _, claim in points], color=_STATED, linestyle="--", label=stated)
+    axes.plot(rounds, [claim.stated_epsilon for _, claim in points], color=BLUE, linestyle="--", label=stated)
     axes.set(xscale="log", yscale="log", xlabel=checked_claim.source.rounds, ylabel="epsilon")
     axes.set_title(checked_claim.source.title, loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png")
-    write_whole(path, picture.getvalue())
+    write_png(figure, path)
 
 
 def _printed(epsilon: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,13 @@ from fedpriv.planning.notebook_display import aligned
 from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
 from fedpriv.privacy.composition import RunCost, basic, compose
 from fedpriv.privacy.matrix import Cell, matrix
+from fedpriv.reports import wording
+from fedpriv.reports.spendings import PlannedSpending, spending_of
+from fedpriv.runs.run_files import RunFiles
 from fedpriv.storage import strict_json
+
+Price = PrivacySpent | tuple[float, float]
+"""A guarantee with its conditions, or an epsilon and a delta."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +26,7 @@ class Account:
     """The price of one or several runs.
 
     Attributes:
+        costs: What each run is charged.
         spent: The price of all runs together, against whoever sees what the trust of each run allows.
         runs: Each run's name and its own price at the same delta.
         basic: Sum of epsilons and of deltas, which holds also where later runs depend on the answers of earlier ones.
@@ -27,6 +34,7 @@ class Account:
         notes: Sentences about what the price assumes.
     """
 
+    costs: tuple[RunCost, ...]
     spent: PrivacySpent
     runs: tuple[tuple[str, PrivacySpent], ...]
     basic: tuple[float, float]
@@ -50,37 +58,23 @@ class Account:
             }
         )
 
-    def rows(self) -> dict[str, str]:
-        """Returns the prices as names and values."""
-        rows = {name: str(price) for name, price in self.runs}
-        if len(self.runs) > 1:
-            rows["together"] = str(self.spent)
-            epsilon, delta = self.basic
-            if math.isfinite(epsilon):
-                rows["if answers chose later runs"] = f"epsilon={round_up(epsilon)} at delta={delta:.6g}"
-        return rows
+    @property
+    def prices(self) -> Sequence[tuple[str, Price]]:
+        """The price of each run, of all together, and the sum; of one run its price alone."""
+        if len(self.runs) == 1:
+            return self.runs
+        return [*self.runs, ("together", self.spent), ("if answers chose later runs", self.basic)]
 
-    def table(self) -> list[str]:
-        """Formats a line for each adversary, a column for each unit; letters refer to `remarks`."""
-        units = list(dict.fromkeys(cell.unit for cell in self.cells))
-        lines = dict[str, list[str]]()
-        remarks = self._remarks()
-        for cell in self.cells:
-            lines.setdefault(cell.adversary, []).append(f"{_bound_in_words(cell)} [{remarks[_remark_on(cell)]}]")
-        return aligned([["adversary", *units], *([name, *cells] for name, cells in lines.items())])
-
-    def remarks(self) -> list[str]:
-        """Returns what the letters of the table mean."""
-        return [f"[{letter}] {text}" for text, letter in self._remarks().items()]
-
-    def _remarks(self) -> dict[str, str]:
-        texts = list(dict.fromkeys(_remark_on(cell) for cell in self.cells))
-        return {text: _letter(number) for number, text in enumerate(texts)}
+    def table(self) -> tuple[list[str], list[str]]:
+        """Returns a line for each adversary with a column for each unit, and the meanings of the letters in it."""
+        units = dict.fromkeys(cell.unit for cell in self.cells)
+        lines, remarks = lettered(self.cells, _bound_in_words, _remark_on)
+        return aligned([["adversary", *units], *([name, *bounds] for name, bounds in lines.items())]), remarks
 
 
-def account_for(
-    runs: Sequence[RunCost],
-    deltas: Sequence[float],
+def account_of(
+    runs: Sequence[RunFiles],
+    plans: Sequence[PlannedSpending],
     *,
     delta: float | None = None,
     accountant: str | None = None,
@@ -90,8 +84,8 @@ def account_for(
     """Computes the price of runs, together and against each adversary.
 
     Args:
-        runs: What each run is charged.
-        deltas: The delta of each run.
+        runs: The files of each run.
+        plans: The facts known of each run besides its files.
         delta: The delta of all together; the smallest of the runs' own by default.
         accountant: See `composition.compose`.
         colluders: Number of clients that collude.
@@ -99,20 +93,53 @@ def account_for(
 
     Raises:
         ConfigError: an argument is out of range.
-        PrivacyError: the runs protect nothing in common, or share noise.
+        LedgerError: the files of a run are altered or incomplete.
+        PrivacyError: the runs protect nothing in common, or share noise, or the plan of an unfinished one is unknown.
     """
-    common_delta = min(deltas) if delta is None else delta
-    together = compose(runs, common_delta, accountant)
+    costs = [spending_of(run, plan) for run, plan in zip(runs, plans, strict=True)]
+    if delta is None:
+        delta = min(run.ledger.header.delta or 0.0 for run in runs)
+    together = compose(costs, delta, accountant)
     prices = [together]
-    if len(runs) > 1:
-        prices = [compose([run], common_delta, accountant) for run in runs]
+    if len(costs) > 1:
+        prices = [compose([cost], delta, accountant) for cost in costs]
     return Account(
+        costs=tuple(costs),
         spent=together,
-        runs=tuple((run.name, price) for run, price in zip(runs, prices, strict=True)),
+        runs=tuple((cost.name, price) for cost, price in zip(costs, prices, strict=True)),
         basic=basic(prices),
-        cells=matrix(runs, common_delta, accountant, colluders=colluders, group=group),
-        notes=tuple(_notes(runs)),
+        cells=matrix(costs, delta, accountant, colluders=colluders, group=group),
+        notes=tuple(_notes(costs)),
     )
+
+
+def price_rows(prices: Sequence[tuple[str, Price]]) -> list[tuple[str, str]]:
+    """Returns names and prices as text; pairs without a finite epsilon are left out."""
+    rows = list[tuple[str, str]]()
+    for name, price in prices:
+        if isinstance(price, PrivacySpent):
+            rows.append((name, str(price)))
+        elif math.isfinite(price[0]):
+            rows.append((name, f"epsilon={round_up(price[0])} at delta={wording.small(price[1])}"))
+    return rows
+
+
+def lettered(
+    cells: Sequence[Cell], value: Callable[[Cell], str], remark: Callable[[Cell], str]
+) -> tuple[dict[str, list[str]], list[str]]:
+    """Returns the bounds against each adversary, each with the letter of its remark, and the remarks.
+
+    Args:
+        cells: The bounds.
+        value: Returns a bound as text.
+        remark: Returns what a bound assumes.
+    """
+    lines = dict[str, list[str]]()
+    letters = dict[str, str]()
+    for cell in cells:
+        letter = letters.setdefault(remark(cell), _letter(len(letters)))
+        lines.setdefault(cell.adversary, []).append(f"{value(cell)} [{letter}]")
+    return lines, [f"[{letter}] {text}" for text, letter in letters.items()]
 
 
 def _notes(runs: Sequence[RunCost]) -> list[str]:

@@ -12,21 +12,21 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.evaluation import metrics
 from fedpriv.privacy.accounting.spent import round_up
 from fedpriv.reports import comparison, wording
+from fedpriv.reports.pages import render
 from fedpriv.reports.report import Run
 from fedpriv.reports.spendings import PlannedSpending
 from fedpriv.reports.statement import Statement
 from fedpriv.runs import curves
+from fedpriv.storage.pictures import COLORS, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
 _MOST_ROUNDS = 25  # rows of the table of rounds
 _MOST_CLIENTS = 100  # rows of the table of clients
 
@@ -89,8 +89,6 @@ def html_report(
         plans: Facts known of each run besides its files.
         draw_graph: Draws a run's communication graph; None if it has none.
     """
-    import jinja2
-
     overlay = None
     table = list[list[str]]()
     notes = list[str]()
@@ -98,18 +96,15 @@ def html_report(
         overlay = _overlay(runs)
         table = comparison.cells(runs)
         notes = comparison.notes(runs, plans)
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, loader=loader)
-    page = environment.get_template("report.html.jinja").render(
+    return render(
+        "report.html.jinja",
         title=_title(runs),
         statement=statement,
         overlay=overlay,
         table=table,
         notes=notes,
         parts=[_part(run, draw_graph) for run in runs],
-        made=wording.now(),
     )
-    return page.encode()
 
 
 def _title(runs: Sequence[Run]) -> str:
@@ -124,11 +119,13 @@ def _part(run: Run, draw_graph: Callable[[Run], Figure | None]) -> RunPart:
     if graph is not None:
         graph_picture = _picture(graph, "The communication graph: who sends messages to whom")
     clients, left_out = _clients(run)
+    figure = new_figure(*curves.SIZE)
+    curves.draw(run, figure)
     return RunPart(
         name=str(run.folder),
         title=run.title,
         cards=_cards(run),
-        curves=_picture(_curves(run), f"Test metric and epsilon of {run.folder} against rounds"),
+        curves=_picture(figure, f"Test metric and epsilon of {run.folder} against rounds"),
         rows=run.rows(),
         rounds=_rounds(run),
         clients=clients,
@@ -203,18 +200,12 @@ def _epsilon(value: float | str) -> str:
     return "infinite"
 
 
-def _curves(run: Run) -> Figure:
-    figure = _empty(*curves.SIZE)
-    curves.draw(run, figure)
-    return figure
-
-
 def _overlay(runs: Sequence[Run]) -> Picture:
     """Draws the test metric and epsilon of several runs into one picture, each with a colour and a dash of its own."""
-    figure = _empty(8.0, 6.4)
+    figure = new_figure(8.0, 6.4)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     shown = next((m for m in metrics.headlines() if any(run.column(m.name)[1] for run in runs)), None)
-    styles = zip(itertools.cycle(_COLORS), itertools.cycle(("-", "--", "-.", ":")), strict=False)
+    styles = zip(itertools.cycle(COLORS), itertools.cycle(("-", "--", "-.", ":")), strict=False)
     for run, (color, dash) in zip(runs, styles, strict=False):
         if shown is not None:
             rounds, values = run.column(shown.name)
@@ -235,15 +226,6 @@ def _overlay(runs: Sequence[Run]) -> Picture:
     figure.align_ylabels()
     names = ", ".join(run.folder.name for run in runs)
     return _picture(figure, f"Test metric and epsilon of {names} against rounds; infinite epsilons are left out")
-
-
-def _empty(width: float, height: float) -> Figure:
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasSVG(figure)
-    return figure
 
 
 def _picture(figure: Figure, text: str) -> Picture:

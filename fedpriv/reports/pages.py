@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
-from fedpriv.reports.statement import Statement, StatementSection
+from fedpriv.reports.statement import Section, Statement
 
 if TYPE_CHECKING:
     from reportlab.platypus import Flowable
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 def markdown(page: Statement) -> bytes:
     """Formats the page as Markdown, with tables."""
-    return _render("statement.md.jinja", page, autoescape=False)
+    return render("statement.md.jinja", page=page)
 
 
 def html(page: Statement) -> bytes:
     """Formats the page as HTML in one file, without scripts."""
-    return _render("statement.html.jinja", page, autoescape=True)
+    return render("report.html.jinja", title=page.title, statement=page, table=[], parts=[])
 
 
 def pdf(page: Statement) -> bytes:
@@ -83,7 +83,7 @@ def _fonts(page: Statement) -> tuple[str, str]:
     return "Helvetica", "Helvetica-Bold"
 
 
-def _flowables(number: int, section: StatementSection, styles: Mapping[str, Any], width: float) -> list[Flowable]:
+def _flowables(number: int, section: Section, styles: Mapping[str, Any], width: float) -> list[Flowable]:
     """Returns the elements of a section in a PDF of this width."""
     from reportlab.platypus import Paragraph
 
@@ -110,11 +110,12 @@ def _table(cells: list[list[Any]], widths: list[float]) -> Flowable:
     return Table(cells, colWidths=widths, style=TableStyle([*tight, *lines]))
 
 
-def _render(template: str, page: Statement, *, autoescape: bool) -> bytes:
-    """Fills a template of this folder with the page."""
+def render(template: str, **values: object) -> bytes:
+    """Fills a template of this folder; in HTML all values are escaped."""
     import jinja2
 
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    environment = jinja2.Environment(autoescape=autoescape, undefined=jinja2.StrictUndefined, loader=loader)
+    is_html = template.endswith(".html.jinja")
+    environment = jinja2.Environment(autoescape=is_html, undefined=jinja2.StrictUndefined, loader=loader)
     environment.filters["cell"] = lambda text: str(text).replace("|", "\\|").replace("\n", " ")
-    return environment.get_template(template).render(page=page).encode()
+    return environment.get_template(template).render(values).encode()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fedpriv.errors import counted
 from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
+from fedpriv.privacy.composition import RunCost
 from fedpriv.privacy.record import Record
 
 UNITS = {
@@ -20,11 +22,12 @@ RELATIONS = {
     "add_remove": "nearly the same results would have come without it",
 }
 SCALE = (
-    "At an epsilon of 0.1 an even guess becomes at most 53 % sure, at 1 at most 74 %, at 3 at most 96 %; above 10 "
-    "hardly anything is promised, and where there is no bound, nothing is."
+    "At an epsilon of 0.1 an even guess becomes at most 53 % sure, at 1 at most 74 %, at 3 at most 96 %. An epsilon "
+    "above 10 promises hardly anything, and an entry without a bound promises nothing."
 )
 TESTS = "the test data and every number computed on them"
 NUMBER_OF_TESTS = "the number of test records"
+_DIVIDED = {"iid": "at random", "in_order": "in its order"}
 
 
 def public(tests: str = TESTS) -> str:
@@ -56,7 +59,7 @@ def frozen_networks(data_sections: Iterable[Mapping[str, Any]]) -> list[str]:
     return [*dict.fromkeys(sentences)]
 
 
-PERSON = "If one person has several records, the column of the group holds for that person, not that of one."
+PERSON = "For a person with several records, the column of the group holds, not the column of one record."
 ASSUMED = (
     "Assumed, and not checked here: each data holder bounds and noises its answers as the code says, settings were "
     "not chosen by trying them on these data, and nobody else reads a data holder's machine."
@@ -101,6 +104,52 @@ def sentence(subject: str, spent: PrivacySpent) -> str:
         f"{subject} reveals at most epsilon={round_up(spent.epsilon)} (delta={delta}) about {UNITS[spent.unit]}: "
         f"somebody who {sure}, but for an event of probability {_rare(spent.delta)}."
     )
+
+
+def listed(texts: Iterable[str]) -> str:
+    """Joins the distinct texts."""
+    return "; ".join(dict.fromkeys(texts))
+
+
+def data_name(config: Mapping[str, Any]) -> str:
+    """Returns the name of a configuration's data, and the path if there is one."""
+    data = config["data"]
+    for name in ("train", "path", "file", "dataset"):
+        if data.get(name):
+            return f"{data['name']} ({data[name]})"
+    return str(data["name"])
+
+
+def purpose_of(config: Mapping[str, Any]) -> str:
+    """Returns in words which model a configuration trains, by which algorithm."""
+    text = f"training a model of the kind {config['model']['name']} by the algorithm {config['strategy']['name']}"
+    if config["strategy"]["variant"] == "published":
+        text += " as published"
+    return text
+
+
+def holders(config: Mapping[str, Any], cost: RunCost, names: Sequence[str] = ()) -> str:
+    """Returns in words how many data holders there are, with how many records."""
+    text = counted(cost.n_clients, "data holder")
+    if names:
+        text += f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})"
+    sizes = cost.sizes
+    if sizes and len(sizes) == 1:
+        text += f" with {counted(sizes[0], 'record')}"
+    elif sizes and min(sizes) == max(sizes):
+        text += f" with {counted(sizes[0], 'record')} each, {sum(sizes)} in all"
+    elif sizes:
+        text += f" with {min(sizes)} to {max(sizes)} records each, {sum(sizes)} in all"
+    kind = config["data"].get("partition", {}).get("kind", "")
+    if kind and kind != "by_writer" and cost.n_clients != 1:
+        text += f"; one table, divided {_DIVIDED.get(kind, 'by labels')}"
+    return text
+
+
+def made_with(results: Iterable[Mapping[str, Any] | None]) -> str:
+    """Returns the software with which runs were made, by their results."""
+    unknown = "not on record: unfinished, or by an early version"
+    return listed(str((result or {}).get("software") or unknown) for result in results)
 
 
 def plain(text: str) -> str:

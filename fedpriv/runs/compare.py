@@ -23,12 +23,12 @@ from fedpriv.runs.train import train
 from fedpriv.settings.checks import Count, checked
 from fedpriv.settings.translations import nearest
 from fedpriv.storage import strict_json
+from fedpriv.storage.pictures import COLORS
 from fedpriv.strategies.base import Strategy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
 _OPTIONS = {option.name for option in fields(TrainOptions)} - {"clients", "seed", "_", "__"}
 _NOT_SHARED = ("folder", "resume", "extend", "secret_seed", "sinks")
 
@@ -96,7 +96,7 @@ class Comparison:
         if shown is None:
             raise ConfigError("common.test", None, "there is nothing to draw: give test data")
         factor = 100 if shown.percent else 1
-        styles = zip(cycle(_COLORS), cycle(("-", "--", "-.", ":")), strict=False)
+        styles = zip(cycle(COLORS), cycle(("-", "--", "-.", ":")), strict=False)
         for (name, results), (color, dash) in zip(self.results.items(), styles, strict=False):
             rounds, epsilons, values = _columns(results, shown.name)
             scaled = [[factor * value for value in row] for row in values]

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fedpriv.errors import ConfigError, FedprivError, cut
 from fedpriv.evaluation import metrics
 from fedpriv.evaluation.metrics import Metric, panel
+from fedpriv.storage.pictures import BLUE, GREEN, GREY, PINK, VERMILION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's blue and vermilion: distinct to colour-blind readers too
-_METRIC, _EPSILON, _GREY = "#0072B2", "#D55E00", "#5F6368"
 SIZE = 8.0, 6.2
 """Width and height in inches."""
 _COLUMNS = 2  # of a legend
@@ -102,7 +101,7 @@ def draw(run: Curves, figure: Figure) -> None:
         xycoords="axes fraction",
         textcoords="offset points",
         fontsize=8.5,
-        color=_GREY,
+        color=GREY,
     )
 
 
@@ -110,17 +109,17 @@ def _draw_metric(axes: Axes, run: Curves) -> int:
     """Draws the test metric, and returns the number of lines of its legend."""
     first, *others = panel(lambda name: run.column(name)[1])
     rounds, values = _column(run, first, first.name)
-    axes.plot(rounds, values, color=_METRIC, linewidth=2, label=first.title if others else None)
+    axes.plot(rounds, values, color=BLUE, linewidth=2, label=first.title if others else None)
     for metric, dashes in zip(others, itertools.cycle(("--", ":", "-."))):
-        axes.plot(*_column(run, metric, metric.name), dashes, color=_GREY, linewidth=1.5, label=metric.title)
+        axes.plot(*_column(run, metric, metric.name), dashes, color=GREY, linewidth=1.5, label=metric.title)
     _, low = _column(run, first, f"node_{first.name}_min")
     _, high = _column(run, first, f"node_{first.name}_max")
     if len(low) == len(high) == len(rounds):
-        axes.fill_between(rounds, low, high, color=_METRIC, alpha=0.15, linewidth=0, label="nodes, worst to best")
+        axes.fill_between(rounds, low, high, color=BLUE, alpha=0.15, linewidth=0, label="nodes, worst to best")
     _, low = _column(run, first, f"client_{first.name}_p10")
     _, high = _column(run, first, f"client_{first.name}_p90")
     if len(low) == len(high) == len(rounds) > 0:
-        axes.fill_between(rounds, low, high, color=_EPSILON, alpha=0.12, linewidth=0, label="clients, 10 % to 90 %")
+        axes.fill_between(rounds, low, high, color=VERMILION, alpha=0.12, linewidth=0, label="clients, 10 % to 90 %")
         if first.better == "higher":
             worst = _column(run, first, f"client_{first.name}_min")
         else:
@@ -131,15 +130,13 @@ def _draw_metric(axes: Axes, run: Curves) -> int:
             client_name = f", at the end {cut(name, 30)}"
         else:
             client_name = ""
-        axes.plot(*worst, ":", color=_EPSILON, linewidth=1.2, label=f"the worst client{client_name}")
+        axes.plot(*worst, ":", color=VERMILION, linewidth=1.2, label=f"the worst client{client_name}")
     n_lines = _legend_above(axes)
     if first.name == "objective" and min(values) > 0:
         axes.set_yscale("log")  # first steps are large, last ones are what is looked for
     axes.set_ylabel(first.title + (", %" if first.percent else ""))
     if values:
-        _label_end(
-            axes, rounds[-1], values[-1], f"{values[-1]:.2f} %" if first.percent else f"{values[-1]:.4f}", _METRIC
-        )
+        _label_end(axes, rounds[-1], values[-1], f"{values[-1]:.2f} %" if first.percent else f"{values[-1]:.4f}", BLUE)
     return n_lines
 
 
@@ -154,7 +151,7 @@ def _legend_above(axes: Axes) -> int:
         ncols=_COLUMNS,
         frameon=False,
         fontsize=9,
-        labelcolor=_GREY,
+        labelcolor=GREY,
         borderaxespad=0.1,
         borderpad=0,
     )
@@ -177,7 +174,7 @@ def legend_below(figure: Figure, axes: Axes) -> None:
 
 def _draw_custom(axes: Axes, run: Curves, custom: Sequence[Metric[None]]) -> None:
     """Draws the user's own metrics, in a panel of their own since their scale is unknown."""
-    for metric, color in zip(custom, itertools.cycle((_METRIC, _EPSILON, _GREY, "#009E73", "#CC79A7"))):
+    for metric, color in zip(custom, itertools.cycle((BLUE, VERMILION, GREY, GREEN, PINK))):
         axes.plot(*run.column(metric.name), color=color, linewidth=1.5, label=metric.title)
     axes.set_ylabel("own metrics" if len(custom) > 1 else custom[0].title)
     _legend_above(axes)
@@ -190,7 +187,7 @@ def _column(run: Curves, metric: Metric[object], name: str) -> tuple[list[int], 
 
 def _draw_violation(axes: Axes, run: Curves) -> None:
     """Draws the violation of an exact run with constraints, which has no epsilon; a log scale cannot show zeros."""
-    for name, label, color in (("violation", "largest violation", _EPSILON), ("stationarity", "stationarity", _GREY)):
+    for name, label, color in (("violation", "largest violation", VERMILION), ("stationarity", "stationarity", GREY)):
         rounds, values = run.column(name)
         axes.semilogy(rounds, [value if value > 0 else math.nan for value in values], color=color, label=label)
     axes.set_ylabel("KKT residuals")
@@ -204,7 +201,7 @@ def _draw_epsilon(axes: Axes, run: Curves) -> None:
     values = [0.0, *values]
     axes.set_ylabel("epsilon spent")
     if not all(math.isfinite(value) for value in values):
-        axes.text(0.5, 0.5, "infinite: not private", transform=axes.transAxes, ha="center", color=_EPSILON)
+        axes.text(0.5, 0.5, "infinite: not private", transform=axes.transAxes, ha="center", color=VERMILION)
         axes.set_yticks([])
         return
     draw_spent(axes, rounds, values, target, "" if target is None else f"target {target:g}")
@@ -212,11 +209,11 @@ def _draw_epsilon(axes: Axes, run: Curves) -> None:
 
 def draw_spent(axes: Axes, rounds: Sequence[int], values: Sequence[float], limit: float | None, label: str) -> None:
     """Draws what is spent after each round, and a line at the limit, with its label."""
-    axes.plot(rounds, values, color=_EPSILON, linewidth=2)
-    axes.fill_between(rounds, values, color=_EPSILON, alpha=0.12, linewidth=0)
+    axes.plot(rounds, values, color=VERMILION, linewidth=2)
+    axes.fill_between(rounds, values, color=VERMILION, alpha=0.12, linewidth=0)
     axes.set_ylim(0, 1.15 * max(limit or 0.0, *values))
     if limit is not None:
-        axes.axhline(limit, color=_GREY, linewidth=1, linestyle=(0, (4, 3)))
+        axes.axhline(limit, color=GREY, linewidth=1, linestyle=(0, (4, 3)))
         axes.annotate(
             label,
             (0, limit),
@@ -224,9 +221,9 @@ def draw_spent(axes: Axes, rounds: Sequence[int], values: Sequence[float], limit
             xycoords=("axes fraction", "data"),
             textcoords="offset points",
             fontsize=9,
-            color=_GREY,
+            color=GREY,
         )
-    _label_end(axes, rounds[-1], values[-1], f"{values[-1]:.3g}", _EPSILON)
+    _label_end(axes, rounds[-1], values[-1], f"{values[-1]:.3g}", VERMILION)
 
 
 def _label_end(axes: Axes, x: float, y: float, text: str, color: str) -> None:
@@ -271,7 +268,7 @@ def tidy(axes: Axes) -> None:
     """Removes what draws the eye away from the curves."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#B0B4B8")
-    axes.tick_params(colors=_GREY, labelsize=9)
+    axes.tick_params(colors=GREY, labelsize=9)
     axes.grid(axis="y", color="#E6E8EB", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.margins(x=0.01)

@@ -479,7 +479,9 @@ def load_data(experiment: Experiment, run: OpenRun, public: EvaluationData, mesh
     compatibility.check_batched(experiment.problems, population.model, slow)
     identity = run.identity.with_model(population.model, origin, run.origin_folder)
     check_models(mesh.world.all_gather_object(identity.model))
-    loader_warnings = mesh.clients.all_gather_object(loaders.ignored(local_clients, experiment.privacy))
+    loader_warnings = mesh.clients.all_gather_object(
+        loaders.ignored(local_clients, experiment.privacy, is_random=population.examples.random)
+    )
     return LocalData(
         shard=shard,
         population=population,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,26 +10,23 @@ from fedpriv.errors import FedprivError
 from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
 from fedpriv.privacy.adversaries import COLLUDERS, MESSAGES, MODEL, SERVER
 from fedpriv.privacy.composition import RunCost, compose
+from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.matrix import Cell, matrix
 from fedpriv.reports import wording
-from fedpriv.reports.statement import (
-    Statement,
-    StatementSection,
-    against,
-    count_without_fedpriv,
-    made_by,
-    purpose_of,
-    unbounded,
-)
+from fedpriv.reports.accounts import Price
+from fedpriv.reports.statement import Rows, Statement, Table, count_without_fedpriv, unbounded
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.on_record import plan_files
 from fedpriv.sites.site_federations import SiteFederation, charged, read_federation
 from fedpriv.sites.site_folder import CARD, SECRETS
-from fedpriv.sites.site_settings import SETTINGS, SiteSettings
+from fedpriv.sites.site_settings import SETTINGS, SiteBudget, SiteSettings
 from fedpriv.storage import files
 from fedpriv.storage.secret_store import is_destroyed, is_encrypted
 
-_LEARNED = "That this site takes part, its card (name, public number of records, public key), and when it answers."
+_LEARNED = (
+    "Others learn, too, that this site takes part, its card (name, public number of records, public key), and when it "
+    "answers."
+)
 _OWN_NOISE = "The site drew its noise itself, from random bits that died with its process."
 _KEEP_FOLDER = (
     "The site's folder holds its keys: who has read it can subtract the noise that it shares with others, and sign for "
@@ -45,14 +41,19 @@ _SEALED = (
     "The site's keys were destroyed: nobody can compute from its folder the noise that it shared with others. Copies "
     "of the folder from before may still hold them."
 )
-
-
 _ROLLBACK = (
     "The site's folder was never brought back from an older copy. With each reply the site signs how much it has on "
     "record; whoever asks shows it this count with the next question, and a site that is shown more than its ledger "
     "has stops, and has no statement. This shows nothing if those who ask hide the count, lost the reply, or were set "
     "back as well."
 )
+_RELEASES = "Every answer was noised and written down before the site's message followed from it; nothing else left."
+_COMPOSITION = (
+    "Federations compose as one if joining later ones did not depend on the answers of earlier ones. What is spent so "
+    "far (as `fedpriv site status` prints it) holds if answers did not decide how many there were. The sentence at the "
+    "top, and parts 1 and 2, do not need that: they count each begun plan whole."
+)
+_HEADING = ("federation", "with", "when (UTC, by its files)", "answers to questions about the data, and their noise")
 
 
 def is_site(folder: Path) -> bool:
@@ -77,25 +78,26 @@ def site_statement(folder: Path, *, colluders: int = 1, group: int = 10) -> Stat
     federations = [read_federation(path, card) for path in plan_files(folder)]
     if not federations:
         raise FedprivError(f"{folder} has joined no federation: there is nothing to state yet")
-    delta = settings.budget.delta
-    costs = charged(federations, settings.budget)
-    spent = compose(costs, delta)
-    so_far = compose([federation.done for federation in federations], delta)
-    whole = compose([federation.whole for federation in federations], delta)
-    networks = wording.frozen_networks([settings.data.model_dump(mode="json")])
-    limit = f"{settings.budget.epsilon:g} at delta={wording.small(delta)}"
+    budget = settings.budget
+    costs = charged(federations, budget)
+    so_far = compose([federation.done for federation in federations], budget.delta)
     return Statement(
-        f"Privacy statement: site {card.name}",
-        wording.sentence("All that left this site", spent),
-        (
-            _protected(settings, card, federations, spent),
-            against(_cells(federations, costs, card, delta, colluders, group)),
-            _released(federations, costs),
-            _assumptions(_min_colluders(federations), spent),
-            StatementSection("What is not protected?", (_LEARNED, wording.public(), *networks, _secrets(folder))),
-            _cost(federations, so_far, whole, limit),
-            _verification(folder, federations),
-        ),
+        about=f"site {card.name}",
+        subject="All that left this site",
+        spent=compose(costs, budget.delta),
+        data=settings.data.name,
+        held_by=_held_by(card),
+        used_for=wording.listed(_used_for(federation) for federation in federations),
+        cells=_cells(federations, costs, card, budget.delta, colluders, group),
+        release_text=(_RELEASES, *_missing(federations, costs), *_absences(federations)),
+        release_table=_release_table(federations),
+        trust=(_trust(_min_colluders(federations)), "Nothing was simulated.", _ROLLBACK),
+        not_protected=(_LEARNED, *wording.frozen_networks([settings.data.model_dump(mode="json")])),
+        secret=_secrets(folder),
+        cost_text=(_COMPOSITION,),
+        prices=_prices(federations, so_far),
+        budgets=[("lifetime budget", _balance(so_far, budget))],
+        checks=_checks(folder, federations),
     )
 
 
@@ -161,40 +163,42 @@ def _true_sizes(card: SiteDescriptor) -> tuple[int, ...] | None:
     return (card.size,)
 
 
-def _protected(
-    settings: SiteSettings, card: SiteDescriptor, federations: Sequence[SiteFederation], spent: PrivacySpent
-) -> StatementSection:
-    # a relation may name public facts that neighbouring data sets share, in parentheses
-    shared = spent.relation.partition("(")[2].removesuffix(")")
+def _held_by(card: SiteDescriptor) -> str:
+    declared = "as many as it has"
     if card.size_declared:
         declared = "a number that it chose"
-    else:
-        declared = "as many as it has"
-    rows = [
-        ("data", settings.data.name),
-        ("held by", f"the site {card.name}; others are told of {card.size} records, {declared}"),
-        ("used for", "; ".join(dict.fromkeys(_used_for(federation) for federation in federations))),
-        ("protected unit", wording.unit_of(spent)),
-        *([("both have in common", shared)] if shared else []),
-        ("guarantee", str(spent)),
-    ]
-    if spent.unit == "sample":
-        text = (wording.PERSON,)
-    else:
-        text = ()
-    return StatementSection("Whose data, and what of them is protected?", text, tuple(rows))
+    return f"the site {card.name}; others are told of {card.size} records, {declared}"
 
 
 def _used_for(federation: SiteFederation) -> str:
     settings = federation.proposal.document.settings
+    others = "with other sites"
     if federation.proposal.is_graph:
-        return f"{purpose_of(settings)}, {settings['rounds']} rounds, with neighbours on a graph, without a server"
-    return f"{purpose_of(settings)}, {settings['rounds']} rounds, with other sites"
+        others = "with neighbours on a graph, without a server"
+    return f"{wording.purpose_of(settings)}, {settings['rounds']} rounds, {others}"
 
 
-def _released(federations: Sequence[SiteFederation], costs: Sequence[RunCost]) -> StatementSection:
-    heading = ("federation", "with", "when (UTC, by its files)", "answers to questions about the data, and their noise")
-    rows = tuple(
+def _missing(federations: Sequence[SiteFederation], costs: Sequence[RunCost]) -> list[str]:
+    """Returns a sentence on each federation that is charged for more answers than the site gave."""
+    return [
+        f"{federation.proposal.document.run}: {len(cost.records) - len(federation.done.records)} more were planned and "
+        "are charged: who ended it, or left the site out of a round, may have seen its answers."
+        for federation, cost in zip(federations, costs, strict=True)
+        if len(cost.records) > len(federation.done.records)
+    ]
+
+
+def _absences(federations: Sequence[SiteFederation]) -> list[str]:
+    return [
+        f"{federation.proposal.document.run}: signed to be absent in rounds {notice.first + 1} to {notice.last + 1} "
+        f"({notice.why})."
+        for federation in federations
+        for notice in federation.notices
+    ]
+
+
+def _release_table(federations: Sequence[SiteFederation]) -> Table:
+    rows = [
         (
             federation.proposal.document.run,
             ", ".join(card.name for card in federation.proposal.cards),
@@ -202,69 +206,48 @@ def _released(federations: Sequence[SiteFederation], costs: Sequence[RunCost]) -
             f"{wording.released(federation.done.records)}; of {len(federation.whole.records)} that the plan has",
         )
         for federation in federations
-    )
-    text = "Every answer was noised and written down before the site's message was computed from it; nothing else left."
-    signed = [
-        f"{federation.proposal.document.run}: signed to be absent in rounds {notice.first + 1} to {notice.last + 1} "
-        f"({notice.why})."
-        for federation in federations
-        for notice in federation.notices
     ]
-    missing = [
-        f"{federation.proposal.document.run}: {len(cost.records) - len(federation.done.records)} more were planned and "
-        "are charged: who ended it, or left the site out of a round, may have seen its answers."
-        for federation, cost in zip(federations, costs, strict=True)
-        if len(cost.records) > len(federation.done.records)
-    ]
-    return StatementSection("What was released, and when?", (text, *missing, *signed), (), (heading, *rows))
+    return (_HEADING, *rows)
 
 
-def _cost(
-    federations: Sequence[SiteFederation], spent: PrivacySpent, whole: PrivacySpent, limit: str
-) -> StatementSection:
-    delta = spent.delta
-    rows = [(federation.done.name, str(compose([federation.done], delta))) for federation in federations]
-    rows += [("together so far", str(spent))]
-    if math.isfinite(whole.epsilon):
-        rows += [("if all plans are carried out", f"epsilon={round_up(whole.epsilon)} at delta={wording.small(delta)}")]
-        repeated = compose([*(federation.whole for federation in federations), federations[-1].whole], delta)
-        rows += [
-            ("and with one more like the last", f"epsilon={round_up(repeated.epsilon)} at delta={wording.small(delta)}")
-        ]
-    used = f"epsilon={round_up(spent.epsilon)} of {limit} is spent so far; an answer that would pass it is refused"
-    rows += [("the site's lifetime budget", used)]
-    text = (
-        "Federations compose as one if joining later ones did not depend on the answers of earlier ones. What is spent "
-        "so far (as `fedpriv site status` prints it) holds if answers did not decide how many there were. The sentence "
-        "at the top, and parts 1 and 2, do not need that: they count each begun plan whole."
-    )
-    return StatementSection(
-        "What did all federations cost together, and what would another one cost?", (text,), tuple(rows)
-    )
-
-
-def _assumptions(colluders: int | None, spent: PrivacySpent) -> StatementSection:
-    if colluders is None:
-        others = "any number of them"
-    else:
+def _trust(colluders: int | None) -> str:
+    others = "any number of them"
+    if colluders is not None:
         others = f"{_at_most(colluders)} them"
-    text = f"{_OWN_NOISE} Others may tell each other all they know: {others}."
-    sentences = (text, "Nothing was simulated.", _ROLLBACK, wording.ASSUMED, *wording.rounding(spent))
-    return StatementSection("What does this rest on, and what was simulated?", sentences)
+    return f"{_OWN_NOISE} Others may tell each other all they know: {others}."
 
 
-def _verification(folder: Path, federations: Sequence[SiteFederation]) -> StatementSection:
-    rows = [
+def _prices(federations: Sequence[SiteFederation], so_far: PrivacySpent) -> Sequence[tuple[str, Price]]:
+    delta = so_far.delta
+    whole = [federation.whole for federation in federations]
+    return [
+        *((federation.done.name, compose([federation.done], delta)) for federation in federations),
+        ("together so far", so_far),
+        ("if all plans are carried out", (compose(whole, delta).epsilon, delta)),
+        ("and with one more like the last", (compose([*whole, whole[-1]], delta).epsilon, delta)),
+    ]
+
+
+def _balance(spent: PrivacySpent, budget: SiteBudget) -> str:
+    limit = f"{budget.epsilon:g} at delta={wording.small(budget.delta)}"
+    return f"epsilon={round_up(spent.epsilon)} of {limit} is spent so far; an answer that would pass it is refused"
+
+
+def _checks(folder: Path, federations: Sequence[SiteFederation]) -> Rows:
+    plans = [
         (f"{federation.proposal.document.run}: plan", federation.proposal.fingerprint) for federation in federations
     ]
-    for federation in federations:
-        ledger = federation.ledger
-        n_records = len(ledger.records)
-        chain = f"{n_records} records in a chain, head {ledger.head(n_records)}; {ledger.path}"
-        rows.append((f"{federation.proposal.document.run}: ledger", chain))
-    same = f"fedpriv statement {folder} must print the same heads; it refuses a ledger that was altered"
-    rows.append(("was anything changed?", same))
+    ledgers = [(f"{federation.proposal.document.run}: ledger", _chain(federation.ledger)) for federation in federations]
     # the last federation stands for the others: the page names the ledger of each
-    rows.append(count_without_fedpriv(federations[-1].ledger, "one federation's own answers"))
-    rows.append(made_by())
-    return StatementSection("How can this be verified?", (), tuple(rows))
+    how_to_count = count_without_fedpriv(federations[-1].ledger, "one federation's own answers")
+    return [
+        *plans,
+        *ledgers,
+        ("was anything changed?", f"fedpriv statement {folder} must print the same heads; it refuses altered ledgers"),
+        ("count without fedpriv", how_to_count),
+    ]
+
+
+def _chain(ledger: LedgerFile) -> str:
+    n_records = len(ledger.records)
+    return f"{n_records} records in a chain, head {ledger.head(n_records)}; {ledger.path}"

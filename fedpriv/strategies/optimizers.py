@@ -6,8 +6,7 @@ They post-process answers with public hyper-parameters, so they cost no epsilon.
     Adam      m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;   x -= a m^ / (sqrt(v^) + eps)
               m^ = m / (1 - b1^s),  v^ = v / (1 - b2^s) after s steps (Kingma and Ba, 2015)
     AdamW     x *= 1 - a weight_decay, then Adam (Loshchilov and Hutter, 2019)
-    WeightDecay   g += weight_decay x, then another one of these, as torch's SGD and Adam do
-    GroupedDecay  the same, or the shrinking of AdamW, with a weight decay for each parameter
+    WeightDecay   g += weight_decay x, as torch's SGD and Adam do, or the shrinking of AdamW; then another one of these
 
 The noise of g adds its variance to v^, so that DP-Adam divides all coordinates by about the same number. DP-AdamBC
 (Tang, Shpilevskiy and Lécuyer, 2024) subtracts it: `x -= a m^ / sqrt(max(v^ - variance, noise_floor))`.
@@ -189,19 +188,35 @@ class AdamW:
         return self.noise_floor is not None
 
     @property
-    def adam(self) -> Adam:
-        """The optimiser that follows the shrinking."""
-        return Adam(self.beta1, self.beta2, self.eps, self.noise_floor)
+    def decayed(self) -> WeightDecay:
+        """Adam after the shrinking."""
+        adam = Adam(self.beta1, self.beta2, self.eps, self.noise_floor)
+        return WeightDecay(self.weight_decay, adam, is_decoupled=True)
 
     def init(self, x: Tensor) -> Moments:
         """Returns Adam's state."""
-        return self.adam.init(x)
+        return self.decayed.init(x)
 
     def step(
         self, x: Tensor, gradient: Tensor, size: float, state: Moments, variance: Tensor | None
     ) -> tuple[Tensor, Moments]:
         """Makes one step."""
-        return self.adam.step(x * (1 - size * self.weight_decay), gradient, size, state, variance)
+        return self.decayed.step(x, gradient, size, state, variance)
+
+
+@dataclass(frozen=True)
+class DecayGroups:
+    """The weight decay of each parameter, as in parameter groups of torch: often none of biases.
+
+    Attributes:
+        groups: Number of entries of each parameter, in the order of a row, and its weight decay.
+    """
+
+    groups: tuple[tuple[int, float], ...]
+
+    def like(self, x: Tensor) -> Tensor:
+        """Returns the weight decay of each entry of a row, `[dim]`, of the type of x."""
+        return torch.cat([x.new_full((entries,), decay) for entries, decay in self.groups])
 
 
 @checked("strategy.optimizer")
@@ -210,12 +225,14 @@ class WeightDecay:
     """Adds `weight_decay x` to the gradient, after clipping and noise, as torch's `SGD(weight_decay=...)` and `Adam`.
 
     Args:
-        weight_decay: The gradient of `weight_decay / 2 ||x||^2` is added.
+        weight_decay: One for all parameters, or one for each.
         optimizer: Makes the step.
+        is_decoupled: Whether a step first shrinks x by `size weight_decay` instead, as in AdamW.
     """
 
-    weight_decay: NonNegative
+    weight_decay: NonNegative | DecayGroups
     optimizer: Optimizer[Any] = Sgd()
+    is_decoupled: bool = False
 
     @property
     def corrects(self) -> bool:
@@ -235,48 +252,13 @@ class WeightDecay:
         variance: Tensor | None,
     ) -> tuple[Tensor, Any]:
         """Makes one step."""
-        return self.optimizer.step(x, gradient + self.weight_decay * x, size, state, variance)
-
-
-@checked("strategy.optimizer")
-@dataclass(frozen=True)
-class GroupedDecay:
-    """Weight decay that differs between parameters, as in parameter groups of torch: often none of biases.
-
-    Args:
-        decays: Number of entries of each parameter, in the order of a row, and its weight decay.
-        decoupled: Whether a step first shrinks x by `size weight_decay`, as in AdamW; else `weight_decay x` is added to
-            the gradient, after clipping and noise.
-        optimizer: Makes the step.
-    """
-
-    decays: tuple[tuple[int, float], ...]
-    decoupled: bool
-    optimizer: Optimizer[Any] = Sgd()
-
-    @property
-    def corrects(self) -> bool:
-        """Whether the other optimiser does."""
-        return self.optimizer.corrects
-
-    def init(self, x: Tensor) -> Any:  # noqa: ANN401 - the state of any optimiser
-        """Returns the other optimiser's state."""
-        return self.optimizer.init(x)
-
-    def step(
-        self,
-        x: Tensor,
-        gradient: Tensor,
-        size: float,
-        state: Any,  # noqa: ANN401 - the state of any optimiser
-        variance: Tensor | None,
-    ) -> tuple[Tensor, Any]:
-        """Makes one step."""
-        shrinking = torch.cat([x.new_full((entries,), decay) for entries, decay in self.decays])  # [dim]
-        if self.decoupled:
-            x = x * (1 - size * shrinking)
+        decay = self.weight_decay
+        if isinstance(decay, DecayGroups):
+            decay = decay.like(x)
+        if self.is_decoupled:
+            x = x * (1 - size * decay)
         else:
-            gradient = gradient + shrinking * x
+            gradient = gradient + decay * x
         return self.optimizer.step(x, gradient, size, state, variance)
 
 

@@ -5,8 +5,7 @@
     torch.optim.AdamW(lr, betas, eps, weight_decay)   AdamW(beta1, beta2, eps, weight_decay)
 
 SGD's and Adam's `weight_decay` is added to the private gradient (`WeightDecay`). Parameter groups may differ in
-`weight_decay` alone (`GroupedDecay`). An option without a counterpart is
-refused: it is never left out in silence. Source: the documentation of `torch.optim`.
+`weight_decay` alone. An option without a counterpart raises an error. Source: the documentation of `torch.optim`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.strategies.optimizers import Adam, AdamW, GroupedDecay, Momentum, Optimizer, Sgd, WeightDecay
+from fedpriv.strategies.optimizers import Adam, AdamW, DecayGroups, Momentum, Optimizer, Sgd, WeightDecay
 
 _NO_EFFECT = {"foreach", "fused", "capturable", "differentiable", "params", "weight_decay"}  # the last is read apart
 _OFF = {"dampening": 0, "maximize": False, "amsgrad": False}
@@ -75,7 +74,7 @@ def _with_decay(plain: Optimizer[Any], decays: Sequence[tuple[int, float]], *, i
     """Returns an optimiser with the weight decay of torch's: of all parameters, or of each by itself."""
     different = {decay for _, decay in decays}
     if len(different) > 1:
-        return GroupedDecay(tuple(decays), is_decoupled, plain)
+        return WeightDecay(DecayGroups(tuple(decays)), plain, is_decoupled)
     (decay,) = different
     if is_decoupled and isinstance(plain, Adam):
         return AdamW(plain.beta1, plain.beta2, plain.eps, decay)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpriv.storage.files import write_whole
+from fedpriv.storage.pictures import BLUE, VERMILION, new_figure, write_png
 from fedpriv.tuning.search import Outcome, Trial
 from fedpriv.tuning.settings import SearchSettings
 from fedpriv.tuning.space import Range, Space
@@ -18,19 +17,14 @@ from fedpriv.tuning.space import Range, Space
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#5F6368"
 _MAX_PANELS = 8  # of fields
 
 
 def draw(outcome: Outcome, space: Space, settings: SearchSettings, path: Path) -> None:
     """Draws the scores of a search, in order of trials and against each field, to a PNG file."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     names = list(space.fields)[:_MAX_PANELS]
     scored = [trial for trial in outcome.trials if trial.score is not None]
-    figure = Figure(figsize=(3.2 * (1 + len(names)), 3.2), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(3.2 * (1 + len(names)), 3.2)
     panels = figure.subplots(1, 1 + len(names), squeeze=False)[0]
     _draw_in_order(panels[0], scored, settings)
     for axes, name in zip(panels[1:], names, strict=True):
@@ -41,9 +35,7 @@ def draw(outcome: Outcome, space: Space, settings: SearchSettings, path: Path) -
     else:
         failed = ""
     figure.suptitle(f"{len(outcome.trials)} trials{failed}; all together {outcome.price.spent}", fontsize=8)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png")
-    write_whole(path, picture.getvalue())
+    write_png(figure, path)
 
 
 def _draw_in_order(axes: Axes, scored: Sequence[Trial], settings: SearchSettings) -> None:
@@ -53,8 +45,8 @@ def _draw_in_order(axes: Axes, scored: Sequence[Trial], settings: SearchSettings
         best_so_far = np.maximum.accumulate(scores)
     else:
         best_so_far = np.minimum.accumulate(scores)
-    axes.plot(numbers, scores, "o", color=_BLUE, label="trial")
-    axes.step(numbers, best_so_far, where="post", color=_ORANGE, label="best so far")
+    axes.plot(numbers, scores, "o", color=BLUE, label="trial")
+    axes.step(numbers, best_so_far, where="post", color=VERMILION, label="best so far")
     axes.set_xlabel("trial", fontsize=8)
     axes.set_ylabel(settings.metric, fontsize=8)
     axes.legend(fontsize=7, frameon=False)
@@ -67,11 +59,11 @@ def _draw_against_field(axes: Axes, scored: Sequence[Trial], outcome: Outcome, n
         kind = np.float64
     else:
         kind = np.str_
-    axes.plot(np.array([trial.chosen[name] for trial in scored], kind), _scores(scored), "o", color=_BLUE)
+    axes.plot(np.array([trial.chosen[name] for trial in scored], kind), _scores(scored), "o", color=BLUE)
     if outcome.chosen is not None:
         best_value = np.array([outcome.chosen[name]], kind)
         best_score = np.array([outcome.score], np.float64)
-        axes.plot(best_value, best_score, "*", color=_ORANGE, markersize=13)
+        axes.plot(best_value, best_score, "*", color=VERMILION, markersize=13)
     if isinstance(field, Range) and field.log:
         axes.set_xscale("log")
     axes.set_xlabel(name, fontsize=8)

@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from fedpriv.config.building import outline
 from fedpriv.config.of_run import plan_of
 from fedpriv.errors import FedprivError, counted
+from fedpriv.planning.plan import Plan
 from fedpriv.privacy.accounting.events import History
 from fedpriv.privacy.accounting.search import hidden
-from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
+from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.adversaries import COLLUDERS, MODEL, SERVER
 from fedpriv.privacy.composition import RunCost, basic, compose
 from fedpriv.privacy.matrix import Cell, matrix
-from fedpriv.reports import statement, wording
+from fedpriv.reports import wording
 from fedpriv.reports.report import Run
+from fedpriv.reports.run_statement import SECRET, lifetime, simulated_trust
 from fedpriv.reports.spendings import spending_of
-from fedpriv.reports.statement import Statement, StatementSection, unbounded
+from fedpriv.reports.statement import Rows, Statement, count_without_fedpriv, unbounded
 from fedpriv.storage import files
 from fedpriv.tuning.search import BEST, FOUND, PLAN, SEEN, STATE, Search, Trial
 from fedpriv.tuning.space import Choices, Range, Value
@@ -40,6 +41,7 @@ _NO_BOUND_FOR_MORE = (
     "a second model, how many trials there were, how long they took, or what data holders hear in a trial tells more "
     "than the price covers"
 )
+_WHEN = "when (UTC, by its files)"
 _TO_HIDE = (
     "What must stay hidden, and no software can hide: how long the search took, how busy the machine was, and copies "
     "of its folder secret/, as in a backup. Whoever sees any of it has seen more than the price covers."
@@ -89,45 +91,38 @@ def _state_visible(search: Search, folder: Path, colluders: int, group: int) -> 
         search.check_sizes(folder)
     spendings += _planned_costs(search, len(finished))
     spent = compose(spendings, delta)
-    cells = matrix(spendings, delta, colluders=colluders, group=group)
 
     count = f"{len(finished)} of {search.settings.trials} have ended"
-    records = [record for run in runs for record in run.files.ledger.records]
-    rows = [
-        ("number of trials", f"{search.settings.trials}, fixed beforehand, and shown; {count}"),
-        ("answers to questions about the data", wording.released(records)),
-        ("then, of every trial", f"messages, models, settings, and {_visible_scores(search)}"),
-        ("shown to", "counted as if everybody saw all of it; part 2 says what each observer needs"),
-        ("best", _best_row(search.best_trial(trials), search)),
-    ]
-    if len(finished) == search.settings.trials:
-        remarks = ()
-    else:
-        remarks = (f"The search is not finished: {count}, all are charged.",)
-
+    unfinished = ()
+    if len(finished) < search.settings.trials:
+        unfinished = (f"The search is not finished: {count}, all are charged.",)
+    made_with = wording.made_with(run.result for run in runs)
     repeated = [replace(spending, name=f"{spending.name} again", run_name=None) for spending in spendings]
-    further = {
-        "with one more trial like the last": compose([*spendings, repeated[-1]], delta),
-        "with the whole search again": compose([*spendings, *repeated], delta),
-    }
-    further_costs = {name: (total.epsilon, delta) for name, total in further.items()}
-    last_alone = compose(spendings[-1:], delta)
-    text = "If its answers are what made you choose the next one, add up instead: both epsilons, and both deltas."
-    made_with = statement.made_with(run.result for run in runs)
-    return Statement(
-        f"Privacy statement of a search: {folder}",
-        wording.sentence("All that the search released, all trials together,", spent),
-        (
-            _protected(search, spendings[0], spent),
-            statement.against(cells),
-            _released(search, folder, rows, remarks),
-            statement.rests(
-                spendings, spent.accountant, (_assumptions(search), wording.SEARCHED, *wording.rounding(spent))
-            ),
-            statement.not_covered(spent, f"In each trial's folder {statement.SECRET}", _tests(search)),
-            _cost(search, last_alone, spent, further_costs, text),
-            _verification(folder, [*_ledger_rows(folder, runs), ("runs made by", made_with)]),
-        ),
+    one_more = compose([*spendings, repeated[-1]], delta)
+    all_again = compose([*spendings, *repeated], delta)
+    answers = wording.released(record for run in runs for record in run.files.ledger.records)
+    return replace(
+        _common(search, folder, spendings, spent),
+        subject="All that the search released, all trials together,",
+        cells=matrix(spendings, delta, colluders=colluders, group=group),
+        release_text=unfinished,
+        release_rows=[
+            ("number of trials", f"{search.settings.trials}, fixed beforehand, and shown; {count}"),
+            (_WHEN, _period(folder)),
+            ("answers to questions about the data", answers),
+            ("then, of every trial", f"messages, models, settings, and {_visible_scores(search)}"),
+            ("shown to", "counted as if everybody saw all of it; part 2 has what each observer needs"),
+            ("best", _best_row(search.best_trial(trials), search)),
+        ],
+        secret=f"In each trial's folder {SECRET}",
+        cost_text=("If its answers are what made you choose the next one, add up both epsilons and both deltas.",),
+        prices=[
+            ("the last trial alone", compose(spendings[-1:], delta)),
+            ("the whole search", spent),
+            ("with one more trial like the last", (one_more.epsilon, delta)),
+            ("with the whole search again", (all_again.epsilon, delta)),
+        ],
+        checks=[*_ledger_checks(folder, runs), ("runs made by", made_with)],
     )
 
 
@@ -140,51 +135,65 @@ def _state_hidden(search: Search, folder: Path, colluders: int, group: int) -> S
     plan = search.plans[0]
     spent = search.price.spent
     delta = plan.privacy.delta
-    trial = RunCost(
-        "trial",
-        plan.records,
-        plan.n_clients,
-        search.data,
-        outline(search.base).sizes,
-        spent.not_covered,
-        float64_noise=plan.float64_noise,
-    )
+    trial = _planned_cost(search, plan, "trial")
 
     def price(histories: Sequence[History]) -> tuple[float, str]:
         return hidden(search.settings.number, histories, delta), "rdp"
 
     cells = matrix([trial], delta, colluders=colluders, group=group, price=price)
+    settings = search.settings
+    best = None
     if published["chosen"]:
         best = Trial(0, published["chosen"], published["score"])
-    else:
-        best = None
-    rows = [
-        ("number of trials", f"hidden: a secret {search.settings.hidden} draw, {search.settings.trials} on average"),
-        ("released", f"one model, its settings, and its score, {search.settings.scored_on}: {folder / BEST}"),
-        ("shown to", "anybody"),
-        ("never released", "the other trials, their ledgers, their number and their times; their files are removed"),
-        ("best", _best_row(best, search)),
-    ]
-    further_costs = {
-        "with one more trial, as a run": basic([spent, search.price.one_trial]),
-        "with the whole search again": basic([spent, spent]),
-    }
-    text = "What is released besides adds up: both epsilons, and both deltas."
-    made_with = statement.made_with([published])
+    return replace(
+        _common(search, folder, [trial], spent),
+        subject="All that the search published, one model with its settings and score,",
+        cells=_published_cells(cells, search.price.rests_on),
+        sees=_SEES,
+        release_rows=[
+            ("number of trials", f"hidden: a secret {settings.hidden} draw, {settings.trials} on average"),
+            (_WHEN, "not told: how long the search took would tell how many trials there were"),
+            ("released", f"one model, its settings, and its score, {settings.scored_on}: {folder / BEST}"),
+            ("shown to", "anybody"),
+            ("never released", "the other trials, their ledgers, their number and times; their files are removed"),
+            ("best", _best_row(best, search)),
+        ],
+        cost_text=("What else is released adds up: both epsilons, and both deltas.",),
+        prices=[
+            ("one trial alone", search.price.one_trial),
+            ("the whole search", spent),
+            ("with one more trial, as a run", basic([spent, search.price.one_trial])),
+            ("with the whole search again", basic([spent, spent])),
+        ],
+        checks=[*_published_checks(folder), ("trials made by", wording.made_with([published]))],
+    )
+
+
+def _common(search: Search, folder: Path, costs: Sequence[RunCost], spent: PrivacySpent) -> Statement:
+    """Returns what the statement of every search has; the rest is for its caller to fill in."""
+    config = search.base.model_dump(mode="json")
+    limit = "none was set"
+    if search.settings.epsilon is not None:
+        limit = f"epsilon={search.settings.epsilon:g}"
+    tests = wording.TESTS
+    if search.settings.score_noise is not None:
+        tests = wording.NUMBER_OF_TESTS
     return Statement(
-        f"Privacy statement of a search: {folder}",
-        wording.sentence("All that the search published, one model with its settings and score,", spent),
-        (
-            _protected(search, trial, spent),
-            statement.against([*_published_cells(cells, search.price.rests_on)], _SEES),
-            _released(search, folder, rows, ()),
-            statement.rests(
-                [trial], spent.accountant, (_assumptions(search), wording.SEARCHED, *wording.rounding(spent))
-            ),
-            statement.not_covered(spent, _TO_HIDE, _tests(search)),
-            _cost(search, search.price.one_trial, spent, further_costs, text),
-            _verification(folder, [*_published_file_rows(folder / BEST), ("trials made by", made_with)]),
-        ),
+        about=f"search {folder}",
+        subject="All that the search released",
+        spent=spent,
+        data=wording.data_name(config),
+        held_by=wording.holders(config, costs[0]),
+        used_for=_used_for(search),
+        settings_tried=_settings_tried(search),
+        cells=(),
+        trust=simulated_trust(costs),
+        assumed=(f"The price of the search rests on this: {search.price.rests_on}.", wording.SEARCHED),
+        tests=tests,
+        secret=_TO_HIDE,
+        prices=(),
+        budgets=[("limit of the search", limit), lifetime([search.base.privacy.budget])],
+        checks=(),
     )
 
 
@@ -200,12 +209,6 @@ def _visible_scores(search: Search) -> str:
     if search.settings.score_noise is None:
         return "metrics on public test data"
     return search.settings.scored_on
-
-
-def _tests(search: Search) -> str:
-    if search.settings.score_noise is None:
-        return wording.TESTS
-    return wording.NUMBER_OF_TESTS
 
 
 def _published_cells(cells: Sequence[Cell], rests_on: str) -> Sequence[Cell]:
@@ -231,52 +234,38 @@ def _planned_costs(search: Search, n_finished: int) -> list[RunCost]:
     if n_finished >= search.settings.trials:
         return []
     plans = search.plans
-    sizes = outline(search.base).sizes
-    costs = []
-    for number in range(n_finished, search.settings.trials):
-        # a single plan stands for all trials
-        if len(plans) == 1:
-            plan = plans[0]
-        else:
-            plan = plans[number]
-        costs.append(
-            RunCost(
-                f"trial {number}",
-                plan.records,
-                plan.n_clients,
-                search.data,
-                sizes,
-                plan.not_covered,
-                float64_noise=plan.float64_noise,
-            )
-        )
-    return costs
+    if len(plans) == 1:  # a single plan stands for all trials
+        plans = [*plans] * search.settings.trials
+    return [
+        _planned_cost(search, plans[number], f"trial {number}") for number in range(n_finished, search.settings.trials)
+    ]
 
 
-def _protected(search: Search, trial: RunCost, spent: PrivacySpent) -> StatementSection:
-    config = search.base.model_dump(mode="json")
-    fields = ", ".join(f"{name} ({_format_field(field)})" for name, field in search.space.fields.items())
+def _planned_cost(search: Search, plan: Plan, name: str) -> RunCost:
+    return RunCost(
+        name,
+        plan.records,
+        plan.n_clients,
+        search.data,
+        outline(search.base).sizes,
+        plan.not_covered,
+        float64_noise=plan.float64_noise,
+    )
+
+
+def _used_for(search: Search) -> str:
+    text = f"a search for good settings of {wording.purpose_of(search.base.model_dump(mode='json'))}"
     if "rounds" in search.space.fields:
-        length = ""
-    else:
-        length = f", {search.base.rounds} rounds a trial"
+        return text
+    return f"{text}, {search.base.rounds} rounds a trial"
+
+
+def _settings_tried(search: Search) -> str:
+    fields = ", ".join(f"{name} ({_format_field(field)})" for name, field in search.space.fields.items())
+    chooser = "chance alone"
     if search.settings.sampler == "tpe":
         chooser = "the scores of earlier ones"
-    else:
-        chooser = "chance alone"
-    rows = (
-        ("data", statement.data_name(config)),
-        ("held by", statement.holders(config, trial)),
-        ("used for", f"a search for good settings of {statement.purpose_of(config)}{length}"),
-        ("settings tried", f"{fields}; chosen by {chooser}, scored by {search.settings.scored_on}"),
-        ("protected unit", wording.unit_of(spent)),
-        ("guarantee", str(spent)),
-    )
-    if spent.unit == "sample":
-        text = (wording.PERSON,)
-    else:
-        text = ()
-    return StatementSection("Whose data, and what of them is protected?", text, rows)
+    return f"{fields}; chosen by {chooser}, scored by {search.settings.scored_on}"
 
 
 def _format_field(field: Range | Choices) -> str:
@@ -285,20 +274,12 @@ def _format_field(field: Range | Choices) -> str:
     return "one of " + ", ".join(map(str, field.values))
 
 
-def _released(
-    search: Search, folder: Path, rows: Sequence[tuple[str, str]], remarks: tuple[str, ...]
-) -> StatementSection:
-    if search.settings.hidden is None:
-        state = folder / SEEN / STATE
-        if state.exists():
-            end = wording.changed(state)
-        else:
-            end = "now"
-        period = f"{wording.changed(folder / PLAN)} to {end}"
-    else:
-        period = "not told: how long the search took would tell how many trials there were"
-    when = ("when (UTC, by its files)", period)
-    return StatementSection("What was released, when, and to whom?", remarks, (rows[0], when, *rows[1:]))
+def _period(folder: Path) -> str:
+    state = folder / SEEN / STATE
+    end = "now"
+    if state.exists():
+        end = wording.changed(state)
+    return f"{wording.changed(folder / PLAN)} to {end}"
 
 
 def _best_row(best: Trial | None, search: Search) -> str:
@@ -317,47 +298,7 @@ def _format_value(value: Value) -> str:
     return str(value)
 
 
-def _assumptions(search: Search) -> str:
-    return f"The price of the search rests on this: {search.price.rests_on}."
-
-
-def _cost(
-    search: Search,
-    one_trial: PrivacySpent,
-    spent: PrivacySpent,
-    further_costs: Mapping[str, tuple[float, float]],
-    text: str,
-) -> StatementSection:
-    """Returns the section about costs.
-
-    Args:
-        search: The search.
-        one_trial: The cost of one trial alone.
-        spent: The cost of the whole search.
-        further_costs: Epsilon and delta after further trials or runs, by name.
-        text: How further costs add up.
-    """
-    if search.settings.hidden:
-        trial_title = "one trial alone"
-    else:
-        trial_title = "the last trial alone"
-    limit = search.settings.epsilon
-    if limit is None:
-        limit_text = "none was set"
-    else:
-        limit_text = f"epsilon={limit:g}"
-    rows = [(trial_title, str(one_trial)), ("the whole search", str(spent)), ("limit of the search", limit_text)]
-    for name, (epsilon, delta) in further_costs.items():
-        if math.isfinite(epsilon):
-            rows.append((name, f"epsilon={round_up(epsilon)} at delta={wording.small(delta)}"))
-    rows.append(statement.lifetime([search.base.privacy.budget]))
-    others = "Counted here: this search. Other runs on the same data, if there are any, add to it."
-    return StatementSection(
-        "What did the search cost, and what would another trial or run cost?", (others, text), tuple(rows)
-    )
-
-
-def _ledger_rows(folder: Path, runs: Sequence[Run]) -> list[tuple[str, str]]:
+def _ledger_checks(folder: Path, runs: Sequence[Run]) -> Rows:
     """Returns rows with one hash of all ledgers, which any machine can compute again."""
     digest = hashlib.sha256()
     paths = sorted((folder / SEEN).glob("*/ledger.jsonl"))
@@ -367,30 +308,29 @@ def _ledger_rows(folder: Path, runs: Sequence[Run]) -> list[tuple[str, str]]:
     ledgers = f"{counted(n_records, 'record')} in {counted(len(runs), 'chain')}"
     if len(paths) != len(runs):
         ledgers += f", and {len(paths) - len(runs)} that has not ended"
-    ledgers += f"; SHA-256 of all in order {digest.hexdigest()}"
-    rows = [
-        ("ledgers", ledgers),
+    how_to_count = [count_without_fedpriv(run.files.ledger, "one trial's own answers") for run in runs[:1]]
+    return [
+        (f"{folder / PLAN}: SHA-256", _hash(folder / PLAN)),
+        ("ledgers", f"{ledgers}; SHA-256 of all in order {digest.hexdigest()}"),
         ("was anything changed?", f"cat {folder / SEEN}/*/ledger.jsonl | sha256sum must print the same hash"),
         ("count again", f"fedpriv statement {folder}; fedpriv account {folder / SEEN}/*/"),
+        *(("count without fedpriv", how) for how in how_to_count),
+        ("look for faults", f"fedpriv audit {folder / SEEN}/0000, where the data are"),
     ]
-    if runs:
-        rows.append(statement.count_without_fedpriv(runs[0].files.ledger, "one trial's own answers"))
-    rows.append(("look for faults", f"fedpriv audit {folder / SEEN}/0000, where the data are"))
-    return rows
 
 
-def _published_file_rows(best: Path) -> list[tuple[str, str]]:
+def _published_checks(folder: Path) -> Rows:
     """Returns rows with the hash of each published file."""
-    rows = [(f"{best / name}: SHA-256", _hash(best / name)) for name in ("model.pt", "config.yaml", FOUND)]
-    ledgers = "the ledgers would tell the number of trials, and are removed: the price is that of the plan"
-    no_count = (
-        "not possible: a count needs the ledgers (python -m fedpriv_verify counts those of a run or of open trials)"
-    )
+    best = folder / BEST
+    published = [folder / PLAN, best / "model.pt", best / "config.yaml", best / FOUND]
     return [
-        *rows,
+        *((f"{path}: SHA-256", _hash(path)) for path in published),
         ("was anything changed?", f"sha256sum {best}/* must print the same hashes"),
-        ("ledgers", ledgers),
-        ("count without fedpriv", no_count),
+        ("ledgers", "the ledgers would tell the number of trials, and are removed: the price is that of the plan"),
+        (
+            "count without fedpriv",
+            "not possible: a count needs the ledgers (python -m fedpriv_verify counts those of runs or of open trials)",
+        ),
     ]
 
 
@@ -398,8 +338,3 @@ def _hash(path: Path) -> str:
     if path.exists():
         return hashlib.sha256(files.read(path)).hexdigest()
     return "not there"
-
-
-def _verification(folder: Path, rows: Sequence[tuple[str, str]]) -> StatementSection:
-    plan = (f"{folder / PLAN}: SHA-256", _hash(folder / PLAN))
-    return StatementSection("How can this be verified?", (), (plan, *rows, statement.made_by()))

@@ -19,6 +19,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.evaluation import metrics
 from fedpriv.privacy.membership import detection_at, right_guesses
 from fedpriv.storage import strict_json
+from fedpriv.storage.pictures import BLUE, GREY, VERMILION, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 FALSE_ALARMS = 0.01
 # options of data sets that say where the rows are; others choose among these rows, divide or change them
 _SOURCES = ("train", "root", "url", "path", "dataset", "file")
-_BLUE, _GREY = "#0072B2", "#5F6368"
 
 
 @dataclass(frozen=True)
@@ -117,11 +117,7 @@ class Tradeoff:
 
     def figure(self) -> Figure:
         """Draws the test metric, or the noise multiplier, and the bound on right guesses against epsilon."""
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(7.2, 5.4), dpi=150, layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = new_figure(7.2, 5.4)
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
         epsilons = [target.epsilon for target in self.targets]
         if self.metric:
@@ -130,16 +126,16 @@ class Tradeoff:
             scored = [target for target in self.targets if target.score is not None]
             means = [factor * (target.score or 0.0) for target in scored]
             spreads = [factor * target.standard_deviation for target in scored]
-            top.errorbar([target.epsilon for target in scored], means, spreads, marker="o", color=_BLUE, capsize=3)
+            top.errorbar([target.epsilon for target in scored], means, spreads, marker="o", color=BLUE, capsize=3)
             if self.reference is not None:
-                top.axhline(factor * self.reference, color=_GREY, linestyle="--", label="no noise")
+                top.axhline(factor * self.reference, color=GREY, linestyle="--", label="no noise")
                 top.legend(frameon=False)
             top.set_ylabel(row.title + (", %" if row.percent else "") + "\non stand-in data")
         else:
-            top.plot(epsilons, [target.noise_multiplier for target in self.targets], "o-", color=_BLUE)
+            top.plot(epsilons, [target.noise_multiplier for target in self.targets], "o-", color=BLUE)
             top.set_ylabel("noise multiplier")
-        bottom.plot(epsilons, [100 * target.right_guesses for target in self.targets], "o-", color="#D55E00")
-        bottom.axhline(50, color=_GREY, linestyle=":", linewidth=1)
+        bottom.plot(epsilons, [100 * target.right_guesses for target in self.targets], "o-", color=VERMILION)
+        bottom.axhline(50, color=GREY, linestyle=":", linewidth=1)
         bottom.set_ylabel("attacker guesses\nright, at most, %")
         bottom.set_xlabel("epsilon")
         bottom.set_xscale("log")

@@ -48,7 +48,7 @@ def test_three_runs_of_epsilon_1_cost_less_than_3(runs: list[Path]):
     assert [run["epsilon"] for run in facts["runs"]] == pytest.approx([1.0] * 3, rel=1e-4)
     text = fedpriv("account", *map(str, runs)).stdout
     assert "together" in text and "epsilon=1.835 (delta=1e-5, unit=sample" in text
-    assert "epsilon=3 at delta=3e-05" in text
+    assert "epsilon=3 at delta=3e-5" in text
     assert "no smaller one is known" in text
     shown = fedpriv("show", *map(str, runs)).stdout
     assert "they cost up to epsilon=1.835 at delta=1e-5 together" in shown and "epsilon=3 at delta=3e-05 if" in shown

@@ -20,7 +20,7 @@ IMPORTED = [
     "fedpriv.cli.printing",
     "fedpriv.config",
     "fedpriv.runs.training",
-    "fedpriv.reports.statement",
+    "fedpriv.reports.run_statement",
     "fedpriv.sites.federation",
     "fedpriv.sites.operating",
     "fedpriv.sites.site",

@@ -9,15 +9,15 @@ import shutil
 import subprocess
 import sys
 import zlib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from commands import fedpriv, refused, trained
 from officer import VERIFIER, counted_without_fedpriv
 
+from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.reports.pages import WRITERS, html, markdown, pdf
-from fedpriv.reports.statement import Statement, StatementSection
+from fedpriv.reports.statement import Statement
 
 FEDAVG = "strategy={name: fedavg, learning_rate: 0.5}"
 SHORT = ("data.partition.n_clients=4", "rounds=3")
@@ -183,9 +183,37 @@ def test_other_trust_and_no_noise_are_said(settings: tuple[str, ...], said: list
 
 
 def test_names_from_data_are_shown_and_not_obeyed():
-    rows = (("name|of <b>it</b>", "<script>alert(1)</script> | 多"),)
-    page = Statement("<i>t</i>", "s & t", (StatementSection("q?", ("<p>",), rows, (("a", "b"), ("1", "|")), ("n",)),))
+    spent = PrivacySpent(1.0, 1e-5, "sample", "replace_one", "local", "pld", (1.0,), ())
+    page = Statement(
+        about="<i>t</i>",
+        subject="s & t",
+        spent=spent,
+        data="<script>alert(1)</script> | 多",
+        held_by="name|of <b>it</b>",
+        used_for="<p>",
+        cells=(),
+        trust=("<p>",),
+        secret="n",
+        prices=[("<b>run</b>", spent)],
+        budgets=(),
+        checks=[("|", "<i>")],
+        release_table=(("a", "b"), ("1", "|")),
+    )
     web, text = html(page).decode(), markdown(page).decode()
-    assert "<script>" not in web and "&lt;script&gt;" in web and "<i>" not in web
+    assert "<script>" not in web and "&lt;script&gt;" in web and "<i>" not in web and "<b>run" not in web
     assert "name\\|of" in text and "\\| 多" in text
-    assert pdf(page).startswith(b"%PDF") and pdf(replace(page, sections=())).startswith(b"%PDF")
+    assert pdf(page).startswith(b"%PDF")
+
+
+def test_every_format_has_all_parts_in_one_order(runs: list[Path]):
+    page = json.loads(page_of(runs[0], "--json"))
+    titles = [section["title"] for section in page["sections"]]
+    assert len(titles) == len({*titles}) == 7
+    for text in (page_of(runs[0]), html_of(runs[0])):
+        places = [text.index(f"{number}. {title}") for number, title in enumerate(titles, start=1)]
+        assert places == sorted(places)
+
+
+def html_of(run: Path) -> str:
+    page_of(run, "--out", run.parent / "one.html")
+    return (run.parent / "one.html").read_text()

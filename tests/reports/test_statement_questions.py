@@ -14,7 +14,7 @@ from officer import check_answers, counted_without_fedpriv
 
 from fedpriv.privacy.accounting import gaussian
 from fedpriv.privacy.accounting.spent import round_up
-from fedpriv.reports.statement import SECRET
+from fedpriv.reports.run_statement import SECRET
 from fedpriv.runs.results import software
 
 DELTA = 1e-5
