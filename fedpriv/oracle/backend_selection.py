@@ -1,7 +1,7 @@
 """Selects the backend that computes a run's gradients, by trying backends on the real model with synthetic examples.
 
 Backends keep examples apart by construction, whatever the model (docs/design/0019-examples-apart.md); the trial shows
-which of them can compute it. A model that is a chain of known layers needs none.
+which of them can compute it. A chain of known layers with a known loss needs none.
 
 The choice must not depend on private data: backends round differently, so that a choice by private examples would
 change every answer a little, which no noise covers.
@@ -16,12 +16,15 @@ import torch
 
 from fedpriv.clients.population import Population
 from fedpriv.errors import ConfigError
+from fedpriv.models.example_losses import is_mean_of_losses
 from fedpriv.models.known_code import is_known
 from fedpriv.oracle.backend_trial import make_trial, trial_in_bfloat16
 from fedpriv.oracle.backends import BackendName, candidates, choose
 from fedpriv.oracle.backends.base import Backend
 from fedpriv.oracle.backends.chains import chain_of
+from fedpriv.oracle.backends.functional import Functional
 from fedpriv.oracle.backends.precision import SERVING, Bfloat16
+from fedpriv.oracle.validation import synthetic_points
 
 
 @dataclass(frozen=True)
@@ -108,13 +111,16 @@ def select_backend(
 
 
 def _is_exact(name: str, population: Population) -> bool:
-    """Returns True if the backend has the formula of the model's gradients: its layers are known, and no other code.
+    """Returns True if the backend has the formula of the gradients of this model and loss, all of known code.
 
     A trace does not see code around layers; a model of fedpriv's and torch's own classes has none that matters.
     """
-    model = population.model
-    if not is_known(model) or not is_known(population.loss):
+    model, loss = population.model, population.loss
+    is_chain = name == "ghost" and population.multiplicity == 1 and chain_of(model) is not None
+    if not is_known(model) or not (name == "linear" or is_chain):
         return False
-    if name == "linear":
-        return True
-    return name == "ghost" and population.multiplicity == 1 and chain_of(model) is not None
+    row, x, y = synthetic_points(population)[0]
+    functional = Functional(model, loss)
+    with torch.no_grad():
+        outputs = functional.outputs(functional.unflatten(row), x)
+    return is_mean_of_losses(loss, outputs, y)
