@@ -115,13 +115,6 @@ class Population:
         """Number of trainable parameters of one model."""
         return self.params.shape[1]
 
-    @property
-    def most_examples(self) -> int | None:
-        """Largest number of examples of all clients of the run; None if one declares a size, which may not be true."""
-        if any(True for _ in self._roster.declared()):
-            return None
-        return sum(self.shard.all_sizes)
-
     @cached_property
     def problems(self) -> Sequence[Problem]:
         """Objective and constraints of each client."""

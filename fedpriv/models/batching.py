@@ -1,14 +1,24 @@
-"""`torch.func.vmap` without torch's warning that an operation is slow under it: users did not choose vmap."""
+"""`torch.func.vmap` in which nothing sees two elements at once, and without torch's warning about slow operations.
+
+Torch computes most functions under vmap as if each element were alone. A few kinds of code get the tensors of all
+elements, and are refused: an operation of a user's own, an `autograd.Function` with its own rule for vmap, and hooks.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, cast
 
 import torch
+from torch import Tensor
+from torch._functorch.autograd_function import custom_function_call
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch.autograd.function import Function
+from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.func import vmap as torch_vmap
+from torch.overrides import TorchFunctionMode
 
 _lock = threading.Lock()
 _calls = 0  # running calls in all threads: torch's switch is for the whole process
@@ -19,24 +29,92 @@ def vmap(
     in_dims: int | tuple[int | None, ...] = 0,
     *,
     randomness: Literal["error", "different", "same"] = "error",
+    known: bool = False,
 ) -> Callable[..., Any]:
     """Returns a function that maps over a dimension of its arguments, as `torch.func.vmap` does.
 
     Where torch has no batched form of an operation, such as `EmbeddingBag`, vmap computes it in a loop and warns that
     its developers should be told. Gradients are right, so the warning is off during calls of the returned function.
 
+    Guarantee: the function computes each element from that element and the shared arguments alone, also in a backward
+    pass through its results; a call of code that could do otherwise raises `MixingElementsError`.
+
     Args:
         function: Function of one element.
         in_dims: Dimension of each argument to map over; None for an argument that all elements share.
         randomness: Whether random operations are refused, or differ between elements, or are the same for all.
+        known: Whether all code that the function calls is torch's or fedpriv's, and calls no code of a user's own.
     """
     mapped = torch_vmap(function, in_dims, randomness=randomness)
 
     def call(*arguments: object) -> object:
         with _no_fallback_warning():
-            return mapped(*arguments)
+            if known:
+                return mapped(*arguments)
+            with disable_saved_tensors_hooks(_SEES_ALL.format("a hook on saved tensors")), _Apart():
+                return mapped(*arguments)
 
     return call
+
+
+class MixingElementsError(RuntimeError):
+    """A function under vmap calls code that torch gives all elements at once."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(_SEES_ALL.format(what))
+
+
+_SEES_ALL = "vmap would show {} all elements at once"
+_TORCHS_OPERATIONS = ("torch._ops.aten", "torch._ops.prims", "torch._ops.prim")
+
+
+class _Apart(TorchFunctionMode):
+    """A context in which no code of a user's own sees more than one element under vmap."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - whatever torch's function gives
+        """Calls torch's function; raises `MixingElementsError` for those that call code of a user's own."""
+        kwargs = kwargs or {}
+        if func is custom_function_call:
+            return func(_kept_apart(args[0]), *args[1:], **kwargs)
+        if isinstance(func, (OpOverload, OpOverloadPacket)) and func.__module__ not in _TORCHS_OPERATIONS:
+            raise MixingElementsError(f"the operation {func}")
+        # torch calls what it is given later, in a backward pass for example, where this context is not active
+        has_callback = any(callable(value) and not isinstance(value, type) for value in (*args, *kwargs.values()))
+        if has_callback or isinstance(func, HigherOrderOperator):
+            raise MixingElementsError(f"a function that is given to {getattr(func, '__name__', func)}")
+        if func == _STEP_BACK:
+            raise MixingElementsError("a hook on gradients")
+        return func(*args, **kwargs)
+
+
+_STEP_BACK = cast("Any", Tensor.grad_fn).__get__  # the step of a backward pass, which takes hooks
+
+
+def _kept_apart(function: type[Function]) -> type[Function]:
+    """Returns an `autograd.Function` whose methods are called for one element at a time, and in a context of their own.
+
+    With `generate_vmap_rule` torch calls them under vmap. Only what they call themselves may be a user's rule.
+    """
+    if function.__module__.partition(".")[0] in ("fedpriv", "torch"):
+        return function
+    if not function.generate_vmap_rule:
+        raise MixingElementsError(f"the rule for vmap of {function.__name__}")
+
+    def guarded(method: Callable[..., Any]) -> staticmethod[..., Any]:
+        def call(*args: Any) -> Any:  # noqa: ANN401 - whatever a user's method takes and gives
+            with _Apart():
+                return method(*args)
+
+        return staticmethod(call)
+
+    names = ("forward", "setup_context", "backward")
+    return type(function.__name__, (function,), {name: guarded(getattr(function, name)) for name in names})
 
 
 @contextmanager

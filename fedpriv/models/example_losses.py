@@ -19,7 +19,8 @@ from torch.nn import functional
 
 from fedpriv.data.nested import Nested, each, first
 from fedpriv.models.batching import vmap
-from fedpriv.models.losses import IGNORED, cross_entropy, cross_entropy_gradients
+from fedpriv.models.known_code import is_known
+from fedpriv.models.losses import IGNORED, Loss, cross_entropy, cross_entropy_gradients
 
 BatchLoss = Callable[[Any, Any], Tensor]
 """Maps outputs and targets of a batch to a number, or to one number for each example."""
@@ -28,6 +29,12 @@ _FUNCTIONS: dict[object, type[nn.Module]] = {
     functional.cross_entropy: nn.CrossEntropyLoss,
     functional.nll_loss: nn.NLLLoss,
 }
+_OF_CLASSES = (functional.cross_entropy, functional.nll_loss, nn.CrossEntropyLoss, nn.NLLLoss)
+_OF_NUMBERS = (
+    *(functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss, functional.huber_loss),
+    *(functional.binary_cross_entropy, functional.binary_cross_entropy_with_logits, functional.soft_margin_loss),
+    *(nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss, nn.SoftMarginLoss),
+)
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,33 @@ def example_form(loss: BatchLoss) -> ExampleForm | None:
     if type(loss) in _WEIGHTED:
         return _weighted(cast("nn.CrossEntropyLoss", loss))
     return None
+
+
+def is_mean_of_losses(loss: BatchLoss, outputs: object, targets: Nested) -> bool:
+    """Returns True if a loss is known to be the mean of its values for single examples.
+
+    These are torch's own losses without weights, for one class an example or for targets of the outputs' shape, and
+    fedpriv's.
+
+    Args:
+        loss: The loss.
+        outputs: Outputs of a batch, of which only shape and type count.
+        targets: Their targets, likewise.
+    """
+    if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or not is_known(loss):
+        return False
+    if isinstance(loss, nn.Module):
+        ignored = getattr(loss, "ignore_index", IGNORED)
+        if getattr(loss, "reduction", "") != "mean" or ignored != IGNORED or any(True for _ in loss.buffers()):
+            return False
+        if type(loss) is Loss:
+            return True
+        kind = type(loss)
+    else:
+        kind = loss
+    if outputs.dim() == 2 and targets.dim() == 1 and targets.dtype == torch.long:
+        return kind in _OF_CLASSES
+    return outputs.shape == targets.shape and kind in _OF_NUMBERS
 
 
 def example_losses(loss: BatchLoss, outputs: Tensor, targets: Nested) -> Tensor:

@@ -57,7 +57,7 @@ def _is_known(thing: object, seen: set[int]) -> bool:
         return True
     if isinstance(thing, Tensor):
         return not getattr(thing, "_backward_hooks", None)
-    return all(_is_known(value, seen) for value in _references_of(thing))
+    return all(_is_known(value, seen) for value in _references_of(thing) if not isinstance(value, _PLAIN))
 
 
 def _references_of(thing: object) -> list[object]:

@@ -1,5 +1,8 @@
 """Selects the backend that computes a run's gradients, by trying backends on the real model with synthetic examples.
 
+Backends keep examples apart by construction, whatever the model (docs/design/0019-examples-apart.md); the trial shows
+which of them can compute it. A chain of known layers with a known loss needs none.
+
 The choice must not depend on private data: backends round differently, so that a choice by private examples would
 change every answer a little, which no noise covers.
 """
@@ -13,11 +16,15 @@ import torch
 
 from fedpriv.clients.population import Population
 from fedpriv.errors import ConfigError
-from fedpriv.oracle.backend_trial import Rehearsal, trial_in_bfloat16
+from fedpriv.models.example_losses import is_mean_of_losses
+from fedpriv.models.known_code import is_known
+from fedpriv.oracle.backend_trial import make_trial, trial_in_bfloat16
 from fedpriv.oracle.backends import BackendName, candidates, choose
 from fedpriv.oracle.backends.base import Backend
+from fedpriv.oracle.backends.chains import chain_of
+from fedpriv.oracle.backends.functional import Functional
 from fedpriv.oracle.backends.precision import SERVING, Bfloat16
-from fedpriv.oracle.larger_batches import LargerBatches
+from fedpriv.oracle.validation import synthetic_points
 
 
 @dataclass(frozen=True)
@@ -76,21 +83,17 @@ def select_backend(
     if precision == "bfloat16":
         names = [key for key in names if key in SERVING]
     backends = {key: make_backend(key, population, chunk, precision) for key in names}
-    if names == ["loop"]:
-        return BackendSelection("loop", backends["loop"])
+    if names == ["loop"] or (precision == "full" and _is_exact(names[0], population)):
+        return BackendSelection(names[0], backends[names[0]])
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        rehearsal = Rehearsal(population, population.model)
-        larger = LargerBatches(rehearsal)
-        trial = rehearsal.first
+        trial = make_trial(population, population.model)
         if trial is None:
             return BackendSelection(names[0], backends[names[0]])
         reasons: list[str] = []
         for key in names:
-            failure = rehearsal.failure(trial, key)
+            failure = trial.failure(key)
             if failure is None and precision == "bfloat16":
                 failure = trial_in_bfloat16(population, trial).failure(key)
-            if failure is None:
-                failure = larger.failure(trial, key, backends[key])
             if failure is None:
                 if key == "loop":
                     warnings = (trial.slowness_warning(reasons[0]),)
@@ -105,3 +108,19 @@ def select_backend(
     else:
         remedy = "use 'auto' or 'loop'"
     raise ConfigError("compute.backend", name, f"does not serve this model ({'; '.join(reasons)}); {remedy}")
+
+
+def _is_exact(name: str, population: Population) -> bool:
+    """Returns True if the backend has the formula of the gradients of this model and loss, all of known code.
+
+    A trace does not see code around layers; a model of fedpriv's and torch's own classes has none that matters.
+    """
+    model, loss = population.model, population.loss
+    is_chain = name == "ghost" and population.multiplicity == 1 and chain_of(model) is not None
+    if not is_known(model) or not (name == "linear" or is_chain):
+        return False
+    row, x, y = synthetic_points(population)[0]
+    functional = Functional(model, loss)
+    with torch.no_grad():
+        outputs = functional.outputs(functional.unflatten(row), x)
+    return is_mean_of_losses(loss, outputs, y)

@@ -3,7 +3,7 @@
 Sums are compared in double precision where the model can be computed in it. In single precision an input of a ReLU
 that is zero up to rounding is on one side in a batch and on the other alone, and a right backend would be refused by
 such luck. For the same reason all points are away from the initial parameters, whose zeros put many inputs on such
-kinks. Where only single precision is possible, a backend that differs at one point is compared at two more.
+kinks. Where only single precision is possible, such luck may refuse a right backend: the next one is slower, and right.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ from fedpriv.privacy.clipping import Clip
 # largest relative differences of two backends' sums
 _SAME_DOUBLE = 1e-6
 _SAME_SINGLE = 1e-3
-CLIP = Clip(1.0)
+_CLIP = Clip(1.0)
 _BATCH_SIZE = 16  # examples in the batch that one example at a time is compared with
-_OTHER_SEEDS = (1, 2)
 DIFFERENT = "it gives other gradients than one example at a time"
 
 
@@ -52,8 +51,6 @@ class Trial:
         tolerance: Largest relative difference of sums that count as equal.
         views: Number of views of an example.
         expected: Sums of one example at a time; empty if there is nothing to compare with.
-        gradients: Gradients of the examples one at a time, `[2, m, dim]` each: at the first row, and each client's at
-            its own row; empty if there is nothing to compare with.
     """
 
     model: nn.Module
@@ -63,12 +60,6 @@ class Trial:
     tolerance: float
     views: int
     expected: tuple[Tensor, ...] = ()
-    gradients: tuple[Tensor, ...] = ()
-
-    @property
-    def is_double(self) -> bool:
-        """Whether the model is computed in double precision, where rounding takes no input over a kink."""
-        return self.tolerance == _SAME_DOUBLE
 
     @cached_property
     def batch(self) -> Batch:
@@ -92,7 +83,7 @@ class Trial:
     def _sums(self, name: str) -> list[Tensor]:
         """Returns the sums of one backend: clipped at one row, clipped at two rows, and exact at two rows."""
         backend = BACKENDS[name](copy_module(self.model), self.loss)  # a forward pass may change the model
-        calls = [(self.rows[0], CLIP), (self.rows[1], CLIP), (self.rows[1], None)]
+        calls = [(self.rows[0], _CLIP), (self.rows[1], _CLIP), (self.rows[1], None)]
         return [backend.clipped_sum(rows, self.batch, clip)[0] for rows, clip in calls]
 
     def with_expected(self) -> Trial:
@@ -108,10 +99,9 @@ class Trial:
 
         one_row = [gradients(self.rows[0][client], client) for client in range(2)]
         two_rows = [one_row[0], gradients(self.rows[1][1], 1)]
-        clipped = [torch.stack([CLIP.rows(rows)[0].sum(0) for rows in pair]) for pair in (one_row, two_rows)]
+        clipped = [torch.stack([_CLIP.rows(rows)[0].sum(0) for rows in pair]) for pair in (one_row, two_rows)]
         exact = torch.stack([rows.sum(0) for rows in two_rows])
-        of_examples = torch.stack(one_row), torch.stack(two_rows)
-        return replace(self, expected=(*clipped, exact), gradients=of_examples)
+        return replace(self, expected=(*clipped, exact))
 
     def slowness_warning(self, reason: str) -> str:
         """Returns a warning that one example at a time is slow, with the measured factor and the reason."""
@@ -139,56 +129,20 @@ class Trial:
         )
 
 
-class Rehearsal:
-    """Trials of the backends of one run.
-
-    Args:
-        population: The clients, at their initial parameters.
-        model: Their model as the backends compare it: of a run in bfloat16 the model in full precision, since there
-            a batch rounds so much otherwise that nothing could be told from sums.
-    """
-
-    def __init__(self, population: Population, model: nn.Module) -> None:
-        self.population = population
-        self._model = model
-
-    @cached_property
-    def first(self) -> Trial | None:
-        """The trial at the first points; None if model and loss cannot be computed on synthetic examples."""
-        return make_trial(self.population, self._model)
-
-    @cached_property
-    def others(self) -> list[Trial | None]:
-        """Trials at other points."""
-        return [make_trial(self.population, self._model, seed) for seed in _OTHER_SEEDS]
-
-    def failure(self, trial: Trial, name: str) -> str | None:
-        """Returns why a backend does not serve the model, or None if it does."""
-        failure = trial.failure(name)
-        # in double precision rounding takes no input over a kink, so that a difference is the backend's
-        if failure != DIFFERENT or trial.is_double:
-            return failure
-        # in single precision it may: a wrong backend is wrong elsewhere, too
-        for other in self.others:
-            if other is None or not other.expected or other.failure(name) is not None:
-                return failure
-        return None
-
-
-def make_trial(population: Population, model: nn.Module, seed: int = 0) -> Trial | None:
+def make_trial(population: Population, model: nn.Module) -> Trial | None:
     """Returns a trial with the sums of one example at a time, in double precision where the model can be computed so.
 
     A model that draws random numbers is put in eval mode; if it still draws, there is nothing to compare.
 
     Args:
         population: The clients, at their initial parameters.
-        model: Their model, as the backends use it.
-        seed: Of the synthetic points.
+        model: Their model, as the backends use it: of a run in bfloat16 the model in full precision, since a batch
+            in bfloat16 rounds so much otherwise that nothing could be told from sums.
 
     Returns:
         The trial; None if model and loss cannot be computed on synthetic examples.
     """
-    for point in synthetic_points(population, seed):
+    for point in synthetic_points(population):
         try:
             draws = TracedModel(population, point[0]).draws(point[1])
             if draws:
@@ -199,7 +153,7 @@ def make_trial(population: Population, model: nn.Module, seed: int = 0) -> Trial
             draws = draws or TracedModel(population, point[0]).loss_draws(point[1], point[2])
         except Exception:  # whatever a user's model or loss raises
             continue
-        for trial in _precisions(population, model, point, seed):
+        for trial in _precisions(population, model, point):
             try:
                 complete = trial.with_expected()
             except Exception:  # whatever a user's model or loss raises, also where it takes single precision only
@@ -219,12 +173,12 @@ def trial_in_bfloat16(population: Population, trial: Trial) -> Trial:
     return replace(trial, model=Bfloat16(population.model), point=(row, x, y), rows=rows, expected=())
 
 
-def _precisions(population: Population, model: nn.Module, point: Point, seed: int) -> list[Trial]:
+def _precisions(population: Population, model: nn.Module, point: Point) -> list[Trial]:
     """Returns the trial at a point in double precision, if the model can be converted to it, and as it is."""
     row, x, y = point
     views = population.multiplicity
     # a second row a little away from the first
-    generator = torch.Generator().manual_seed(seed + 1)
+    generator = torch.Generator().manual_seed(1)
     second = row + 0.05 * torch.randn(row.shape, generator=generator).to(row)
     rows = row.expand(2, -1), torch.stack([row, second])
     trials: list[Trial] = []

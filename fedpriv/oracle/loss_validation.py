@@ -22,10 +22,10 @@ from fedpriv.clients.client import Loss
 from fedpriv.clients.reading import Pair
 from fedpriv.data.nested import Nested, each, first, leaves
 from fedpriv.errors import ConfigError
+from fedpriv.models.example_losses import is_mean_of_losses
 from fedpriv.models.known_code import is_known
 from fedpriv.models.losses import IGNORED
 from fedpriv.oracle.backends.functional import is_finite
-from fedpriv.oracle.batch_sizes import batch_sizes, repeated
 from fedpriv.oracle.differences import HALF_PRECISION, OTHER_REDUCTION, SAME_KERNEL, differ, rows_differ
 from fedpriv.oracle.low_precision import LowestPrecision
 from fedpriv.oracle.traced_model import (
@@ -39,23 +39,18 @@ from fedpriv.oracle.traced_model import (
 )
 from fedpriv.randomness.streams import torch_generators
 
-_LARGEST_OF_OUTPUTS = 16384  # largest batch whose outputs a loss gets at once, see `Compute.chunk`
-
-
 _LARGE = 257  # examples in the largest batch whose loss is compared
+_BYTES = 32 << 20  # of its outputs and targets
 _STEPS = 50  # towards smaller losses
 Change = Callable[[Loss, Any, Nested], Any]
 """Returns other outputs, from the loss, the outputs and the targets."""
 
 
-def validate_loss(
-    trial: TracedModel, most_examples: int | None, x: Nested, y: Nested, real: Callable[[], Pair]
-) -> list[str]:
+def validate_loss(trial: TracedModel, x: Nested, y: Nested, real: Callable[[], Pair]) -> list[str]:
     """Refuses a loss that mixes or remembers examples, or that is another one for single examples.
 
     Args:
         trial: The model and its loss.
-        most_examples: How many examples all clients have; None if that is not known.
         x: Inputs of a few made-up examples for which model and loss can be computed.
         y: Their targets.
         real: Returns real examples that may trigger a special case of the loss.
@@ -67,8 +62,10 @@ def validate_loss(
         ConfigError: names the loss and the fix.
     """
     check_loss_parameters(trial.functional.loss)
+    if is_mean_of_losses(trial.functional.loss, trial.outputs(x), y):
+        return []
     _check_repeats(trial, x, y)
-    _check_form(trial, most_examples, x, y)
+    _check_form(trial, x, y)
     _check_reads_outputs_only(trial, x, y)
     return _check_reduction(trial, x, y, real)
 
@@ -90,7 +87,7 @@ def check_loss_parameters(loss: Loss) -> None:
             raise ConfigError("loss", name_of(loss), fix)
 
 
-# --- a loss that remembers examples, or whose per-example form mixes them ---------------------------------------------
+# --- a loss that remembers examples, or whose per-example form is another one -----------------------------------------
 
 
 def _check_repeats(trial: TracedModel, x: Nested, y: Nested) -> None:
@@ -108,8 +105,8 @@ def _check_repeats(trial: TracedModel, x: Nested, y: Nested) -> None:
         raise ConfigError("loss", name_of(loss), fix)
 
 
-def _check_form(trial: TracedModel, most_examples: int | None, x: Nested, y: Nested) -> None:
-    """Refuses a per-example form that mixes or remembers the examples of a batch."""
+def _check_form(trial: TracedModel, x: Nested, y: Nested) -> None:
+    """Refuses a per-example form that gives the examples of a batch other losses than the loss gives each alone."""
     loss = trial.functional.loss
     outputs = trial.outputs(x)
     if trial.functional.form is None or not isinstance(outputs, Tensor):
@@ -126,43 +123,6 @@ def _check_form(trial: TracedModel, most_examples: int | None, x: Nested, y: Nes
     if is_same and any(differ(single, row, SAME_KERNEL) for single, row in zip(alone, together, strict=True)):
         fix = "gives an example another loss or gradient in a batch than alone; use its own output and target only"
         raise ConfigError("loss", name_of(loss), f"its per-example form {name_of(form)} {fix}")
-    _with_gradient(form, outputs.flip(0), select_examples(y, [2, 1, 0]))
-    if differ(together, _with_gradient(form, outputs, y), SAME_KERNEL):
-        fix = "answers the same example differently when it is asked again; keep nothing between calls"
-        raise ConfigError("loss", name_of(loss), f"its per-example form {name_of(form)} {fix}")
-    if not is_known(loss):
-        _check_form_in_larger_batches(loss, form, most_examples, outputs, y, together)
-
-
-def _check_form_in_larger_batches(
-    loss: Loss, form: Loss, most_examples: int | None, outputs: Tensor, y: Nested, expected: Tensor
-) -> None:
-    """Refuses a per-example form that gives an example another loss or gradient in a larger batch.
-
-    A form gets the outputs of many clients' examples at once.
-
-    Args:
-        loss: The loss, for the error.
-        form: Its per-example form.
-        most_examples: How many examples all clients have; None if that is not known.
-        outputs: Outputs of a few examples, `[b, ...]`.
-        y: Their targets.
-        expected: Their losses and derivatives, as of `_with_gradient`.
-    """
-    tensors = (outputs, expected, *leaves(y))
-    memory = sum(tensor.numel() * tensor.element_size() for tensor in tensors) // len(outputs)
-    for size in batch_sizes(most_examples, _LARGEST_OF_OUTPUTS, memory):
-        indices = repeated(len(outputs), size)
-        try:
-            larger = _with_gradient(form, outputs[indices], select_examples(y, indices))
-        except Exception:  # what a loss raises in a batch of this size, with which it mixes nothing
-            continue
-        if len(larger) != size or rows_differ(larger, expected[indices], SAME_KERNEL).any():
-            fix = (
-                f"gives an example another loss or gradient in a batch of {size} examples than in one of "
-                f"{len(outputs)}; use its own output and target only, whatever the batch's size"
-            )
-            raise ConfigError("loss", name_of(loss), f"its per-example form {name_of(form)} {fix}")
 
 
 def _with_gradient(loss: Loss, outputs: Any, targets: Nested) -> Tensor:  # noqa: ANN401 - whatever a model returns
@@ -274,7 +234,7 @@ def _check_reduction(trial: TracedModel, x: Nested, y: Nested, real: Callable[[]
     for points in (lambda: (x, y), real):
         inputs, targets = points()
         outputs = trial.outputs(inputs)
-        if form is not None and isinstance(outputs, Tensor):
+        if form is not None and (form.differs or is_known(trial.functional.loss)) and isinstance(outputs, Tensor):
             return [form.warning] if form.warning else []
         for losses in _tried_losses(trial, inputs, outputs, targets):
             note = _compare(trial, inputs, targets, losses)
@@ -316,7 +276,7 @@ def _attempts(loss: Loss, outputs: Any, y: Nested, changes: Sequence[Change]) ->
     count = len(first(y))
     tensors = [leaf for leaf in (*tree_leaves(outputs), *leaves(y)) if isinstance(leaf, Tensor)]
     memory = sum(tensor.numel() * tensor.element_size() for tensor in tensors) // count
-    indices = repeated(count, batch_sizes(None, _LARGE, memory)[-1])
+    indices = [index % count for index in range(max(min(_LARGE, _BYTES // max(memory, 1)), 2))]
     attempts.append(lambda: _losses_of_outputs(loss, outputs, y, indices))
     return attempts
 

@@ -1,10 +1,9 @@
 """Tests during and after a run whether its code kept something of the examples that it saw.
 
-Clipping bounds an example's influence only if no other example's gradient depends on it. Code that `torch.func.vmap`
-takes cannot keep numbers of an example, but code that is computed one example at a time can: a running mean of losses,
-say, may change other examples' losses only after thousands of calls, which no test before the run shows. So the answers
-at fixed points are computed before the run, at random rounds, and after it, with the objects that the run uses. If one
-differs, no bound on epsilon holds.
+Clipping bounds an example's influence only if no other example's gradient depends on it. Backends keep the examples of
+one call apart, but not those of different calls: a running mean of losses, say, may change other examples' losses only
+after thousands of calls, which no test before the run shows. So the answers at fixed points are computed before the
+run, at random rounds, and after it, with the objects that the run uses. If one differs, no bound on epsilon holds.
 
 Code of fedpriv and torch alone keeps nothing, and is not tested.
 """
@@ -101,6 +100,8 @@ class StateCheck:
 
     def _answers(self, model: nn.Module) -> list[Tensor]:
         """Returns summaries of gradients at the points, one at a time and in one batch, and of views of examples."""
+        if self._points is None and not self._reads:
+            return []
         device = self._population.device
         cuda = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda), global_generators() as seed:

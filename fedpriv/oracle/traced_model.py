@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import BackwardCFunction
-from torch.autograd.graph import Node, disable_saved_tensors_hooks
-from torch.overrides import TorchFunctionMode
+from torch.autograd.graph import Node
 from torch.utils._pytree import tree_leaves, tree_map
 
 from fedpriv.clients.client import Loss
@@ -93,27 +91,6 @@ class TracedModel:
             fix = "no trainable parameter has a part in its loss; set requires_grad of those that have"
             raise ConfigError("model", type(self.model).__name__, fix)
         return torch.autograd.grad(loss, row)[0]
-
-    def has_own_backward(self, x: Nested, y: Nested) -> bool:
-        """Returns whether a backward pass may call code that is not torch's; True where that cannot be told.
-
-        Such code is an `autograd.Function`, also as the derivative of an operation of a user's own, a hook on gradients
-        or a hook on saved tensors.
-        """
-        if any(vars(layer)["_backward_hooks"] or vars(layer)["_backward_pre_hooks"] for layer in self._paths):
-            return True
-        row = self._row.detach().clone().requires_grad_()
-        watch = _TensorHooks()
-        try:
-            with torch.enable_grad(), disable_saved_tensors_hooks("hooks on saved tensors"), watch:
-                outputs = self._outputs(row, x)
-                losses = [self.functional.loss(outputs, y)]
-                if self.functional.form is not None and isinstance(outputs, Tensor):
-                    losses.append(self.functional.form.losses(outputs, y))
-            nodes = [node for loss in losses for node in graph_nodes(loss)]
-        except Exception:  # that of disabled hooks, or whatever a user's model or loss raises
-            return True
-        return watch.was_set or any(_is_own(node) for node in nodes)
 
     def frozen(self) -> dict[str, Tensor]:
         """Returns the frozen parameters of this copy, by name."""
@@ -209,30 +186,6 @@ def start_draws_anew(device: torch.device) -> None:
 def name_of(function: Loss) -> str:
     """Returns the name of a loss for error messages."""
     return getattr(function, "__name__", type(function).__name__)
-
-
-class _TensorHooks(TorchFunctionMode):
-    """A context that notices whether a hook is set on a tensor's gradient."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.was_set = False
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> object:
-        """Calls torch's function."""
-        if func in _HOOKING:
-            self.was_set = True
-        return func(*args, **(kwargs or {}))
-
-
-_HOOKING = (Tensor.register_hook, Tensor.register_post_accumulate_grad_hook, Tensor.grad_fn.__get__)  # pyright: ignore
-
-
-def _is_own(node: Node) -> bool:
-    """Returns whether a step of a backward pass is written in Python or in an extension in C++."""
-    return isinstance(node, BackwardCFunction) or "CppNode" in node.name()
 
 
 def graph_nodes(value: Tensor) -> list[Node]:

@@ -1,9 +1,9 @@
 """Tests, before a run, that model and loss treat each example independently of the others.
 
-Clipping bounds an example's influence only if no other example's output, loss or gradient depends on it. A few
-synthetic examples are computed alone, in one batch, in another batch, and in the first batch again; a layer whose
-results differ is refused by name. Code of a user's own is tried in larger batches, too. This finds mistakes, but proves
-nothing for other examples, or for batches of other sizes.
+A run computes each example apart, by construction (docs/design/0019-examples-apart.md). A model that mixes the examples
+of a batch would therefore become another one without a word. So a few synthetic examples are computed alone, in one
+batch, in another batch, and in the first batch again; a layer whose results differ is refused by name. A model whose
+operations are all known to keep examples apart is not tried, nor are known losses.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from fedpriv.data.nested import Nested, arguments, each, first, leaves
 from fedpriv.errors import ConfigError, DataError, FedprivError, in_short
 from fedpriv.models.copies import copy_module
 from fedpriv.models.known_code import is_known
-from fedpriv.oracle.backends.functional import is_finite
-from fedpriv.oracle.batch_sizes import LARGEST, batch_sizes, repeated
-from fedpriv.oracle.differences import OTHER_KERNEL, SAME_KERNEL, differ, rows_differ
+from fedpriv.oracle.backends.functional import Functional, is_finite
+from fedpriv.oracle.backends.row_layers import keeps_rows_apart
+from fedpriv.oracle.differences import OTHER_KERNEL, SAME_KERNEL, differ
 from fedpriv.oracle.loss_validation import validate_loss
 from fedpriv.oracle.low_precision import check_precision
 from fedpriv.oracle.traced_model import (
@@ -64,14 +64,14 @@ def validate_per_example(population: Population, privacy: Privacy | None = None)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         row, x, y = _find_usable_point(population)
         trial = TracedModel(population, row)
-        notes = _changes_in_forward(population.model, select_examples(x, _FIRST_BATCH))
-        _check_memory(trial, TracedModel(population, row), x)
-        _check_neighbours(trial, x)
-        notes += validate_loss(trial, population.most_examples, x, y, lambda: extreme_examples(population))
-        _check_gradients(trial, x, y)
-        _check_alone(trial, x, y)
+        notes: list[str] = []
         if not is_known(population.model):
-            _check_larger_batches(trial, population.most_examples, x)
+            notes = _changes_in_forward(population.model, select_examples(x, _FIRST_BATCH))
+            _check_memory(trial, TracedModel(population, row), x)
+        if not keeps_rows_apart(Functional(copy_module(population.model), population.loss), row, x):
+            _check_neighbours(trial, x)
+            _check_alone(trial, x)
+        notes += validate_loss(trial, x, y, lambda: extreme_examples(population))
         _check_labels(trial, population)
         if privacy is not None:
             check_precision(population, privacy, row, x, y)
@@ -218,18 +218,8 @@ def _suggest_batch_first(trial: TracedModel, x: Nested) -> str | None:
     return "with batch_first=True that is not so: this was tried. Weights stay, and outputs become other ones"
 
 
-def _check_gradients(trial: TracedModel, x: Nested, y: Nested) -> None:
-    """Refuses a model whose backward pass mixes examples."""
-    first_gradient, second_gradient = (
-        trial.gradient(select_examples(x, batch), select_examples(y, batch)) for batch in (_FIRST_BATCH, _SECOND_BATCH)
-    )
-    if differ(first_gradient, second_gradient, SAME_KERNEL):
-        fix = "an example's gradient depends on the other examples of the batch: a backward pass of its own mixes them"
-        raise ConfigError("model", type(trial.model).__name__, fix)
-
-
-def _check_alone(trial: TracedModel, x: Nested, y: Nested) -> None:
-    """Refuses a model that gives an example alone other outputs or gradients than in a batch.
+def _check_alone(trial: TracedModel, x: Nested) -> None:
+    """Refuses a model that gives an example alone other outputs than in a batch.
 
     If the model draws random numbers, it is put in eval mode first: draws for a batch differ from draws for one.
     """
@@ -244,39 +234,6 @@ def _check_alone(trial: TracedModel, x: Nested, y: Nested) -> None:
         why += _suggest_batch_first(trial, x) or "make it independent of the batch's size"
     for i, single in enumerate(alone):
         _compare(trial, batch, single, [(i, 0)], OTHER_KERNEL, why)
-    if differ(
-        trial.gradient(select_examples(x, _FIRST_BATCH), select_examples(y, _FIRST_BATCH)),
-        trial.gradient(select_examples(x, [0]), select_examples(y, [0])),
-        OTHER_KERNEL,
-    ):
-        fix = "an example's gradient alone is not that in a batch: a backward pass of its own depends on the batch"
-        raise ConfigError("model", type(trial.model).__name__, fix)
-
-
-def _check_larger_batches(trial: TracedModel, most_examples: int | None, x: Nested) -> None:
-    """Refuses a model that gives an example other outputs in a larger batch than in one of three.
-
-    Torch's and fedpriv's own layers know no size from which on they compute otherwise: they need not be tried. A model
-    that draws random numbers even in eval mode, as `_check_alone` leaves it, gives nothing to compare.
-    """
-    if trial.draws(x):
-        return
-    small = trial.events(select_examples(x, _FIRST_BATCH))
-    memory = sum(tensor.numel() * tensor.element_size() for _, tensors in small for tensor in tensors)
-    for size in batch_sizes(most_examples, LARGEST, memory // len(_FIRST_BATCH)):
-        indices = repeated(len(_FIRST_BATCH), size)
-        try:
-            larger = trial.events(select_examples(x, indices))
-        except FedprivError:
-            raise
-        except Exception:  # what a model's code raises in a batch of this size, with which it mixes nothing
-            continue
-        why = (
-            f"what it gives for an example in a batch of {size} examples is not what it gives in one of "
-            f"{len(_FIRST_BATCH)}; make it independent of the batch's size"
-        )
-        rows = _differing_rows(larger[-1], small[-1], indices, OTHER_KERNEL)
-        _compare(trial, larger, small, rows[:1], OTHER_KERNEL, why)
 
 
 def _check_labels(trial: TracedModel, population: Population) -> None:
@@ -371,19 +328,3 @@ def _differ_in(first_event: Event, second_event: Event, i: int, j: int, toleranc
     """Returns whether row i of a tensor of the first event differs from row j of the same tensor of the second."""
     pairs = [(a, b) for a, b in zip(first_event[1], second_event[1], strict=False) if a.dim() and b.dim()]
     return any(differ(a[i], b[j], tolerance) for a, b in pairs if len(a) > i and len(b) > j)
-
-
-def _differing_rows(larger: Event, small: Event, indices: Sequence[int], tolerance: float) -> list[tuple[int, int]]:
-    """Returns the rows of a larger batch in which a tensor differs from that of a small one, with the latter's rows.
-
-    Args:
-        larger: Outputs for the larger batch.
-        small: Outputs for the small one.
-        indices: Row of the small batch that each row of the larger one repeats.
-        tolerance: As of `_differ`.
-    """
-    flags = torch.zeros(len(indices), dtype=torch.bool)
-    for many, few in zip(larger[1], small[1], strict=False):
-        if many.dim() and few.dim() and len(many) == len(indices) and len(few) > max(indices):
-            flags |= rows_differ(many, few[list(indices)], tolerance).cpu()
-    return [(row, indices[row]) for row in flags.nonzero().flatten().tolist()]

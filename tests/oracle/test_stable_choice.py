@@ -18,7 +18,6 @@ from fedpriv.data.nested import Rows
 from fedpriv.models import VisionTransformer
 from fedpriv.models.resnet import ResNet18
 from fedpriv.oracle.backend_selection import select_backend
-from fedpriv.oracle.backend_trial import DIFFERENT, Rehearsal, Trial
 from fedpriv.oracle.backends import BACKENDS
 from fedpriv.oracle.backends.recorded import DivergingExamplesError
 from fedpriv.privacy.clipping import Clip
@@ -163,41 +162,3 @@ def test_the_plan_and_the_result_say_which_backend_ran_and_why_no_faster_one_did
         run = fp.Training(clients, fp.fedavg(0.1), fp.Privacy(noise_multiplier=1.0), rounds=1)
         assert run.backend.startswith(line)
         assert "\n" not in run.backend
-
-
-class SinglePrecision(nn.Module):
-    """A user's model that takes float32 alone, so that its backends cannot be compared in double precision."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.dtype != torch.float32:
-            raise TypeError("float32 alone")
-        return self.layer(x)
-
-
-@pytest.mark.parametrize("elsewhere", ["right", "wrong at one", "wrong at all", "not computable"])
-def test_a_difference_in_single_precision_is_a_failure_if_it_comes_again_at_another_point(elsewhere: str) -> None:
-    torch.manual_seed(0)
-    clients = population(SinglePrecision(), torch.randn(6, 4))
-    rehearsal = Rehearsal(clients, clients.model)
-    first = rehearsal.first
-    assert first is not None and rehearsal.failure(first, "vmap") is None
-
-    def wrong(trial: Trial | None) -> Trial:
-        """Sums that no backend gives: as if the backend were wrong there."""
-        assert trial is not None
-        return replace(trial, expected=tuple(2 * sums + 1 for sums in trial.expected))
-
-    others: list[Trial | None] = list(rehearsal.others)
-    if elsewhere == "wrong at one":
-        others[-1] = wrong(others[-1])
-    elif elsewhere == "wrong at all":
-        others = [wrong(trial) for trial in others]
-    elif elsewhere == "not computable":
-        others[-1] = None
-    rehearsal.others = others
-    failure = rehearsal.failure(wrong(first), "vmap")
-    assert failure == (None if elsewhere == "right" else DIFFERENT)

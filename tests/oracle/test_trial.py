@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import Function
 from trial_models import CLASSES, FEATURES, Mapped, around, start
 
 import fedpriv as fp
@@ -98,24 +97,6 @@ def test_a_layer_that_needs_a_whole_batch_is_refused() -> None:
         start(nn.Sequential(nn.Linear(FEATURES, CLASSES), Mapped(lambda _, x: x.squeeze())))
     with pytest.raises(fp.ConfigError, match=r"^model = 'Sequential': it and the loss cannot .* not tuple"):
         start(nn.Sequential(nn.Linear(FEATURES, CLASSES), Mapped(lambda _, x: (x, x))))
-
-
-class SharedBackward(Function):
-    """The identity, whose gradient is scaled by the batch's mean."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * ctx.saved_tensors[0].mean()
-
-
-def test_a_backward_pass_that_mixes_is_refused() -> None:
-    with pytest.raises(fp.ConfigError, match=r"^model = 'Sequential': an example's gradient depends on the other"):
-        start(around(Mapped(lambda _, x: SharedBackward.apply(x))))
 
 
 def test_a_model_that_cannot_be_computed_is_refused_with_the_reason() -> None:

@@ -68,14 +68,6 @@ def test_a_loss_with_a_memory_is_refused() -> None:
     with pytest.raises(fp.ConfigError, match=r"^loss = 'drifting': answers the same example differently"):
         start(nn.Linear(FEATURES, CLASSES), drifting)
 
-    def drifting_in_batches(outputs: Tensor, labels: Tensor) -> Tensor:
-        seen.extend([outputs] if len(outputs) > 1 else [])
-        return nn.functional.cross_entropy(outputs, labels, reduction="none") * (1 + max(len(seen) - 1, 0))
-
-    seen.clear()
-    with pytest.raises(fp.ConfigError, match=r"per-example form drifting_in_batches answers the same example diff"):
-        start(nn.Linear(FEATURES, CLASSES), models.Loss(drifting_in_batches))
-
 
 def test_a_loss_of_many_numbers_is_refused() -> None:
     with pytest.raises(fp.ConfigError, match=r"^loss = 'MSELoss': gives 3 numbers for one example"):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, cast
 
 from torch import Tensor
+from torch.autograd.graph import Node
 
 from fedpriv.oracle.backends.calls import Call
 from fedpriv.oracle.backends.recorded import DivergingExamplesError, Recording
@@ -77,7 +78,7 @@ class BatchedForward(Recording):
         self.size = BatchSize()
         self.copies: dict[str, Tensor] = {}
         """One copy for each example of the parameters that are used outside of recorded layers, `[b, *shape]`."""
-        self._rows = {id(tensor): tensor for tensor in inputs}
+        self._rows: dict[int, tuple[Tensor, Node | None]] = {id(tensor): (tensor, tensor.grad_fn) for tensor in inputs}
         self._constants = {id(tensor): tensor for tensor in constants}
         self._states: dict[int, Tensor] = {}
         self._looked_up: dict[int, Tensor] = {}
@@ -93,8 +94,12 @@ class BatchedForward(Recording):
         return operation(self, func, args, kwargs or {})
 
     def is_rows(self, value: object) -> bool:
-        """Whether the value is a tensor of which each row is an example's."""
-        return id(value) in self._rows
+        """Whether the value is a tensor of which each row is an example's, and its gradient follows from that row's.
+
+        An `autograd.Function` of a user's own gives its results another step of the backward pass.
+        """
+        tensor, step = self._rows.get(id(value), _NOTHING)
+        return tensor is not None and tensor.grad_fn is step
 
     def is_constant(self, value: object) -> bool:
         """Whether the value is a tensor that depends on no example and on no trainable parameter."""
@@ -117,7 +122,7 @@ class BatchedForward(Recording):
         for tensor in _listed(output):
             if tensor.dim() == 0 or tensor.shape[0] != self.count:
                 raise MixingRowsError("an operation does not return a row for each example")
-            self._rows[id(tensor)] = tensor
+            self._rows[id(tensor)] = (tensor, tensor.grad_fn)
         return output
 
     def constant(self, output: Any) -> Any:  # noqa: ANN401
@@ -163,6 +168,9 @@ class BatchedForward(Recording):
         if not bool(flags.any()):
             return False
         raise DivergingExamplesError(flags.detach())
+
+
+_NOTHING = (None, None)
 
 
 def _listed(output: Any) -> Sequence[Any]:  # noqa: ANN401 - whatever torch's function gives

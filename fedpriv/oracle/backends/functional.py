@@ -52,7 +52,8 @@ class Functional:
             self.loss = _WithFirstBuffers(loss, loss)
             self.form = example_form(self.loss)
         # a form of a user's own gets one example at a time: it might mix many, whatever was tried before the run
-        self._sees_batch = self.form is not None and is_known(loss)
+        self._knows_loss = is_known(loss)
+        self._sees_batch = self.form is not None and self._knows_loss
         self.frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
         names = [id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False)]
         self._tied = len({*names}) < len(names)
@@ -122,7 +123,8 @@ class Functional:
             return outputs.flatten()  # vmap needs at least one example
         if self.form is not None and self._sees_batch:
             return self.form.losses(outputs, targets)
-        return vmap(lambda o, y: self.loss_alone(o.unsqueeze(0), y), randomness="different")(outputs, targets)
+        losses = vmap(lambda o, y: self.loss_alone(o.unsqueeze(0), y), randomness="different", known=self._knows_loss)
+        return losses(outputs, targets)
 
     def output_gradients(self, outputs: Tensor, targets: Nested) -> Tensor:
         """Returns the gradient of each example's loss in the outputs: `[b, ...], [b, ...] -> [b, ...]`."""

@@ -16,16 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.clients.client import Loss
-from fedpriv.data.nested import Nested, each, first, leaves
+from fedpriv.data.nested import Nested, each, first
 from fedpriv.models.batching import vmap
-from fedpriv.oracle.backends.batched_forward import BatchedForward, MixingRowsError
 from fedpriv.oracle.backends.calls import Call, Cells
 from fedpriv.oracle.backends.chains import Chain, WithBias, chain_of
 from fedpriv.oracle.backends.factors import Dense, Gradients, OuterProducts
 from fedpriv.oracle.backends.functional import ScoresOrLoss, is_one_row
 from fedpriv.oracle.backends.per_example import PerExample, in_cache
 from fedpriv.oracle.backends.recorded import DivergingExamplesError, Recording
-from fedpriv.oracle.backends.row_layers import OPERATIONS
+from fedpriv.oracle.backends.row_layers import outputs_of_rows
 from fedpriv.oracle.backends.tables import total
 from fedpriv.privacy.clipping import NormName
 
@@ -107,12 +106,7 @@ class GhostBackend(PerExample):
         with torch.enable_grad():
             # each is a leaf: to cut a row that has a gradient would be recorded
             params = {name: leaf.requires_grad_() for name, leaf in self._functional.unflatten(row.detach()).items()}
-            buffers = self._functional.buffers()
-            constants = [*buffers.values(), *self._functional.frozen]
-            with BatchedForward(params, constants, leaves(x), math.prod(cells), calls, self._keep, OPERATIONS) as mode:
-                outputs = self._functional.outputs(params, x, buffers)
-            if not mode.is_rows(outputs):
-                raise MixingRowsError("the model returns no tensor with a row for each example")
+            outputs, copies = outputs_of_rows(self._functional, params, x, calls, self._keep)
             output_gradients = self._functional.closed_gradients(outputs, y)
             if output_gradients is None:
                 objective = self._functional.losses(outputs, y).sum()
@@ -121,9 +115,9 @@ class GhostBackend(PerExample):
                 objective = torch.dot(outputs.flatten(), output_gradients.flatten())
             if any(call.input.changed or call.output.changed for call in calls):
                 return []
-            sought = [*mode.copies.values(), *(call.output.stored for call in calls)]
+            sought = [*copies.values(), *(call.output.stored for call in calls)]
             gradients = torch.autograd.grad(objective, sought, allow_unused=True)
-        return self._parameter_gradients(row, mode.copies, calls, gradients, cells)
+        return self._parameter_gradients(row, copies, calls, gradients, cells)
 
     def _gradients_under_vmap(self, params: Tensor, x: Nested, y: Nested, views: int) -> list[Gradients]:
         """Returns the gradients; an empty list if the model changed a recorded tensor in place."""

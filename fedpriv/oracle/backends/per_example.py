@@ -55,7 +55,6 @@ class PerExample(ABC):
         self._functional = Functional(model, loss)
         self._chunk = chunk
         self._cache_sizes: dict[NormName, int] = {}
-        self._insisted: int | None = None
         # whether torch cannot batch the model's exact sums over clients, or over a client's examples
         self._one_by_one = False
         self._example_by_example = False
@@ -128,14 +127,6 @@ class PerExample(ABC):
             return max(chunk // max(examples, 1), 1)
         return 1
 
-    def examples_at_once(self, params: Tensor, batch: Batch, clip: Clip) -> int:
-        """Returns how many examples' clipped gradients are computed at once."""
-        return self._max_clipped(params, batch, clip)
-
-    def insist_on(self, examples: int) -> None:
-        """Makes the backend compute the clipped gradients of so many examples at once, whatever suits a cache."""
-        self._insisted = examples
-
     def _blocks(
         self, params: Tensor, batch: Batch, norm: Clip, anchor: Tensor | None
     ) -> Iterator[tuple[slice, list[Gradients], Tensor, Tensor]]:
@@ -189,8 +180,6 @@ class PerExample(ABC):
 
     def _max_clipped(self, params: Tensor, batch: Batch, norm: Clip) -> int:
         """Returns the largest number of examples whose clipped gradients are computed at once."""
-        if self._insisted is not None:
-            return self._insisted
         if not batch.mask.numel() or (self._chunk and params.device.type != "cpu"):
             return self._chunk or 1
         if norm.norm not in self._cache_sizes:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.nn import functional
 
+from fedpriv.data.nested import Nested, first, leaves
 from fedpriv.oracle.backends import row_operations
 from fedpriv.oracle.backends.batched_forward import BatchedForward, MixingRowsError, Operation
+from fedpriv.oracle.backends.calls import Call
+from fedpriv.oracle.backends.functional import Functional
 
 _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
@@ -164,3 +168,54 @@ OPERATIONS: dict[object, Operation] = {
     **dict.fromkeys(_RECURRENT, _recurrent),
 }
 """What is done for each function of torch that a model may call."""
+
+
+def outputs_of_rows(
+    model: Functional,
+    params: Mapping[str, Tensor],
+    x: Nested,
+    calls: list[Call],
+    keep: Callable[[Tensor], Tensor],
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Returns a model's outputs of a batch, each row computed from the same row of the inputs alone.
+
+    Args:
+        model: The model.
+        params: Its trainable parameters, which require gradients.
+        x: The batch, `[b, ...]`.
+        calls: The list to which recorded calls are appended.
+        keep: See `Recording`.
+
+    Returns:
+        The outputs, and `BatchedForward.copies`.
+
+    Raises:
+        MixingRowsError: the model is not known to keep the rows of a batch apart.
+    """
+    buffers = model.buffers()
+    constants = [*buffers.values(), *model.frozen]
+    mode = BatchedForward(params, constants, leaves(x), len(first(x)), calls, keep, OPERATIONS)
+    with disable_saved_tensors_hooks("a hook on saved tensors would see all examples"), mode:
+        outputs = model.outputs(params, x, buffers)
+    if not mode.is_rows(outputs):
+        raise MixingRowsError("the model returns no tensor with a row for each example")
+    return outputs, mode.copies
+
+
+def keeps_rows_apart(model: Functional, row: Tensor, x: Nested) -> bool:
+    """Returns True if all that a model does with a batch is known to keep its rows apart.
+
+    Then it gives an example in any batch what it gives the example alone.
+
+    Args:
+        model: The model.
+        row: Its trainable parameters, `[dim]`.
+        x: A batch, `[b, ...]`.
+    """
+    params = {name: leaf.requires_grad_() for name, leaf in model.unflatten(row.detach()).items()}
+    try:
+        with torch.enable_grad():
+            outputs_of_rows(model, params, x, [], lambda tensor: tensor)
+    except Exception:  # what the model makes of sizes that are none, and `MixingRowsError`
+        return False
+    return True
