@@ -66,7 +66,6 @@ class Case:
     problem: fp.Problem | None = None
     compute: dict[str, Any] = field(default_factory=dict)
     sizes: tuple[int, ...] = SIZES
-    extended_by: int = 0  # rounds of a second run that extends the first
 
 
 def ring() -> fp.Graph:
@@ -176,7 +175,7 @@ CASES: dict[str, Case] = {
     ),
     "several_answers_of_a_cohort": Case(
         lambda: fp.fedavg(0.5, local_steps=3),
-        {"sampling": fp.FixedSize(4), "schedule": fp.Geometric(0.9)},
+        {"sampling": fp.FixedSize(4), "schedule": fp.Geometric(0.9), "epsilon": None, "noise_multiplier": 2.0},
         network=lambda: fp.Star(N_CLIENTS, fp.FixedCohort(2)),
         sizes=UNEQUAL_SIZES,
     ),
@@ -192,9 +191,6 @@ CASES: dict[str, Case] = {
     "blt_pairwise": Case(sgd, {"noise": fp.BLT(2), "trust": fp.Pairwise(colluders=1, ratio=4.0)}),
     "geometric_schedule": Case(sgd, {"schedule": fp.Geometric(0.9)}),
     "fixed_cohort": Case(sgd, network=lambda: fp.Star(N_CLIENTS, fp.FixedCohort(2))),
-    # a second run extends the first
-    "extended": Case(lambda: fp.fedavg(0.5, local_steps=2), sizes=UNEQUAL_SIZES, extended_by=3),
-    "extended_secret_cohort": Case(sgd, {**SECRET_COHORT, "epsilon": None, "noise_multiplier": 2.0}, extended_by=2),
     # backends and engines
     "ghost": Case(sgd, model=convolutional_model, compute={"backend": "ghost"}),
     "vmap": Case(sgd, model=convolutional_model, compute={"backend": "vmap"}),
@@ -211,25 +207,19 @@ def digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=12).hexdigest()
 
 
-def training(case: Case, folder: Path, *, resume: bool = False, extend: Path | None = None) -> fp.Training:
+def training(case: Case, folder: Path, *, resume: bool = False) -> fp.Training:
     settings = {"epsilon": 4.0, "delta": 1e-5, "clip": fp.Clip(1.0), **case.privacy}
-    rounds = ROUNDS
-    if extend is not None:
-        rounds += case.extended_by
-        if settings["epsilon"] is not None:
-            settings["epsilon"] *= 2
     return fp.Training(
         clients(case.model, case.sizes, problem=case.problem),
         case.strategy(),
         fp.Privacy(**settings),
-        rounds=rounds,
+        rounds=ROUNDS,
         seed=1,
         secret_seed=2,
         network=None if case.network is None else case.network(),
         compute=fp.Compute(**case.compute),
         folder=folder,
         resume=resume,
-        extend=extend,
         checkpoint_every=1,
     )
 
@@ -246,12 +236,6 @@ def golden(case: Case, *, exact: bool) -> dict[str, Any]:
         resumed = training(case, folder, resume=True)
         for _ in resumed:
             pass
-        if case.extended_by:
-            resumed.folder.close()
-            folder = Path(name) / "extended"
-            resumed = training(case, folder, extend=Path(name) / "run")
-            for _ in resumed:
-                pass
         result = resumed.result()
         resumed.folder.close()
         lines = (folder / "ledger.jsonl").read_text().splitlines()
