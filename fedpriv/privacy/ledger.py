@@ -186,7 +186,7 @@ class Ledger:
         """
         record, value = release.record, release._value
         if self._path is not None:
-            record = record.with_digest(_digest(value, record, self._digest_key))
+            record = record.changed(digest=_digest(value, record, self._digest_key))
         self.together.enter(record, self._write_record)
         return value
 
@@ -370,7 +370,7 @@ class FollowerLedger:
         """Returns the value once its record is written; errors are those of `Ledger.open`."""
         record, value = release.record, release._value
         if self._digest_key is not None:
-            record = record.with_digest(_digest(value, record, self._digest_key))
+            record = record.changed(digest=_digest(value, record, self._digest_key))
         self._together.enter(record, _refuse_to_write)
         return value
 

@@ -111,11 +111,11 @@ class Record:
             fix = "random allocation has at least 2 batches, and no other sampling has any"
             raise ConfigError("record.batches", self.batches, fix)
 
-    def with_digest(self, digest: str) -> Record:
-        """Returns this record with the checksum of the released value."""
-        # of a record that was checked: `replace` would check it again, in thirty times the time
+    def changed(self, **values: Any) -> Record:  # noqa: ANN401 - a value of any field
+        """Returns this record with other values of fields that have no check: round, bound, digest or attempt."""
+        # `replace` would check the record again, in thirty times the time
         record = object.__new__(Record)
-        record.__dict__.update(vars(self), digest=digest)
+        record.__dict__.update(vars(self), **values)
         return record
 
     def to_json(self) -> str:

@@ -700,6 +700,7 @@ def open_release_path(
         randomness,
         sum_clients=mesh.sum_clients,
         max_clients=mesh.max_clients,
+        table=plan.releases,
     )
     oracle.answerer.prepare(plan.queries)
     return ReleasePath(accountant, ledger, sums, oracle, state_check)

@@ -90,7 +90,7 @@ def test_rounds_that_share_a_sync_look_at_their_folder_once_each(
 
 def test_a_record_with_its_digest_is_the_one_that_replace_makes() -> None:
     record = Record(3, "gradient", 0, "gaussian", 1.5, "sample", "replace_one", sampling="poisson", rate=0.1)
-    copied = record.with_digest("0123456789abcdef")
+    copied = record.changed(digest="0123456789abcdef")
     assert copied == replace(record, digest="0123456789abcdef")
     assert copied.to_json() == replace(record, digest="0123456789abcdef").to_json()
     assert record.digest is None
