@@ -14,12 +14,13 @@ class Releases:
 
     Args:
         queries: Builds the queries; has the scheme that prices answers.
-        table: The planned releases. None for an oracle without a plan, which prices each answer when it is asked for.
+        table: The planned releases. None for an oracle without a plan, which prices each answer when it is asked for;
+            so does a run without privacy, since queries may depend on exact answers.
     """
 
     def __init__(self, queries: QueryBuilder, table: ReleaseTable | None = None) -> None:
         self._queries = queries
-        self._table = table
+        self._table = table if queries.privacy.private else None
 
     def release(self, query: Query, context: RoundContext, excluded: frozenset[int] = frozenset()) -> PlannedRelease:
         """Returns the release that the next answer of a round is. A lookup, which admits nothing: the ledger does.
