@@ -115,6 +115,7 @@ class SensorAnswerer(ZeroAnswerer):
         self.exact_gradient = exact
         self.largest = max(self.largest, float(exact.abs().sum(-1).max()))
         bounded = self._promise.privacy.clip.rows(exact)[0] if self._promise.enforced else exact
-        scales = self.queries.scheme.price(context.answer(query), [1.0] * len(context.clients)).noise_scales
+        factors = [1.0] * len(context.clients)
+        scales = self.queries.scheme.noise_scales(self.queries.scheme.price(context.answer(query), factors), factors)
         unit = torch.from_numpy(self._draws.laplace(size=exact.shape))
         return (bounded + unit * scales[0] * self._multipliers[:, None]).reshape(params.shape)

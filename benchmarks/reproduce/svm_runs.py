@@ -158,7 +158,8 @@ class Blocks(ZeroAnswerer):
         self.queries = QueryBuilder(prices.privacy, [size] * NODES)
         self._per_node, self._rate, self._expected = size, prices.rate, prices.rate * size
         answer = Answer(0, 0, "gradient", [0], prices.privacy.clip)
-        scale = self.queries.scheme.price(answer, [1 / self._expected]).noise_scales[0]
+        factors, scheme = [1 / self._expected], self.queries.scheme
+        scale = scheme.noise_scales(scheme.price(answer, factors), factors)[0]
         self._scale = scale * torch.tensor(noise_multipliers, dtype=torch.float32)[:, None]
         dense = problem.x.shape[1] < 1000
         self._x = problem.x.toarray().astype(np.float32) if dense else problem.x

@@ -35,6 +35,7 @@ from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.privacy.mechanisms import Mechanism
 from fedpriv.privacy.record import NoiseDistributionName
+from fedpriv.privacy.release import release_scheme
 from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.streams import Randomness
 
@@ -205,7 +206,10 @@ def trace_run(
     def make_oracle(clients: Population, settings: Privacy) -> Oracle[DataAnswerer]:
         sums = ClippedSums(backend, len(clients), clients.device)
         ledger = _OpenedLedger(Accountant(plan.n_clients, settings.delta))
-        return data_oracle(clients, sums, settings, ledger, randomness)
+        table = plan.releases
+        if settings is not privacy and privacy.private:
+            table = table.priced(release_scheme(settings, clients.shard.all_sizes))
+        return data_oracle(clients, sums, settings, ledger, randomness, table=table)
 
     def constant_noise(value: float) -> Privacy:
         multiplier = (privacy.noise_multiplier or 1.0) * FINE

@@ -1,18 +1,19 @@
-"""Answers queries from data, the only code that does: bounded query -> price -> noise -> ledger -> tensor.
+"""Answers queries from data, the only code that does: bounded query -> planned release -> noise -> ledger -> tensor.
 
-How an answer is computed depends on what leaves a client:
+What leaves a client decides how an answer is computed. There is one class for each boundary; `data_oracle` chooses it:
 
-1. `at: gradient`, unit sample: each example's gradient is clipped and a client's are added up; the sum is released.
-2. `at: gradient`, unit client: a client's whole gradient is clipped and released.
-3. `at: message`: gradients stay with the client, and its message is clipped and released.
-4. `at: none`, and noise as a paper published it: exact or badly noised rows are released, recorded as not private.
+1. `GradientRows` (`at: gradient`): each client's sum of clipped examples, or its clipped gradient, is released.
+2. `GradientSum` (`at: gradient`): the same, where only the sum over clients is released.
+3. `Messages` (`at: message`): gradients stay with the client, and its message is clipped and released.
+4. `Unprotected` (`at: none`, and noise as a paper published it): recorded as not private.
 
-What is released depends on the release scheme (fedpriv/privacy/release): rows with independent noise, rows with
-pairwise noise, or one sum.
+Each answer looks up its planned release (fedpriv/oracle/releases.py), is clipped by that release's clip and gets its
+noise. The release scheme (fedpriv/privacy/release) adds the noise: to rows, also between pairs, or to one sum.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -28,16 +29,16 @@ from fedpriv.oracle.constraints import ConstraintSums
 from fedpriv.oracle.exact import ProblemValues
 from fedpriv.oracle.oracle import Oracle, RoundContext
 from fedpriv.oracle.query import Query, QueryBuilder
+from fedpriv.oracle.releases import Releases
 from fedpriv.oracle.sampler import BatchSampler
 from fedpriv.privacy.as_published import add_published_noise
 from fedpriv.privacy.clipping import Clip
-from fedpriv.privacy.correlated import CorrelatedNoise
 from fedpriv.privacy.ledger import FollowerLedger, Ledger, Release
 from fedpriv.privacy.noise_history import NoiseHistory
 from fedpriv.privacy.pairwise import variance_inflation
-from fedpriv.privacy.record import Record
-from fedpriv.privacy.release import NoiseStreams, Price
-from fedpriv.privacy.settings import Cyclic, Privacy, Sampling
+from fedpriv.privacy.release import NoiseStreams, PlannedRelease
+from fedpriv.privacy.release.table import ReleaseTable
+from fedpriv.privacy.settings import Privacy, Sampling
 from fedpriv.randomness.streams import PairSecrets, Randomness
 from fedpriv.settings.checks import check_finite
 
@@ -50,7 +51,7 @@ def sum_rows(rows: Tensor) -> Tensor:
     return rows.sum(0, keepdim=True)
 
 
-class DataAnswerer:
+class DataAnswerer(ABC):
     """Answers queries from the clients' data: clips, adds noise and writes the ledger.
 
     Guarantee: every tensor that a method returns is a Gaussian or Laplace mechanism whose sensitivity follows from how
@@ -69,6 +70,7 @@ class DataAnswerer:
             a bound from what its clients received.
         pair_secrets: Secrets that the only client of this process has agreed on with the others; None if one process
             draws the noise of all pairs.
+        table: The planned releases; without them each answer is priced when it is asked for.
 
     Attributes:
         ledger: Records each release.
@@ -86,6 +88,7 @@ class DataAnswerer:
         sum_clients: Callable[[Tensor], Tensor] = sum_rows,
         max_clients: Callable[[float], float] = float,
         pair_secrets: PairSecrets | None = None,
+        table: ReleaseTable | None = None,
     ) -> None:
         privacy = queries.privacy
         if pair_secrets is not None and privacy.over_time is not None:
@@ -108,10 +111,8 @@ class DataAnswerer:
         self._randomness = randomness
         self._sampler = BatchSampler(population, randomness, privacy.cohort_rate, privacy.cohort_rounds)
         self._constraints: ConstraintSums | None = None
-        self._newest_price: Price | None = None
-        self._newest_rows = 0  # number of rows of the newest answer
-        self._is_aggregate = privacy.private and self._scheme.sums_only and privacy.at == "gradient"
-        self._answered_round = -1
+        self._releases = Releases(queries, table)
+        self._newest: tuple[PlannedRelease, Sequence[float]] | None = None  # the newest release, and rows' factors
         check_depth(self._rows_per_client(), population.chunk)
 
     def _rows_per_client(self) -> list[int]:
@@ -130,15 +131,13 @@ class DataAnswerer:
         if not self._shard.is_whole:
             context = replace(context, positions=self._shard.positions(context.cohort))
         self._drawn_positions = self._sampler.begin_round(context.round, context.cohort)
-        self._newest_rows = context.positions.shape[0]
-        if self._drawn_positions is None or not self._privacy.samples_clients_before_compute:
-            return context, None
-        return replace(context, positions=context.positions[self._drawn_positions]), self._drawn_positions
+        self._n_rows = context.positions.shape[0]  # of all participants: how many were drawn is secret
+        return context, None
 
     @property
     def is_aggregate(self) -> bool:
         """See `Answerer`."""
-        return self._is_aggregate
+        return False
 
     def equality(self, context: RoundContext) -> Tensor:
         """See `Answerer`."""
@@ -150,52 +149,11 @@ class DataAnswerer:
             return None
         return self._max_clients(bound)
 
-    # --- gradients
+    # --- answers
 
+    @abstractmethod
     def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
         """See `Answerer`."""
-        self._check_points(context, params, anchor)
-        if self._is_aggregate:
-            return self._gradient_for_all(query, context, params, anchor)
-        if self._privacy.private and self._privacy.unit == "sample":
-            clipped = self._sum(query, context, params, anchor, query.clip)
-            return self._release_example_sums(query, context, clipped, self._queries.factors(query, context.cohort))
-        factors = self._queries.factors(query, context.queried)
-        rows = scale_rows(self._sum(query, context, params, anchor), factors)
-        if not self._queries.is_released(query):
-            return rows
-        if self._privacy.private:
-            return self._release_whole_clients(query, context, query.clip.rows(rows)[0])
-        return self._release_unprotected(query, context, rows, factors, params)
-
-    def _gradient_for_all(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
-        """Releases the sum of the clients' contributions, which is added up some clients at a time."""
-        self._check_not_answered(context)
-        self._newest_rows = len(params)
-        rate = self._privacy.cohort_rate
-        is_client = self._privacy.unit == "client"
-        working = context.positions
-        if self._drawn_positions is not None:
-            working = working[self._drawn_positions]
-        factors = self._queries.factors(query, context.cohort)
-        total = torch.zeros(1, params.shape[1], dtype=torch.float64, device=params.device)
-        height = max(_MAX_ENTRIES // max(params.shape[1], 1), 1)
-        for first in range(0, len(working), height):
-            which = slice(first, first + height)
-            points = row_slices(params, self._drawn_positions, len(working), which)
-            if anchor is None:
-                anchors = None
-            else:
-                anchors = row_slices(anchor, self._drawn_positions, len(working), which)
-            rows = self._sum(query, context, points, anchors, None if is_client else query.clip, which)
-            rows = scale_rows(rows, [factors[position] for position in working[which].tolist()])
-            if is_client:
-                # the sum over a secret cohort, divided by its rate, estimates the sum over all participants
-                rows = query.clip.rows(rows)[0] * (1 / rate)
-            total += rows.sum(0, keepdim=True)
-        if is_client:
-            factors = [1 / rate]
-        return self._release_sum(query, context, total, factors)
 
     def _sum(
         self,
@@ -214,34 +172,22 @@ class DataAnswerer:
             weights = self.constraints.gradient_factors(query.multipliers)
         return self._sums.gradients(batches, self._sampler.rows[which], params, anchor, clip, weights)
 
-    # --- constraints, messages and exact values
-
     def constraint_values(self, query: Query, context: RoundContext, params: Tensor) -> Tensor:
         """See `Answerer`."""
         self._check_points(context, params, None)
-        if not self._privacy.private:
-            record = self._scheme.unprotected(context.answer(query))
-            return self._open(Release(record, self.problem(params)[1].detach()), context)
+        planned = self._releases.release(query, context, self.excluded)
         sampled = self._sampled_factors(query.sampling, context.cohort)
         bounded = self.constraints.bounded_losses(self._sampler.batches(query.sampling, context.index), params)
-        released = self._release_example_sums(query, context, bounded, self.constraints.factors(sampled))
+        released = self._release_scaled(planned, context, bounded, self.constraints.factors(sampled))
         return self.constraints.values(released)
 
     def message(self, query: Query, context: RoundContext, message: Tensor) -> Tensor:
         """See `Answerer`."""
-        if self._privacy.private:
-            return self._release_whole_clients(query, context, self._privacy.clip.rows(message)[0])
-        return self._release_unprotected(query, context, message, [1.0] * len(context.positions), message)
+        raise PrivacyError(f"privacy.at is {self._privacy.at!r}: messages are no releases; set it to 'message'")
 
     def exact(self, query: Query, context: RoundContext, params: Tensor) -> tuple[Tensor, Tensor]:
         """See `Answerer`."""
-        objective, constraints = self.problem(params)
-        if context.index == 0:
-            check_finite(objective, "objective")
-            check_finite(constraints, "constraint value")
-            everything = torch.cat([objective.unsqueeze(1), constraints], 1).detach()
-            self._open(Release(self._scheme.unprotected(context.answer(query)), everything), context)
-        return objective, constraints
+        raise PrivacyError(f"privacy.at is {self._privacy.at!r}: exact answers are not private; set it to 'none'")
 
     @cached_property
     def problem(self) -> ProblemValues:
@@ -273,11 +219,12 @@ class DataAnswerer:
         query = self._queries.constraint_values()
         context = RoundContext.of(round_index, torch.arange(n_clients), n_clients)
         sampled = self._sampled_factors(query.sampling, context.cohort)
-        price = self._scheme.price(context.answer(query), self.constraints.factors(sampled))
-        row_scales = list(price.noise_scales)
+        factors = self.constraints.factors(sampled)
+        planned = self._scheme.price(context.answer(query), factors)
+        row_scales = list(self._scheme.noise_scales(planned, factors))
         if self._scheme.sums_only:
             row_scales = row_scales * n_clients
-        inflations = variance_inflation(price.record.pairs, n_clients)
+        inflations = variance_inflation(planned.record.pairs, n_clients)
         scales = [scale * inflation for scale, inflation in zip(row_scales, inflations, strict=True)]
         return self.constraints.deviation(scales, sampled)
 
@@ -288,122 +235,112 @@ class DataAnswerer:
 
     # --- releases
 
-    def _release_example_sums(
-        self, query: Query, context: RoundContext, clipped: Tensor, factors: Sequence[float]
+    def _release_scaled(
+        self, planned: PlannedRelease, context: RoundContext, rows: Tensor, factors: Sequence[float]
     ) -> Tensor:
-        """Releases each client's sum of clipped examples times its public factor; `factors` of all participants."""
-        rows = scale_rows(clipped, [factors[position] for position in context.positions.tolist()])
-        if self._scheme.sums_only:
-            return self._release_sum(query, context, rows, factors)
-        return self._release_rows(query, context, rows, factors)
+        """Releases each row times its client's public factor; `factors` are those of all participants."""
+        rows = scale_rows(rows, [factors[position] for position in context.positions.tolist()])
+        return self._release(planned, context, rows, factors)
 
-    def _release_whole_clients(self, query: Query, context: RoundContext, clipped: Tensor) -> Tensor:
-        """Releases rows that are whole clients' contributions, clipped."""
-        self._check_not_answered(context)
-        rate = self._privacy.cohort_rate
-        if self._scheme.sums_only:
-            return self._release_sum(query, context, clipped * (1 / rate), [1 / rate])
-        return self._release_rows(query, context, clipped, [1.0] * len(context.clients))
+    def _release(
+        self, planned: PlannedRelease, context: RoundContext, rows: Tensor, factors: Sequence[float]
+    ) -> Tensor:
+        """Releases bounded rows of participants, or their sum.
 
-    def _release_rows(self, query: Query, context: RoundContext, rows: Tensor, factors: Sequence[float]) -> Tensor:
-        """Releases the participants' rows; the sensitivity of a row is one contribution's times the client's factor."""
-        answer = context.answer(query, self.excluded)
-        price = self._with_participation(self._scheme.price(answer, factors), context)
-        release = self._scheme.add_noise(answer, rows, price, context.positions.tolist())
-        return self._open(release, context)
-
-    def _release_sum(self, query: Query, context: RoundContext, rows: Tensor, factors: Sequence[float]) -> Tensor:
-        """Releases the sum of all processes' rows, from which the answer is computed.
+        Args:
+            planned: The planned release.
+            context: The round.
+            rows: Rows of the participants in this process, `[j, dim]`, of sensitivity `factors` times the clip bound.
+            factors: Public factors of all participants; of a sum, those of its terms.
 
         Returns:
-            The mean over the participants, in every row.
+            The noised rows; of a sum the mean over all participants, drawn or not, in every row.
         """
-        answer = context.answer(query)
-        price = self._with_participation(self._scheme.price(answer, factors), context)
-        release = self._scheme.add_noise(answer, self._sum_clients(rows), price, [])
-        mean = self._open(release, context) / len(context.clients)
-        return mean.expand(self._newest_rows, -1)
+        self._newest = planned, factors
+        if not self._scheme.sums_only:
+            return self._open(self._scheme.add_noise(planned, rows, factors, context.positions.tolist()))
+        total = self._open(self._scheme.add_noise(planned, self._sum_clients(rows), factors, []))
+        return (total / len(context.clients)).expand(self._n_rows, -1)
 
-    def _release_unprotected(
-        self, query: Query, context: RoundContext, rows: Tensor, factors: Sequence[float], params: Tensor
-    ) -> Tensor:
-        """Releases exact rows, or rows with noise as a paper published it; recorded as not private."""
-        record = self._scheme.unprotected(context.answer(query))
-        published = self._privacy.published
-        if published is None:
-            return self._open(Release(record, rows), context)
-
-        def largest_norms() -> list[float]:
-            batches = self._sampler.views(query.sampling, context.index)
-            return self._sums.largest_norms(batches, params, replace(self._privacy.clip, norm="l1"))
-
-        clients = [context.clients[position] for position in context.positions.tolist()]
-        release = add_published_noise(rows, published, record, self._randomness, clients, factors, largest_norms)
-        return self._open(release, context)
-
-    def _open(self, release: Release, context: RoundContext) -> Tensor:
+    def _open(self, release: Release) -> Tensor:
         """Records a release in the ledger and returns its value."""
-        value = self.ledger.open(release).to(self._population.params.dtype)
-        self._answered_round = context.round
-        return value
-
-    def _with_participation(self, price: Price, context: RoundContext) -> Price:
-        """Returns the price with the block of examples or clients that takes part, and remembers it as the newest.
-
-        With correlated noise the accountant checks that each block takes part as seldom as was planned.
-        """
-        time = self._participation(price.record, context)
-        if time is not price.record.time:
-            price = replace(price, record=replace(price.record, time=time))
-        self._newest_price = price
-        return price
-
-    def _participation(self, record: Record, context: RoundContext) -> CorrelatedNoise | None:
-        """Returns the record's correlated noise with the slot of the participating block; None without such noise."""
-        time = record.time
-        if time is None or time.separation == 1:
-            return time
-        sampling = self._privacy.sampling
-        if self._privacy.unit == "sample" and isinstance(sampling, Cyclic):
-            return replace(time, slot=self._sampler.slot(sampling))
-        clients = context.clients
-        if list(clients) != list(range(clients[0], self._queries.n_clients, time.separation)):
-            raise PrivacyError(
-                f"round {context.round}: those who take part are none of the {time.separation} blocks of clients"
-            )
-        return replace(time, slot=clients[0])
+        return self.ledger.open(release).to(self._population.params.dtype)
 
     def noise_variances(self, context: RoundContext) -> tuple[Sequence[float], Sequence[float]]:
         """See `Answerer`."""
-        if not self._privacy.private or self._newest_price is None:
+        if self._newest is None:
             exact = [0.0] * len(context.positions)
             return exact, exact
         if self._scheme.sums_only:
-            positions = range(self._newest_rows)
+            positions = range(self._n_rows)
         else:
             positions = context.positions.tolist()
-        return self._scheme.noise_variances(self._newest_price, context.clients, positions)
-
-    # --- queries that are refused
-
-    def _check_not_answered(self, context: RoundContext) -> None:
-        if self._privacy.cohort_rate < 1 and context.round <= self._answered_round:
-            raise PrivacyError(
-                f"round {context.round} was answered already: a second answer from the same secret cohort is not in "
-                "the planned epsilon. Ask once a round"
-            )
+        return self._scheme.noise_variances(*self._newest, positions)
 
     def _check_points(self, context: RoundContext, params: Tensor, anchor: Tensor | None) -> None:
-        published = self._privacy.published
+        """Refuses points that are not one row for each participant."""
         expected = context.positions.shape[0], self._population.dim
-        if params.shape[0] == 1 and self._is_aggregate:  # one point for all
+        if params.shape[0] == 1 and self.is_aggregate:  # one point for all
             expected = 1, self._population.dim
         if params.shape != expected or (anchor is not None and anchor.shape != expected):
             raise ConfigError("oracle query", tuple(params.shape), f"one row for each participant: {expected}")
-        if anchor is not None and published is not None and published.scale is None:
-            raise ConfigError("privacy.published", "gradient_difference", "the paper publishes no such answer")
-        if self._privacy.at != "gradient" or not self._scheme.sums_only:
-            return
+
+
+class GradientRows(DataAnswerer):
+    """Gradients are the boundary: each client's row is released."""
+
+    def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
+        """See `Answerer`."""
+        self._check_points(context, params, anchor)
+        planned = self._releases.release(query, context, self.excluded)
+        if self._privacy.unit == "sample":
+            rows = self._sum(query, context, params, anchor, planned.clip)
+            return self._release_scaled(planned, context, rows, self._queries.factors(query, context.cohort))
+        rows = self._sum(query, context, params, anchor)
+        clipped = planned.clip.rows(scale_rows(rows, self._queries.factors(query, context.queried)))[0]
+        return self._release(planned, context, clipped, [1.0] * len(context.clients))
+
+
+class GradientSum(DataAnswerer):
+    """Gradients are the boundary, and only their sum over clients is released, of a cohort that may be secret."""
+
+    @property
+    def is_aggregate(self) -> bool:
+        """See `Answerer`."""
+        return True
+
+    def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
+        """See `Answerer`: the sum of the clients' contributions is added up some clients at a time."""
+        self._check_points(context, params, anchor)
+        planned = self._releases.release(query, context)
+        self._n_rows = len(params)
+        rate = self._privacy.cohort_rate
+        is_client = self._privacy.unit == "client"
+        working = context.positions
+        if self._drawn_positions is not None:
+            working = working[self._drawn_positions]
+        factors = self._queries.factors(query, context.cohort)
+        total = torch.zeros(1, params.shape[1], dtype=torch.float64, device=params.device)
+        height = max(_MAX_ENTRIES // max(params.shape[1], 1), 1)
+        for first in range(0, len(working), height):
+            which = slice(first, first + height)
+            points = row_slices(params, self._drawn_positions, len(working), which)
+            if anchor is None:
+                anchors = None
+            else:
+                anchors = row_slices(anchor, self._drawn_positions, len(working), which)
+            rows = self._sum(query, context, points, anchors, None if is_client else planned.clip, which)
+            rows = scale_rows(rows, [factors[position] for position in working[which].tolist()])
+            if is_client:
+                # the sum over a secret cohort, divided by its rate, estimates the sum over all participants
+                rows = planned.clip.rows(rows)[0] * (1 / rate)
+            total += rows.sum(0, keepdim=True)
+        if is_client:
+            factors = [1 / rate]
+        return self._release(planned, context, total, factors)
+
+    def _check_points(self, context: RoundContext, params: Tensor, anchor: Tensor | None) -> None:
+        super()._check_points(context, params, anchor)
         was_received = _is_received(params, context) and (anchor is None or _is_received(anchor, context))
         if context.index > 0 or not was_received:
             raise PrivacyError(
@@ -411,6 +348,98 @@ class DataAnswerer:
                 "received, would depend on a client's own answers, which are never released. Ask once a round, at what "
                 "was received, or use local trust"
             )
+
+
+class Messages(DataAnswerer):
+    """Messages are the boundary: gradients stay with their clients, which may be a secret part of the cohort."""
+
+    _answered_round = -1
+
+    def begin_round(self, context: RoundContext) -> tuple[RoundContext, Tensor | None]:
+        """See `Answerer`: rows of queries are those of the drawn clients."""
+        context, _ = super().begin_round(context)
+        if self._drawn_positions is None:
+            return context, None
+        return replace(context, positions=context.positions[self._drawn_positions]), self._drawn_positions
+
+    def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
+        """See `Answerer`: without clip and noise, for the clients themselves."""
+        self._check_points(context, params, anchor)
+        return scale_rows(self._sum(query, context, params, anchor), self._queries.factors(query, context.queried))
+
+    def message(self, query: Query, context: RoundContext, message: Tensor) -> Tensor:
+        """See `Answerer`."""
+        rate = self._privacy.cohort_rate
+        if rate < 1 and context.round <= self._answered_round:
+            raise PrivacyError(
+                f"round {context.round} was answered already: a second answer from the same secret cohort is not in "
+                "the planned epsilon. Ask once a round"
+            )
+        planned = self._releases.release(query, context, self.excluded)
+        clipped = planned.clip.rows(message)[0]
+        if self._scheme.sums_only:
+            released = self._release(planned, context, clipped * (1 / rate), [1 / rate])
+        else:
+            released = self._release(planned, context, clipped, [1.0] * len(context.clients))
+        self._answered_round = context.round
+        return released
+
+
+class Unprotected(DataAnswerer):
+    """Nothing is the boundary: answers are exact, or have noise as a paper published it. Not private."""
+
+    def gradients(self, query: Query, context: RoundContext, params: Tensor, anchor: Tensor | None) -> Tensor:
+        """See `Answerer`."""
+        self._check_points(context, params, anchor)
+        factors = self._queries.factors(query, context.queried)
+        rows = scale_rows(self._sum(query, context, params, anchor), factors)
+        if not self._queries.is_released(query):
+            return rows
+        return self._release_unprotected(query, context, rows, factors, params)
+
+    def constraint_values(self, query: Query, context: RoundContext, params: Tensor) -> Tensor:
+        """See `Answerer`."""
+        self._check_points(context, params, None)
+        record = self._releases.release(query, context).record
+        return self._open(Release(record, self.problem(params)[1].detach()))
+
+    def message(self, query: Query, context: RoundContext, message: Tensor) -> Tensor:
+        """See `Answerer`."""
+        return self._release_unprotected(query, context, message, [1.0] * len(context.positions), message)
+
+    def exact(self, query: Query, context: RoundContext, params: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Answerer`."""
+        objective, constraints = self.problem(params)
+        if context.index == 0:
+            check_finite(objective, "objective")
+            check_finite(constraints, "constraint value")
+            everything = torch.cat([objective.unsqueeze(1), constraints], 1).detach()
+            self._open(Release(self._releases.release(query, context).record, everything))
+        return objective, constraints
+
+    def _release_unprotected(
+        self, query: Query, context: RoundContext, rows: Tensor, factors: Sequence[float], params: Tensor
+    ) -> Tensor:
+        """Releases exact rows, or rows with noise as a paper published it; recorded as not private."""
+        record = self._releases.release(query, context).record
+        published = self._privacy.published
+        if published is None:
+            return self._open(Release(record, rows))
+
+        def largest_norms() -> list[float]:
+            batches = self._sampler.views(query.sampling, context.index)
+            return self._sums.largest_norms(batches, params, replace(self._privacy.clip, norm="l1"))
+
+        clients = [context.clients[position] for position in context.positions.tolist()]
+        return self._open(
+            add_published_noise(rows, published, record, self._randomness, clients, factors, largest_norms)
+        )
+
+    def _check_points(self, context: RoundContext, params: Tensor, anchor: Tensor | None) -> None:
+        super()._check_points(context, params, anchor)
+        published = self._privacy.published
+        if anchor is not None and published is not None and published.scale is None:
+            raise ConfigError("privacy.published", "gradient_difference", "the paper publishes no such answer")
 
 
 def _is_received(points: Tensor, context: RoundContext) -> bool:
@@ -435,8 +464,18 @@ def data_oracle(
     sum_clients: Callable[[Tensor], Tensor] = sum_rows,
     max_clients: Callable[[float], float] = float,
     pair_secrets: PairSecrets | None = None,
+    table: ReleaseTable | None = None,
 ) -> Oracle[DataAnswerer]:
     """Returns the oracle of a run; arguments as of `DataAnswerer`, with the privacy settings."""
     queries = QueryBuilder(privacy, population.shard.all_sizes)
-    answerer = DataAnswerer(population, sums, queries, ledger, randomness, sum_clients, max_clients, pair_secrets)
+    boundary: type[DataAnswerer]
+    if not privacy.private:
+        boundary = Unprotected
+    elif privacy.at == "message":
+        boundary = Messages
+    elif queries.scheme.sums_only:
+        boundary = GradientSum
+    else:
+        boundary = GradientRows
+    answerer = boundary(population, sums, queries, ledger, randomness, sum_clients, max_clients, pair_secrets, table)
     return Oracle(queries, answerer, population.params)

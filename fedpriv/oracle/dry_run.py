@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -10,8 +11,10 @@ from torch import Tensor
 
 from fedpriv.oracle.oracle import Answerer, Oracle, RoundContext
 from fedpriv.oracle.query import Query, QueryBuilder
+from fedpriv.oracle.releases import Releases
 from fedpriv.oracle.synthetic import ZeroAnswerer
-from fedpriv.privacy.record import Record
+from fedpriv.privacy.release import PlannedRelease
+from fedpriv.privacy.release.table import ReleaseTable
 from fedpriv.privacy.schedules import Uniform
 from fedpriv.privacy.settings import Privacy
 
@@ -27,7 +30,6 @@ class RecordingAnswerer:
         answers: Answers the queries.
 
     Attributes:
-        records: What would be released, in order.
         evaluations: Expected number of per-example gradients in each round; the true number is as secret as batches.
         names: Names of all queries.
         queries: The queries of each round, by round.
@@ -36,12 +38,19 @@ class RecordingAnswerer:
     is_aggregate = False
 
     def __init__(self, queries: QueryBuilder, answers: Answerer) -> None:
-        self.records: list[Record] = []
         self.evaluations: list[float] = []
         self.names: set[str] = set()
         self.queries: dict[int, list[Query]] = {}
         self._builder = queries
         self._answers = answers
+        self._releases = Releases(queries)
+        self._kinds: dict[PlannedRelease, int] = {}
+        self._numbers, self._rounds = array("l"), array("l")  # of each release: its kind, and its round
+
+    @property
+    def table(self) -> ReleaseTable:
+        """What would be released, in order."""
+        return ReleaseTable.of(tuple(self._kinds), self._numbers, self._rounds)
 
     def begin_round(self, context: RoundContext) -> tuple[RoundContext, Tensor | None]:
         """See `Answerer`; one client stands for all that a real run draws in secret."""
@@ -96,18 +105,12 @@ class RecordingAnswerer:
         examples *= self._builder.privacy.cohort_rate
         self.evaluations[context.round] += examples * query.gradients_per_example
         if self._builder.is_released(query):
-            self.records.append(self._record(query, context))
+            kind = self._releases.priced(query, context)
+            self._append(context.round, self._kinds.setdefault(kind.in_round(0), len(self._kinds)))
 
-    def _record(self, query: Query, context: RoundContext) -> Record:
-        privacy = self._builder.privacy
-        scheme = self._builder.scheme
-        answer = context.answer(query)
-        if not privacy.private:
-            return scheme.unprotected(answer)
-        factors = [1.0] * len(context.clients)
-        if privacy.unit == "sample" and not query.name.startswith("statistic:"):
-            factors = self._builder.factors(query, context.cohort)
-        return scheme.price(answer, factors).record
+    def _append(self, round_index: int, number: int) -> None:
+        self._numbers.append(number)
+        self._rounds.append(round_index)
 
     def repeat(self, period: int, rounds: int, cohort_of: Callable[[int], Sequence[int]]) -> None:
         """Adds what the remaining rounds would release, if they repeat the queries of the first `period` rounds.
@@ -117,24 +120,25 @@ class RecordingAnswerer:
             rounds: Number of rounds of the whole run.
             cohort_of: Returns the sorted numbers of the clients that take part in a round.
         """
-        plans: dict[tuple[int, tuple[int, ...]], tuple[list[Record], float]] = {}
         privacy = self._builder.privacy
+        # only then does a round's price not depend on its index
+        repeats = privacy.schedule == Uniform() and privacy.over_time is None
+        plans: dict[tuple[int, tuple[int, ...]], tuple[array[int], float]] = {}
         for round_index in range(period, rounds):
             cohort = cohort_of(round_index)
             key = round_index % period, tuple(cohort)
-            if key in plans:
-                records, evaluations = plans[key]
-                self.records += [replace(record, round=round_index) for record in records]
+            if repeats and key in plans:
+                numbers, evaluations = plans[key]
+                for number in numbers:
+                    self._append(round_index, number)
                 self.evaluations.append(evaluations)
                 continue
-            first = len(self.records)
-            numbers = torch.as_tensor(cohort, dtype=torch.long)
-            context, _ = self.begin_round(RoundContext.of(round_index, numbers, self._builder.n_clients))
+            first = len(self._numbers)
+            members = torch.as_tensor(cohort, dtype=torch.long)
+            context, _ = self.begin_round(RoundContext.of(round_index, members, self._builder.n_clients))
             for index, query in enumerate(self.queries.get(round_index % period, ())):
                 self._add_to_plan(query, replace(context, index=index))
-            # only then does a round's price not depend on its index
-            if privacy.schedule == Uniform() and privacy.over_time is None:
-                plans[key] = self.records[first:], self.evaluations[round_index]
+            plans[key] = self._numbers[first:], self.evaluations[round_index]
 
 
 def recording_oracle(

@@ -52,7 +52,7 @@ class RoundContext:
             raise ConfigError("network cohort", cohort.tolist(), "give every client once, in ascending order")
         clients: Sequence[int] = range(n_clients)
         if len(numbers) < n_clients or numbers[0] != 0 or numbers[-1] != n_clients - 1:
-            clients = cohort.tolist()
+            clients = tuple(cohort.tolist())
         return RoundContext(round_index, cohort, clients, torch.arange(len(numbers)), received)
 
     @property

@@ -140,6 +140,17 @@ class QueryBuilder:
             self._factors_of_all[key] = self._factors(query, clients)
         return self._factors_of_all[key]
 
+    def planned_factors(self, query: Query, clients: Tensor) -> list[float]:
+        """Returns the factors with which a plan prices an answer, in the order of its clients.
+
+        Whole clients' contributions have one factor, and the price of a row depends on ratios of factors alone. The
+        factors of statistics follow from public facts of the data, which a plan does without: equal factors have the
+        largest price, as they give no row more noise for its sensitivity than another.
+        """
+        if self.privacy.unit == "sample" and not query.name.startswith("statistic:"):
+            return self.factors(query, clients)
+        return [1.0] * clients.shape[0]
+
     def _factors(self, query: Query, clients: Tensor) -> list[float]:
         sizes = self.sizes[clients]
         if query.is_weighted:

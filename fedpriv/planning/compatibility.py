@@ -23,6 +23,7 @@ from fedpriv.planning.rounds_together import blocks_of
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.record import Record
+from fedpriv.privacy.record_table import kinds_of
 from fedpriv.privacy.settings import Central, Privacy
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Strategy
@@ -299,7 +300,7 @@ def check_shares(privacy: Privacy, records: Sequence[Record], n_clients: int) ->
         ConfigError: the largest cohort, which the message names, is smaller.
     """
     required = privacy.trust.shares(n_clients)
-    cohort_sizes = [n_clients if record.clients is None else len(record.clients) for record in records]
+    cohort_sizes = [n_clients if record.clients is None else len(record.clients) for record in kinds_of(records)]
     largest_cohort = max(cohort_sizes, default=required)
     if privacy.trust.sums_only and largest_cohort < required:
         fix = f"a round has at most {largest_cohort} participants, who share the noise; give at most that many"

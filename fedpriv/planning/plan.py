@@ -33,6 +33,9 @@ from fedpriv.privacy.float64_noise import float64_noise_of_run
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.pairwise import Links, Pairwise, Topology, in_order
 from fedpriv.privacy.record import Record
+from fedpriv.privacy.record_table import RecordTable
+from fedpriv.privacy.release import release_scheme
+from fedpriv.privacy.release.table import ReleaseTable
 from fedpriv.privacy.settings import LEAST_AMOUNT, Cyclic, Privacy
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Ends, PeriodicQueries, Strategy
@@ -74,18 +77,20 @@ class Plan:
 
     Attributes:
         privacy: The settings with their noise multiplier filled in.
-        records: The planned releases, in order.
+        releases: The releases that the run may make.
+        records: Their records, after those of the earlier run if this one extends another.
         n_clients: Number of clients.
         evaluations: Expected number of per-example gradients in each round.
         queries: Names of the queries that the strategy makes.
         calibrated: Whether the noise was computed from the target epsilon, and so meets it.
-        first: The rounds of the earlier run that this one extends; their releases are the first of `records`.
+        first: The rounds of the earlier run that this one extends.
         float64_noise: Noise that will be added in float64, as far as the records do not show it.
         not_covered: What the run will reveal about the data that epsilon does not count, in words.
     """
 
     privacy: Privacy
-    records: tuple[Record, ...]
+    releases: ReleaseTable
+    records: RecordTable
     n_clients: int
     evaluations: tuple[float, ...] = ()
     queries: frozenset[str] = frozenset()
@@ -191,69 +196,72 @@ def make_plan(
         relative = replace(privacy, epsilon=None, noise_multiplier=1.0)
     else:
         relative = privacy
-    # a dry run with a noise multiplier of 1; the records' noise is scaled below
+    # a dry run with a noise multiplier of 1; then each kind of release is priced with the noise of the run
     oracle = recording_oracle(relative, sizes)
     _dry_run(strategy, oracle, network, randomness, rounds)
-    recorder = oracle.answerer
-    check_questions(privacy, recorder.records, rounds)
-    compatibility.check_shares(privacy, recorder.records, len(sizes))
-    names = frozenset(recorder.names)
+    table = oracle.answerer.table
+    n_clients = len(sizes)
+    check_questions(privacy, table.records, rounds)
+    compatibility.check_shares(privacy, table.records, n_clients)
+    records = table.records
     if first is not None:
-        return _extended(first, privacy, recorder, len(sizes))
-    if not privacy.private:
-        return Plan(privacy, tuple(recorder.records), len(sizes), tuple(recorder.evaluations), names)
+        table = table.since(first.rounds)
     factor = privacy.noise_multiplier
-    if factor is None:
-        assert privacy.epsilon is not None
-        factor = calibrate(recorder.records, len(sizes), privacy.epsilon, privacy.delta)
-    records = tuple(_scaled(record, factor) for record in recorder.records)
-    calibrated_privacy = replace(privacy, noise_multiplier=factor)
-    calibrated = privacy.noise_multiplier is None
-    return Plan(calibrated_privacy, records, len(sizes), tuple(recorder.evaluations), names, calibrated)
+    if privacy.private:
+        if factor is None and first is not None:
+            factor = _noise_of_further(first, privacy, sizes, records, table)
+        elif factor is None:
+            assert privacy.epsilon is not None
+            factor = calibrate(records, n_clients, privacy.epsilon, privacy.delta)
+        table = _with_noise(table, privacy, sizes, factor)
+    records = table.records
+    if first is not None:
+        records = RecordTable.of(first.records) + records
+    return Plan(
+        replace(privacy, noise_multiplier=factor),
+        table,
+        records,
+        n_clients,
+        tuple(oracle.answerer.evaluations),
+        frozenset(oracle.answerer.names),
+        calibrated=privacy.private and privacy.noise_multiplier is None,
+        first=first,
+    )
 
 
-def _extended(first: FirstPart, privacy: Privacy, recorder: RecordingAnswerer, n_clients: int) -> Plan:
-    """Returns the plan of a run that extends another one: what was released, and the further rounds.
+def _with_noise(table: ReleaseTable, privacy: Privacy, sizes: Sequence[int], factor: float) -> ReleaseTable:
+    return table.priced(release_scheme(replace(privacy, noise_multiplier=factor), sizes))
+
+
+def _noise_of_further(
+    first: FirstPart, privacy: Privacy, sizes: Sequence[int], relative: RecordTable, further: ReleaseTable
+) -> float:
+    """Returns the noise multiplier of further rounds with which all rounds together meet the target.
 
     Args:
         first: The rounds of the earlier run.
         privacy: The privacy settings.
-        recorder: The records of a dry run of all rounds, with relative noise.
-        n_clients: Number of clients.
+        sizes: Public number of examples of each client.
+        relative: The records of all rounds for a noise multiplier of 1.
+        further: The releases of the further rounds for a noise multiplier of 1.
 
     Raises:
         ConfigError: the target leaves too little for the further rounds; the message says what they cost with the
             noise of the first ones.
     """
-    further = [record for record in recorder.records if record.round >= first.rounds]
-    evaluations = tuple(recorder.evaluations)
-    names = frozenset(recorder.names)
-    if not privacy.private:
-        return Plan(privacy, (*first.records, *further), n_clients, evaluations, names, first=first)
-    factor = privacy.noise_multiplier
-    if factor is None:
-        factor = _noise_of_further(first, privacy, recorder.records, further, n_clients)
-    records = (*first.records, *(_scaled(record, factor) for record in further))
-    calibrated = privacy.noise_multiplier is None
-    calibrated_privacy = replace(privacy, noise_multiplier=factor)
-    return Plan(calibrated_privacy, records, n_clients, evaluations, names, calibrated, first)
-
-
-def _noise_of_further(
-    first: FirstPart, privacy: Privacy, relative_records: Sequence[Record], further: Sequence[Record], n_clients: int
-) -> float:
-    """Returns the noise multiplier of the further rounds with which all rounds together meet the target."""
     assert privacy.epsilon is not None
-    first_multiplier = _noise_multiplier_of(first, relative_records)
-    delta = privacy.delta
+    first_multiplier = _noise_multiplier_of(first, relative)
+    n_clients, delta = len(sizes), privacy.delta
     try:
-        factor = calibrate_rest(first.records, further, n_clients, privacy.epsilon, delta)
+        factor = calibrate_rest(first.records, further.records, n_clients, privacy.epsilon, delta)
     except ConfigError:
+        if first_multiplier == 0:
+            raise
         factor = math.inf
-    if factor <= first_multiplier * _MOST_NOISE:
+    if first_multiplier == 0 or factor <= first_multiplier * _MOST_NOISE:
         return factor
     spent = round_up(account(first.records, n_clients, delta).epsilon)
-    longer = [*first.records, *(_scaled(record, first_multiplier) for record in further)]
+    longer = [*first.records, *_with_noise(further, privacy, sizes, first_multiplier).records]
     whole = round_up(account(longer, n_clients, delta).epsilon)
     fix = (
         f"the first {counted(first.rounds, 'round')} spent {spent}, which leaves too little for more. With the same "
@@ -263,13 +271,15 @@ def _noise_of_further(
     raise ConfigError("privacy.epsilon", privacy.epsilon, fix)
 
 
-def _noise_multiplier_of(first: FirstPart, relative_records: Sequence[Record]) -> float:
+def _noise_multiplier_of(first: FirstPart, relative: RecordTable) -> float:
     """Returns the noise multiplier of an earlier run: its noise over that of a dry run with noise multiplier 1."""
-    relative = {(record.round, record.query, record.index): record.noise_multiplier for record in relative_records}
+    planned = {
+        (record.round, record.query, record.index): largest_multiplier(record.noise_multiplier)
+        for record in relative[: relative.positions(first.rounds).start]
+    }
     ratios = list[float]()
     for record in first.records:
-        planned = relative.get((record.round, record.query, record.index), 0.0)
-        multiplier = largest_multiplier(planned)
+        multiplier = planned.get((record.round, record.query, record.index), 0.0)
         if multiplier > 0:
             ratios.append(largest_multiplier(record.noise_multiplier) / multiplier)
     return max(ratios, default=0.0)
@@ -392,14 +402,3 @@ def with_secrets(privacy: Privacy, network: RoundNetwork) -> Privacy:
         raise ConfigError("privacy.trust.pairwise.secrets", "topology", fix)
     links = Links(in_order(network.graph.edges), str(trust.secrets))
     return replace(privacy, trust=replace(trust, secrets=links))
-
-
-def _scaled(record: Record, factor: float) -> Record:
-    multiplier = record.noise_multiplier
-    if factor == 1:
-        return record
-    if isinstance(multiplier, tuple):
-        scaled = tuple(m * factor for m in multiplier)
-    else:
-        scaled = multiplier * factor
-    return replace(record, noise_multiplier=scaled)

@@ -110,6 +110,13 @@ class Record:
             fix = "random allocation has at least 2 batches, and no other sampling has any"
             raise ConfigError("record.batches", self.batches, fix)
 
+    def changed(self, **values: Any) -> Record:  # noqa: ANN401 - a value of any field
+        """Returns this record with other values of fields that have no check: round, bound or attempt."""
+        # `replace` would check the record again, in thirty times the time
+        record = object.__new__(Record)
+        record.__dict__.update(vars(self), **values)
+        return record
+
     def to_json(self) -> str:
         """Returns one line of JSON, with digests in place of the pairs that share a secret and of the noise matrix."""
         values: dict[str, Any] = dict(vars(self))

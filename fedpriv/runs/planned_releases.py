@@ -1,7 +1,7 @@
 """The planned releases of a run, as its checkpoint keeps them: whoever counts a run that was left early needs the rest.
 
-A plan repeats a few kinds of releases in its rounds. The text holds each kind once, as a line of the ledger, and for
-each release its kind and its round; the numbers are compressed (zlib, RFC 1950) and written in base64.
+The text holds the plan's table: each kind of release once, as a line of the ledger, and for each release its kind and
+its round. The numbers are compressed (zlib, RFC 1950) and written in base64.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import base64
 import binascii
 import json
 import zlib
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -21,6 +22,7 @@ from fedpriv.privacy.accounting.events import cost_of
 from fedpriv.privacy.accounting.plan_filter import SLACK, covers, n_within
 from fedpriv.privacy.ledger_file import Header, LedgerFile
 from fedpriv.privacy.record import Record
+from fedpriv.privacy.record_table import RecordTable
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class PlannedReleases:
         private: False for a run without privacy, whose epsilon is infinite from its first release on.
     """
 
-    records: tuple[Record, ...]
+    records: RecordTable
     n_clients: int
     delta: float
     limit: float | None
@@ -53,27 +55,15 @@ class PlannedReleases:
 
     def packed(self) -> str:
         """Returns the plan as a text; a plan of equal rounds takes some hundred bytes, however many they are."""
-        index_of = dict[tuple[object, ...], int]()
-        kinds = list[str]()
-        kind_of = list[int]()
-        for record in self.records:
-            values = dict(vars(record))
-            del values["round"]
-            key = tuple(values.values())
-            index = index_of.get(key)
-            if index is None:
-                index = index_of[key] = len(kinds)
-                kinds.append(record.to_json())
-            kind_of.append(index)
-        rounds = [record.round for record in self.records]
+        rounds = self.records.rounds
         facts = {
             "n_clients": self.n_clients,
             "delta": self.delta,
             "limit": self.limit,
             "fits": self.fits,
             "private": self.private,
-            "kinds": kinds,
-            "kind_of": kind_of,
+            "kinds": [kind.to_json() for kind in self.records.kinds],
+            "kind_of": self.records.numbers.tolist(),
             "steps": [after - before for before, after in zip([0, *rounds], rounds, strict=False)],
         }
         return base64.b64encode(zlib.compress(json.dumps(facts).encode())).decode()
@@ -91,15 +81,15 @@ class PlannedReleases:
         """
         try:
             facts: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(text)))
-            kinds = [Record.from_json(kind, header.secrets, header.factor) for kind in facts["kinds"]]
-            records = tuple(
-                replace(kinds[kind], round=round_number)
-                for kind, round_number in zip(facts["kind_of"], accumulate(facts["steps"]), strict=True)
-            )
+            kinds = tuple(Record.from_json(kind, header.secrets, header.factor) for kind in facts["kinds"])
+            numbers, rounds = array("l", facts["kind_of"]), array("l", accumulate(facts["steps"]))
+            if len(numbers) != len(rounds) or not {*numbers} <= {*range(len(kinds))}:
+                raise ValueError("no plan of a run (its kinds do not fit)")
+            records = RecordTable(kinds, numbers, rounds)
             return PlannedReleases(
                 records, facts["n_clients"], facts["delta"], facts["limit"], facts["fits"], facts["private"]
             )
-        except (zlib.error, binascii.Error, LookupError, TypeError) as error:
+        except (zlib.error, binascii.Error, LookupError, TypeError, OverflowError) as error:
             raise ValueError(f"no plan of a run ({error})") from error
 
     def is_of(self, ledger: LedgerFile) -> bool:
@@ -126,14 +116,14 @@ class PlannedReleases:
 
         Args:
             on_record: All that the run has released.
-            attempt: The attempt of its last checkpoint, which would continue.
+            attempt: Label of the run's own releases; those of a run that it extends have another.
             finished: Number of finished rounds at that checkpoint.
         """
         if not self.private:
             return []
         of_attempt = [record for record in on_record if record.attempt == attempt]
-        # an attempt with fresh noise begins at a checkpoint, and makes later rounds of an earlier attempt again
-        first = min((record.round for record in of_attempt), default=finished)
+        # rounds before the last one on record are over, also those that were lost
+        first = max((record.round for record in of_attempt), default=finished)
         keys = {(record.round, record.query, record.index) for record in of_attempt}
         remaining = [
             replace(record, attempt=attempt)

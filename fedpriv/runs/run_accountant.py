@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from fedpriv.planning.plan import Plan
@@ -12,6 +13,7 @@ from fedpriv.privacy.accounting.plan_filter import PlanFilter
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.ledger import Ledger, PrivacyFilter
 from fedpriv.privacy.record import Record
+from fedpriv.privacy.record_table import RecordTable
 from fedpriv.runs.results import Ended
 
 STOPPED_EARLY: tuple[Ended, ...] = ("strategy", "nonfinite", "metric")
@@ -19,11 +21,11 @@ CHARGED_WHOLE: tuple[Ended, ...] = (*STOPPED_EARLY, "left")
 VOIDED: Ended = "state"
 
 
-def remaining_records(plan: Plan, finished: int) -> list[Record]:
+def remaining_records(plan: Plan, finished: int) -> Sequence[Record]:
     """Returns the releases of a plan after its first `finished` rounds; none if the run is not private."""
     if plan.privacy.private:
-        return [record for record in plan.records if record.round >= finished]
-    return []
+        return plan.releases.records.since(finished)
+    return ()
 
 
 class RunAccountant:
@@ -55,7 +57,7 @@ class RunAccountant:
         self.guard: PrivacyFilter = self._accountant
         if plan.privacy.private:
             self.guard = PlanFilter(
-                plan.records, self._accountant, plan.privacy.epsilon, attempt=attempt, fits=plan.calibrated
+                plan.releases.records, self._accountant, plan.privacy.epsilon, attempt=attempt, fits=plan.calibrated
             )
         self._limit = plan.privacy.epsilon
         self._spent: tuple[int, PrivacySpent] | None = None
@@ -133,12 +135,12 @@ class RunAccountant:
 
     def records(self, ended: Ended, finished: int) -> tuple[Record, ...]:
         """Returns the releases that `charged_at_end` counts; those to come are of this attempt, with its draws."""
-        remaining = list[Record]()
+        remaining: Sequence[Record] = ()
         if ended in CHARGED_WHOLE:
             remaining = self._still_planned(finished)
         return (*self._ledger.records, *remaining)
 
-    def _still_planned(self, finished: int) -> list[Record]:
+    def _still_planned(self, finished: int) -> RecordTable:
         """Returns the releases of the plan after its first `finished` rounds, with this attempt's draws."""
         first_round = max(finished, self._first_round)
-        return [replace(record, attempt=self._attempt) for record in remaining_records(self._plan, first_round)]
+        return RecordTable.of(remaining_records(self._plan, first_round)).of_attempt(self._attempt)

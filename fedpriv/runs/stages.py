@@ -673,6 +673,7 @@ def open_release_path(
         randomness,
         sum_clients=mesh.sum_clients,
         max_clients=mesh.max_clients,
+        table=plan.releases,
     )
     oracle.answerer.prepare(plan.queries)
     first_round = mesh.world.broadcast(lambda: _first_round(run, plan, ledger))

@@ -101,6 +101,7 @@ class SiteSession:
             self._randomness,
             _fill_with_own,
             pair_secrets=self._secrets(),
+            table=terms.plan.releases,
         )
 
         # the state of the local step, as the last answered round left it

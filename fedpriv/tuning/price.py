@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,11 +12,10 @@ from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
 from fedpriv.planning.plan import Plan
 from fedpriv.privacy.accounting import search
 from fedpriv.privacy.accounting.bounds import ceiling
-from fedpriv.privacy.accounting.epochs import costs_of
-from fedpriv.privacy.accounting.events import PrivacyCost, histories
+from fedpriv.privacy.accounting.epochs import count_costs
+from fedpriv.privacy.accounting.events import histories
 from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
 from fedpriv.privacy.composition import RunCost, compose
-from fedpriv.privacy.record import Record
 from fedpriv.tuning.settings import SearchSettings
 
 
@@ -131,11 +129,6 @@ def reservation(settings: SearchSettings, plans: Sequence[Plan], data: str | Non
         run_name=run_name,
         float64_noise=tuple(dict.fromkeys(kind for plan in plans for kind in plan.float64_noise)),
     )
-
-
-def count_costs(records: Sequence[Record], n_clients: int) -> Counter[PrivacyCost]:
-    """Returns how often each privacy cost occurs in the records."""
-    return Counter(costs_of(records, n_clients))
 
 
 def check_same_cost(plan: Plan, first: Plan, chosen: Mapping[str, object]) -> None:

@@ -23,6 +23,7 @@ from fedpriv.planning.plan import Plan
 from fedpriv.privacy.exact_rounding import add_and_round
 from fedpriv.privacy.real_noise import GaussianRows
 from fedpriv.privacy.record import Record, Relation
+from fedpriv.privacy.record_table import RecordTable
 from fedpriv.randomness.streams import Randomness
 from fedpriv.storage import files
 from fedpriv.tuning.settings import METRIC
@@ -47,7 +48,7 @@ def with_score(plan: Plan, noise: float) -> Plan:
         shared=first.shared,
         trust=first.trust,
     )
-    return replace(plan, records=(*plan.records, score), calibrated=False)
+    return replace(plan, records=plan.records + RecordTable.of([score]), calibrated=False)
 
 
 def check(config: Config) -> None:

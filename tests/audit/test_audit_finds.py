@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -32,7 +32,7 @@ from fedpriv.privacy.ledger import Ledger, Release
 from fedpriv.privacy.mechanisms import add_noise
 from fedpriv.privacy.normal_combinations import Term
 from fedpriv.privacy.pairwise import Links, Pairwise
-from fedpriv.privacy.release import Answer, Price
+from fedpriv.privacy.release import PlannedRelease
 from fedpriv.privacy.release import local as local_release
 from fedpriv.privacy.release.local import LocalRelease
 from fedpriv.randomness.streams import Randomness
@@ -70,13 +70,12 @@ class Repeating(fp.Gaussian):
 
 def less_in_price(planting: Planting) -> None:
     """Scales of noise nine tenths of what the record says."""
-    right = LocalRelease.price
+    right = LocalRelease.noise_scales
 
-    def price(self: LocalRelease, answer: Answer, factors: Sequence[float]) -> Price:
-        found = right(self, answer, factors)
-        return replace(found, noise_scales=[0.9 * scale for scale in found.noise_scales])
+    def noise_scales(self: LocalRelease, planned: PlannedRelease, factors: Sequence[float]) -> Sequence[float]:
+        return [0.9 * scale for scale in right(self, planned, factors)]
 
-    planting.setattr(LocalRelease, "price", price)
+    planting.setattr(LocalRelease, "noise_scales", noise_scales)
 
 
 def batch_clipped(planting: Planting) -> None:
@@ -107,9 +106,9 @@ scale_rows = data_answerer.scale_rows
 def weighted_after_clipping(planting: Planting) -> None:
     """Rows are weighted by their clients' sizes once they are clipped, and nobody prices that."""
     weights = torch.tensor(SIZES, dtype=torch.float64) / (sum(SIZES) / len(SIZES))
-    release = DataAnswerer._release_rows
+    release = DataAnswerer._release
     planting.setattr(
-        DataAnswerer, "_release_rows", lambda self, q, c, rows, f: release(self, q, c, rows * weights[:, None], f)
+        DataAnswerer, "_release", lambda self, p, c, rows, f: release(self, p, c, rows * weights[:, None], f)
     )
 
 

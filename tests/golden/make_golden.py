@@ -16,7 +16,7 @@ import json
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ import torch
 import fedpriv as fp
 
 N_CLIENTS = 4
+SIZES = (9, 9, 9, 9)
+UNEQUAL_SIZES = (5, 9, 13, 8)
 ROUNDS = 3
 
 
@@ -41,12 +43,14 @@ def convolutional_model() -> torch.nn.Module:
     return torch.nn.Sequential(*layers, torch.nn.Linear(8, 3))
 
 
-def clients(model: Callable[[], torch.nn.Module] = linear_model, **options: Any) -> list[fp.Client]:
+def clients(
+    model: Callable[[], torch.nn.Module] = linear_model, sizes: Sequence[int] = SIZES, **options: Any
+) -> list[fp.Client]:
     generator = torch.Generator().manual_seed(7)
     datasets = []
-    for _ in range(N_CLIENTS):
-        inputs = torch.randn(9, 5, generator=generator)
-        labels = torch.randint(3, (9,), generator=generator)
+    for size in sizes:
+        inputs = torch.randn(size, 5, generator=generator)
+        labels = torch.randint(3, (size,), generator=generator)
         datasets.append(torch.utils.data.TensorDataset(inputs, labels))
     return fp.make_clients(model(), torch.nn.CrossEntropyLoss(), datasets, **options)
 
@@ -61,6 +65,7 @@ class Case:
     model: Callable[[], torch.nn.Module] = linear_model
     problem: fp.Problem | None = None
     compute: dict[str, Any] = field(default_factory=dict)
+    sizes: tuple[int, ...] = SIZES
 
 
 def ring() -> fp.Graph:
@@ -69,6 +74,13 @@ def ring() -> fp.Graph:
 
 def sgd() -> fp.Strategy:
     return fp.gradient_descent(0.5)
+
+
+def constrained() -> fp.Problem:
+    return fp.Problem(constraints=(fp.ClassLossAtMost(1, 0.3, fraction=0.3),))
+
+
+SECRET_COHORT: dict[str, Any] = {"unit": "client", "trust": fp.Central(cohort_rate=0.5)}
 
 
 CASES: dict[str, Case] = {
@@ -91,15 +103,58 @@ CASES: dict[str, Case] = {
     "accelerated_mirror_descent": Case(lambda: fp.accelerated_mirror_descent(fp.L1Ball(1.0), 0.25)),
     "private_augmented_lagrangian": Case(
         lambda: fp.private_al(beta=2.0),
-        problem=fp.Problem(constraints=(fp.ClassLossAtMost(1, 0.3, fraction=0.3),)),
+        problem=constrained(),
+    ),
+    # answers without noise, or with a paper's
+    "proximal_augmented_lagrangian": Case(
+        fp.proximal_al, {"at": "none", "epsilon": None}, problem=constrained(), sizes=UNEQUAL_SIZES
+    ),
+    "private_augmented_lagrangian_exact": Case(
+        lambda: fp.private_al(beta=2.0), {"at": "none", "epsilon": None}, problem=constrained()
+    ),
+    "published_gradients": Case(
+        lambda: fp.inexact_admm(fp.Prox()), {"epsilon": None, "published": fp.Published(0.05)}, sizes=UNEQUAL_SIZES
+    ),
+    "published_messages": Case(
+        lambda: fp.fedavg(0.5),
+        {"epsilon": None, "at": "message", "unit": "client", "published": fp.Published(0.05, scale=0.1)},
     ),
     # trust
     "secure_aggregation": Case(sgd, {"trust": fp.SecureAggregation(3)}),
     "central": Case(sgd, {"trust": fp.Central()}),
     "central_secret_cohort": Case(sgd, {"trust": fp.Central(cohort_rate=0.5), "unit": "client"}),
+    "secret_cohort_of_unequal_clients": Case(
+        lambda: fp.gradient_descent(0.5, optimizer=fp.Adam(noise_floor=1e-6)), SECRET_COHORT, sizes=UNEQUAL_SIZES
+    ),
+    "secret_cohort_messages": Case(
+        lambda: fp.fedavg(0.5, local_steps=2), {**SECRET_COHORT, "at": "message"}, sizes=UNEQUAL_SIZES
+    ),
+    "secret_cohort_adaptive_clipping": Case(
+        lambda: fp.adaptive_clipping(fp.fedavg(0.5, local_steps=2)), {**SECRET_COHORT, "at": "message"}
+    ),
+    "secret_cohort_replace_one": Case(sgd, {**SECRET_COHORT, "relation": "replace_one"}),
+    "secret_epochs_of_messages": Case(
+        lambda: fp.fedavg(0.5), {"unit": "client", "at": "message", "trust": fp.Central(cohort_rounds=2)}
+    ),
+    "sum_of_unequal_clients": Case(
+        sgd, {"trust": fp.SecureAggregation(3), "sampling": fp.Poisson(0.4)}, sizes=UNEQUAL_SIZES
+    ),
     "pairwise": Case(sgd, {"trust": fp.Pairwise(colluders=1, ratio=4.0)}),
     "pairwise_graph": Case(
         lambda: fp.gradient_tracking(fp.StepSize(0.1)), {"trust": fp.Pairwise(colluders=1, ratio=4.0)}, ring
+    ),
+    "pairwise_of_unequal_clients": Case(
+        lambda: fp.gradient_descent(0.5, optimizer=fp.Adam(noise_floor=1e-6)),
+        {"trust": fp.Pairwise(colluders=1, ratio=4.0)},
+        sizes=UNEQUAL_SIZES,
+    ),
+    "pairwise_several_answers": Case(
+        lambda: fp.svrg(1.0, 2, smoothness=0.25),
+        {"trust": fp.Pairwise(colluders=1, ratio=4.0), "sampling": fp.Poisson(0.4)},
+        sizes=UNEQUAL_SIZES,
+    ),
+    "pairwise_constraints": Case(
+        lambda: fp.private_al(beta=2.0), {"trust": fp.Pairwise(colluders=1, ratio=4.0)}, problem=constrained()
     ),
     "no_privacy": Case(lambda: fp.fedavg(0.5), {"at": "none", "epsilon": None}),
     # noise, batches, units
@@ -112,9 +167,27 @@ CASES: dict[str, Case] = {
         lambda: fp.fedavg(0.5, local_steps=2), {"sampling": fp.Allocation(4), "relation": "add_remove"}
     ),
     "allocation_of_clients": Case(sgd, {"unit": "client", "trust": fp.Central(cohort_rounds=3)}),
+    "allocation_several_answers": Case(
+        lambda: fp.fedavg(0.5, local_steps=3), {"sampling": fp.Allocation(2)}, sizes=UNEQUAL_SIZES
+    ),
+    "allocation_on_a_graph": Case(
+        lambda: fp.gradient_tracking_pair(fp.StepSize(0.1)), {"sampling": fp.Allocation(2)}, network=ring
+    ),
+    "several_answers_of_a_cohort": Case(
+        lambda: fp.fedavg(0.5, local_steps=3),
+        {"sampling": fp.FixedSize(4), "schedule": fp.Geometric(0.9), "epsilon": None, "noise_multiplier": 2.0},
+        network=lambda: fp.Star(N_CLIENTS, fp.FixedCohort(2)),
+        sizes=UNEQUAL_SIZES,
+    ),
     "fixed_size": Case(sgd, {"sampling": fp.FixedSize(4)}),
     "cyclic": Case(sgd, {"sampling": fp.Cyclic(3)}),
     "bsr": Case(sgd, {"noise": fp.BSR(2)}),
+    "bsr_cyclic": Case(sgd, {"noise": fp.BSR(2), "sampling": fp.Cyclic(2)}),
+    "bsr_clients_in_turns": Case(
+        lambda: fp.fedavg(0.5),
+        {"unit": "client", "at": "message", "trust": fp.Central(), "noise": fp.BSR(2)},
+        network=lambda: fp.Star(N_CLIENTS, fp.CyclicCohort(2)),
+    ),
     "blt_pairwise": Case(sgd, {"noise": fp.BLT(2), "trust": fp.Pairwise(colluders=1, ratio=4.0)}),
     "geometric_schedule": Case(sgd, {"schedule": fp.Geometric(0.9)}),
     "fixed_cohort": Case(sgd, network=lambda: fp.Star(N_CLIENTS, fp.FixedCohort(2))),
@@ -137,7 +210,7 @@ def digest(data: bytes) -> str:
 def training(case: Case, folder: Path, *, resume: bool = False) -> fp.Training:
     settings = {"epsilon": 4.0, "delta": 1e-5, "clip": fp.Clip(1.0), **case.privacy}
     return fp.Training(
-        clients(case.model, problem=case.problem),
+        clients(case.model, case.sizes, problem=case.problem),
         case.strategy(),
         fp.Privacy(**settings),
         rounds=ROUNDS,

@@ -68,7 +68,7 @@ def test_per_client_epsilon_counts_only_the_rounds_a_client_took_part_in() -> No
 
 def test_an_answer_without_noise_has_no_noise_on_record() -> None:
     privacy = fp.Privacy(at="none")
-    record = release_scheme(privacy, [5, 6]).unprotected(Answer(3, 1, "gradient", range(2), privacy.clip))
+    record = release_scheme(privacy, [5, 6]).unprotected(Answer(3, 1, "gradient", range(2), privacy.clip)).record
     assert (record.mechanism, record.noise_multiplier, record.non_private) == ("none", 0, "exact answers, no noise")
     assert (record.round, record.index, record.clients) == (3, 1, None)
 

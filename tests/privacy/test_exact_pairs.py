@@ -24,7 +24,7 @@ from fedpriv.privacy.pair_noise import MOST_BY_PAIRS, pair_noise_of_round, tree_
 from fedpriv.privacy.pairwise import Complete, Links, Pairs, Pairwise, RandomRegular, in_order, name_of
 from fedpriv.privacy.real_noise import GaussianRows, RealNoise, SumOfNoise
 from fedpriv.privacy.record import Record
-from fedpriv.privacy.release import Answer, Price
+from fedpriv.privacy.release import Answer, PlannedRelease
 from fedpriv.privacy.release.pairwise import PairwiseRelease
 from fedpriv.privacy.release.scheme import NoiseStreams
 from fedpriv.randomness import extended_draws
@@ -250,16 +250,17 @@ def test_one_process_and_sites_release_the_same_bits(name: str) -> None:
     rows = torch.randn(count, 2000, generator=torch.Generator().manual_seed(1))
     answer = Answer(0, 0, "gradient", range(count), privacy.clip)
 
-    def scheme_of(streams: NoiseStreams) -> tuple[PairwiseRelease, Price]:
+    def scheme_of(streams: NoiseStreams) -> tuple[PairwiseRelease, PlannedRelease]:
         scheme = PairwiseRelease(privacy, [10] * count)
         scheme.with_noise_from(streams)
         return scheme, scheme.price(answer, [1.0] * count)
 
-    simulated, price = scheme_of(NoiseStreams(RANDOM))
-    together = simulated.add_noise(answer, rows, price, range(count))._value
+    simulated, planned = scheme_of(NoiseStreams(RANDOM))
+    factors = [1.0] * count
+    together = simulated.add_noise(planned, rows, factors, range(count))._value
     for client in range(count):
-        site, price = scheme_of(NoiseStreams(RANDOM, pair_secrets=Partners(client)))
-        alone = site.add_noise(answer, rows[client : client + 1], price, [client])._value
+        site, planned = scheme_of(NoiseStreams(RANDOM, pair_secrets=Partners(client)))
+        alone = site.add_noise(planned, rows[client : client + 1], factors, [client])._value
         assert torch.equal(alone[0], together[client])
 
 

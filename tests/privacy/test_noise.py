@@ -156,8 +156,9 @@ def test_rounding_is_a_part_of_every_price() -> None:
     """Scale and record state the bound with what float64 sums may add to it."""
     oracle = oracle_of(digits_of(SIZES), privacy_of("gaussian", multiplier=1.0))
     answer = Answer(0, 0, "gradient", range(len(SIZES)), oracle.privacy.clip)
-    price = oracle.queries.scheme.price(answer, [1.0] * len(SIZES))
-    record, scales = price.record, price.noise_scales
+    scheme, factors = oracle.queries.scheme, [1.0] * len(SIZES)
+    planned = scheme.price(answer, factors)
+    record, scales = planned.record, scheme.noise_scales(planned, factors)
     assert record.bound == pytest.approx(BOUND * (1 + 2**-10), rel=1e-12)
     assert scales == pytest.approx([2 * record.bound] * len(SIZES), rel=1e-12)
 

@@ -21,6 +21,7 @@ from fedpriv.oracle.data_answerer import data_oracle
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.pairwise import Complete, Links, Pairwise, Topology
+from fedpriv.privacy.release import Answer
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Strategy
 
@@ -84,8 +85,11 @@ def test_participants_who_change_are_refused(name: str) -> None:
 
 def test_an_answer_of_some_clients_is_refused_whatever_a_network_says_of_itself() -> None:
     made = Zeros(TRUST, fp.BSR(4), 5)
-    with pytest.raises(PrivacyError, match=r"round 0 has 3 of 4 clients.*only if all take part in every round"):
+    with pytest.raises(PrivacyError, match="the plan has no such answer"):
         made.rows(0, range(3))
+    answer = Answer(0, 0, "gradient", range(3), PRIVACY.clip)
+    with pytest.raises(PrivacyError, match=r"round 0 has 3 of 4 clients.*only if all take part in every round"):
+        made.training.oracle.queries.scheme.price(answer, [1.0] * 3)
     assert not made.training.ledger.records
     record = replace(training_of(PRIVACY).plan.records[0], clients=(0, 1, 2))
     with pytest.raises(ConfigError, match="from all clients"):

@@ -174,8 +174,9 @@ def test_a_statistic_has_no_pairs_and_each_client_its_own_noise() -> None:
     privacy = fp.Privacy(noise_multiplier=2.0, trust=fp.Pairwise(1, 3.0))
     for query, scales in (("statistic:constraints", [2.0, 4.0, 6.0]), ("gradient", None)):
         answer = Answer(0, 0, query, range(3), fp.Clip(1.0))
-        price = release_scheme(privacy, [5, 5, 5]).price(answer, [1.0, 2.0, 3.0])
-        record, found = price.record, price.noise_scales
+        scheme, factors = release_scheme(privacy, [5, 5, 5]), [1.0, 2.0, 3.0]
+        planned = scheme.price(answer, factors)
+        record, found = planned.record, scheme.noise_scales(planned, factors)
         assert record.pairs is not None
         if scales is None:
             assert (len(set(found)), record.pairs.ratio) == (1, 3.0)

@@ -261,9 +261,11 @@ def test_rounds_that_are_given_up_leave_their_budget_to_later_ones() -> None:
 
 def test_another_unit_is_no_release_of_the_plan() -> None:
     plan_filter = filter_of([laplace()], 1)
+    with pytest.raises(PrivacyError, match="the plan has no such answer"):
+        plan_filter.admit(laplace(unit="client"))
     plan_filter.count(laplace(0, query="message"))
     with pytest.raises(PrivacyError, match="do not add up"):
-        plan_filter.admit(laplace(unit="client"))
+        plan_filter.count(laplace(unit="client"))
 
 
 @settings(max_examples=40, deadline=None)

@@ -148,10 +148,11 @@ def test_the_declared_sensitivity_is_attained(unit: str, relation: str, norm: st
     oracle = oracle_of(base, privacy)
     oracle.begin_round(0, torch.arange(len(SIZES)))
     oracle.gradient(torch.zeros(len(SIZES), DIM).double())
-    price = oracle.answerer._newest_price
-    assert price is not None
-    assert price.record.noise_multiplier == MULTIPLIER
-    assert moved <= price.noise_scales[VICTIM] / MULTIPLIER <= moved * 1.01
+    assert oracle.answerer._newest is not None
+    planned, factors = oracle.answerer._newest
+    assert planned.record.noise_multiplier == MULTIPLIER
+    scale = oracle.queries.scheme.noise_scales(planned, factors)[VICTIM]
+    assert moved <= scale / MULTIPLIER <= moved * 1.01
 
 
 @pytest.mark.parametrize("sampling", ["full", "poisson"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from torch.utils.data import TensorDataset
 import fedpriv as fp
 from fedpriv.clients.layout import changed_constants, constant_totals, constants
 from fedpriv.privacy.accounting.running_totals import Totals
+from fedpriv.privacy.record import Record
 from fedpriv.storage.folder import RunFolder
 
 ROUNDS = 60
@@ -81,6 +83,14 @@ def test_rounds_that_share_a_sync_look_at_their_folder_once_each(
     looks.clear()
     assert sum(len(reports) for reports in run.in_groups()) == ROUNDS
     assert looks["check"] <= ROUNDS + 8
+
+
+def test_a_changed_record_is_the_one_that_replace_makes() -> None:
+    record = Record(3, "gradient", 0, "gaussian", 1.5, "sample", "replace_one", sampling="poisson", rate=0.1)
+    copied = record.changed(round=4, attempt=7)
+    assert copied == replace(record, round=4, attempt=7)
+    assert copied.to_json() == replace(record, round=4, attempt=7).to_json()
+    assert record.round == 3
 
 
 class Holder(nn.Module):

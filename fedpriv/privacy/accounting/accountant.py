@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -72,8 +72,16 @@ class Accountant:
         """
         return self._composition.check(record)
 
-    def costs_of(self, coming: Iterable[Record]) -> list[PrivacyCost]:
-        """What each of several coming releases would add, which are not counted."""
+    def due(self, record: Record, cost: PrivacyCost) -> PrivacyCost:
+        """Returns what a release costs after those that were counted, given its cost by itself.
+
+        Raises:
+            PrivacyError: see `check`.
+        """
+        return self._composition.due(record, cost)
+
+    def costs_of(self, coming: Sequence[Record]) -> tuple[list[PrivacyCost], Sequence[int]]:
+        """Returns what each of several coming releases would add, as `numbered_costs` does; they are not counted."""
         return self._composition.costs_of(coming)
 
     def count(self, record: Record) -> None:
@@ -156,6 +164,5 @@ def account(records: Sequence[Record], n_clients: int, delta: float) -> PrivacyS
     """
     check_target(n_clients, delta, 1.0)
     composition = Composition(n_clients)
-    for record in records:
-        composition.take(record, composition.check(record))
+    composition.count(records)
     return composition.spent(delta)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.accounting import bounds, gaussian
 from fedpriv.privacy.accounting.accountant import check_target
-from fedpriv.privacy.accounting.epochs import costs_of
+from fedpriv.privacy.accounting.epochs import count_costs
 from fedpriv.privacy.accounting.events import Event, History, PrivacyCost, bucketed, histories
+from fedpriv.privacy.record_table import kinds_of
 
 if TYPE_CHECKING:
     from fedpriv.privacy.record import Record
@@ -49,9 +50,9 @@ def calibrate(plan: Sequence[Record], n_clients: int, epsilon: float, delta: flo
         PrivacyError: the plan protects different units or relations.
     """
     check_target(n_clients, delta, epsilon)
-    if len({(record.unit, record.relation) for record in plan}) > 1:
+    if len({(record.unit, record.relation) for record in kinds_of(plan)}) > 1:
         raise PrivacyError("the plan protects different units or relations: plan and account them separately")
-    paid = [_without_free_events(history) for _, history in histories(Counter(costs_of(plan, n_clients)), n_clients)]
+    paid = [_without_free_events(history) for _, history in histories(count_costs(plan, n_clients), n_clients)]
     paid = [history for history in paid if history]
     _check_reachable(paid, delta)
     if not paid:
@@ -104,10 +105,10 @@ def calibrate_rest(
         PrivacyError: the releases protect different units or relations.
     """
     check_target(n_clients, delta, epsilon)
-    if len({(record.unit, record.relation) for record in (*spent, *plan)}) > 1:
+    if len({(record.unit, record.relation) for record in (*kinds_of(spent), *kinds_of(plan))}) > 1:
         raise PrivacyError("what was released and what is planned protect different units or relations")
-    spent_costs = Counter(costs_of(spent, n_clients))
-    planned_costs = Counter(costs_of(plan, n_clients))
+    spent_costs = count_costs(spent, n_clients)
+    planned_costs = count_costs(plan, n_clients)
     goal = epsilon * (1 - _MARGIN)
 
     def total_epsilon(factor: float) -> float:

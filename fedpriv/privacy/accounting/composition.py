@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedpriv.errors import PrivacyError
 from fedpriv.privacy.accounting import bounds
 from fedpriv.privacy.accounting.continuity import Continuity
-from fedpriv.privacy.accounting.epochs import EpochCharges, costs_of
+from fedpriv.privacy.accounting.epochs import EpochCharges, numbered_costs
 from fedpriv.privacy.accounting.events import PrivacyCost, cost_of, histories
 from fedpriv.privacy.accounting.spent import PrivacySpent
+from fedpriv.privacy.record_table import RecordTable
 
 if TYPE_CHECKING:
     from fedpriv.privacy.record import Record, Relation, Unit
@@ -43,6 +44,14 @@ class Composition:
 
         Raises:
             ConfigError: the record is out of range, or no sound bound on its epsilon is known.
+            PrivacyError: see `due`.
+        """
+        return self.due(record, cost_of(record, self._n_clients))
+
+    def due(self, record: Record, cost: PrivacyCost) -> PrivacyCost:
+        """Returns what a record adds to the costs, given its cost by itself.
+
+        Raises:
             PrivacyError: the record protects another unit or relation than the ones before it, or its noise is
                 correlated with that of rounds that are missing, or the noise of an epoch of random allocation changes.
         """
@@ -54,21 +63,34 @@ class Composition:
                 "them in separate ledgers"
             )
         self._continuity.check(record)
-        return self._epochs.due(record, cost_of(record, self._n_clients))
+        return self._epochs.due(record, cost)
 
-    def take(self, record: Record, charge: PrivacyCost) -> None:
-        """Counts a record that was checked, and whose cost is `charge`."""
+    def count(self, records: Sequence[Record]) -> None:
+        """Checks and counts records, of a plan by their kinds where prices do not depend on rounds.
+
+        Raises:
+            ConfigError, PrivacyError: see `check`.
+        """
+        if isinstance(records, RecordTable) and records.is_priced_by_kind:
+            counts = records.counts()
+        else:
+            counts = ((record, 1) for record in records)
+        for record, count in counts:
+            self.take(record, self.check(record), count)
+
+    def take(self, record: Record, charge: PrivacyCost, count: int = 1) -> None:
+        """Counts a record that was checked, and whose cost is `charge`; or several that differ in their round alone."""
         self._continuity.take(record)
         self._epochs.take(record, charge)
         self._protection = (record.unit, record.relation, record.shared)
-        self.charges[charge] += 1
+        self.charges[charge] += count
         self._trust_names[record.trust] = None
         if any(event.law == "none" for event in charge.events):
             self._reasons[record.non_private or "an answer without noise"] = None
 
-    def costs_of(self, coming: Iterable[Record]) -> list[PrivacyCost]:
-        """What each of several coming records would add, which are not counted."""
-        return costs_of(coming, self._n_clients, self._epochs)
+    def costs_of(self, coming: Sequence[Record]) -> tuple[list[PrivacyCost], Sequence[int]]:
+        """Returns what each of several coming records would add, as `numbered_costs` does; they are not counted."""
+        return numbered_costs(coming, self._n_clients, self._epochs)
 
     def spent(self, delta: float) -> PrivacySpent:
         """Returns a tight upper bound on what all records cost together, with the conditions under which it holds."""

@@ -12,12 +12,15 @@ alternate must be priced apart, or differ in `attempt`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fedpriv.errors import PrivacyError
 from fedpriv.privacy.accounting.events import FREE, PrivacyCost, cost_of, covers
+from fedpriv.privacy.record_table import RecordTable
 
 if TYPE_CHECKING:
     from fedpriv.privacy.record import Record
@@ -84,6 +87,15 @@ class EpochCharges:
             self._charged[key] = charged
         charged.rounds.add(record.round)
 
+    def charge(self, records: Iterable[Record], n_clients: int) -> list[PrivacyCost]:
+        """Charges the epochs of several records, and returns what each of the records costs; see `costs_of`."""
+        costs = list[PrivacyCost]()
+        for record in records:
+            cost = cost_of(record, n_clients)
+            costs.append(self.due(record, cost))
+            self.take(record, cost)
+        return costs
+
 
 def costs_of(records: Iterable[Record], n_clients: int, charged: EpochCharges | None = None) -> list[PrivacyCost]:
     """Returns what each of several records costs, every epoch of random allocation charged with its first record.
@@ -101,12 +113,40 @@ def costs_of(records: Iterable[Record], n_clients: int, charged: EpochCharges | 
         epochs = EpochCharges()
     else:
         epochs = charged.copy()
-    costs = list[PrivacyCost]()
-    for record in records:
-        cost = cost_of(record, n_clients)
-        costs.append(epochs.due(record, cost))
-        epochs.take(record, cost)
-    return costs
+    return epochs.charge(records, n_clients)
+
+
+def numbered_costs(
+    records: Sequence[Record], n_clients: int, charged: EpochCharges | None = None
+) -> tuple[list[PrivacyCost], Sequence[int]]:
+    """Returns the distinct costs of records, and which of them each record has; for a plan in little time and memory.
+
+    Args:
+        records: The records.
+        n_clients: Number of clients.
+        charged: See `costs_of`.
+
+    Raises:
+        ConfigError, PrivacyError: see `costs_of`.
+    """
+    if isinstance(records, RecordTable) and records.is_priced_by_kind:
+        return [cost_of(kind, n_clients) for kind in records.kinds], records.numbers
+    numbers = dict[PrivacyCost, int]()
+    in_order = array("l", (numbers.setdefault(c, len(numbers)) for c in costs_of(records, n_clients, charged)))
+    return list(numbers), in_order
+
+
+def count_costs(records: Sequence[Record], n_clients: int) -> Counter[PrivacyCost]:
+    """Returns the distinct costs of records, with the number of records that have each.
+
+    Raises:
+        ConfigError, PrivacyError: see `costs_of`.
+    """
+    costs, numbers = numbered_costs(records, n_clients)
+    counts = Counter[PrivacyCost]()
+    for number, count in Counter(numbers).items():
+        counts[costs[number]] += count
+    return counts
 
 
 def _key(record: Record, batches: int) -> _Key:

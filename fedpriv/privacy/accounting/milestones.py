@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedpriv.privacy.accounting import bounds
-from fedpriv.privacy.accounting.epochs import costs_of
-from fedpriv.privacy.accounting.events import PrivacyCost, histories
+from fedpriv.privacy.accounting.epochs import EpochCharges, numbered_costs
+from fedpriv.privacy.accounting.events import histories
+from fedpriv.privacy.record_table import RecordTable
 
 if TYPE_CHECKING:
     from fedpriv.privacy.record import Record
@@ -27,7 +28,7 @@ class Milestones:
     what a round loses that is reported with the epsilon of the next mark.
 
     Args:
-        plan: The planned releases, in order.
+        plan: The planned releases, in order of their rounds.
         n_clients: Number of clients.
         delta: Failure probability in [0, 1).
         released: Releases on record before those of the plan, such as rounds that a resumed run repeats with other
@@ -40,27 +41,26 @@ class Milestones:
     def __init__(self, plan: Sequence[Record], n_clients: int, delta: float, released: Sequence[Record] = ()) -> None:
         self._n_clients, self._delta = n_clients, delta
         # an epoch of random allocation that is in progress was charged by its first release
-        records = [*released, *plan]
-        costs = costs_of(records, n_clients)
-        self._costs_by_round = dict[int, Counter[PrivacyCost]]()
-        for record, cost in zip(plan, costs[len(released) :], strict=True):
-            self._costs_by_round.setdefault(record.round, Counter())[cost] += 1
-        self._rounds = max((record.round for record in records), default=-1) + 1
-        levels = {event for cost in costs for event in cost.events}
+        charged = EpochCharges()
+        self._counted_costs = Counter(charged.charge(released, n_clients))
+        table = RecordTable.of(plan)
+        self._costs, self._numbers = numbered_costs(table, n_clients, charged)
+        self._plan_rounds = table.rounds
+        self._rounds = max((*self._plan_rounds[-1:], *(record.round for record in released)), default=-1) + 1
+        levels = {event for cost in (*self._counted_costs, *self._costs) for event in cost.events}
         count = max(_FEWEST_MARKS, min(_MARKS, _LEVELS_AT_ALL_MARKS // max(1, len(levels))))
         self.marks = sorted({math.ceil(self._rounds * (mark / count) ** 2) for mark in range(1, count + 1)})
         self._epsilons = dict[int, float]()
-        # costs of what was released before the plan, and of the plan's rounds before `_n_counted`
-        self._n_counted = 0
-        self._counted_costs = Counter(costs[: len(released)])
+        self._n_counted = 0  # releases of the plan whose costs are in `_counted_costs`
 
     def epsilon(self, rounds: int) -> float:
         """Returns an upper bound on the epsilon of the first `rounds` rounds, and of all that was released before."""
         mark = self.marks[bisect_left(self.marks, rounds)]
         if mark not in self._epsilons:
-            for index in range(self._n_counted, mark):
-                self._counted_costs += self._costs_by_round.get(index, Counter())
-            self._n_counted = max(self._n_counted, mark)
+            end = bisect_left(self._plan_rounds, mark)
+            for number, count in Counter(self._numbers[self._n_counted : end]).items():
+                self._counted_costs[self._costs[number]] += count
+            self._n_counted = max(self._n_counted, end)
             groups = histories(self._counted_costs, self._n_clients)
             is_rough = mark < self._rounds
             self._epsilons[mark] = bounds.largest([history for _, history in groups], self._delta, rough=is_rough)

@@ -15,7 +15,6 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fedpriv.errors import BudgetExhausted, PrivacyError
@@ -24,29 +23,18 @@ from fedpriv.privacy.accounting.accountant import Accountant, check_target
 from fedpriv.privacy.accounting.events import PrivacyCost, cost_of, histories
 from fedpriv.privacy.accounting.events import covers as event_covers
 from fedpriv.privacy.accounting.spent import round_up
+from fedpriv.privacy.record_table import RecordTable
 
 if TYPE_CHECKING:
     from fedpriv.privacy.record import Record
 
 _COMPARED_OTHERWISE = frozenset({"bound", "noise_multiplier", "rate", "attempt", "clients", "pairs"})
 """Fields of a record that `covers` and `_is_planned` compare by themselves, or that vary."""
-SLACK = 1e-12  # a planned noise level and the one used may differ in their last bits, as sums of prices do
+SLACK = 1e-12  # two machines that price a plan may differ in the last bits, as sums of prices do
 
 
 class UnplannedRelease(PrivacyError):
     """The plan does not have this release, or it was made already."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Slot:
-    """One release of a plan: its position in the plan, its record and its cost by itself.
-
-    With random allocation that is the cost of its whole epoch, whichever of the epoch's releases comes first.
-    """
-
-    position: int
-    record: Record
-    cost: PrivacyCost
 
 
 class PlanFilter:
@@ -87,13 +75,10 @@ class PlanFilter:
         self._limit = limit
         self._attempt = attempt
         self._fits = fits and accountant.n_records == 0
-        self._slots: dict[tuple[int, str, int], list[_Slot]] = {}
-        self._unused: dict[int, _Slot] = {}
-        for position, record in enumerate(plan):
-            record = replace(record, attempt=attempt)
-            slot = _Slot(position, record, cost_of(record, accountant.n_clients))
-            self._slots.setdefault(_key(record), []).append(slot)
-            self._unused[position] = slot
+        self._plan = RecordTable.of(plan)
+        # what a release of each kind costs by itself; with random allocation that is its whole epoch
+        self._costs = [_cost_of_kind(kind, accountant.n_clients) for kind in self._plan.kinds]
+        self._is_unused = bytearray(b"\1") * len(self._plan)
         self._allowed: range | None = None  # positions of the slots that the limit allows
         self._n_counted = -1  # records that had been counted when that was computed, and since then by this filter
 
@@ -107,27 +92,23 @@ class PlanFilter:
             PrivacyError: the record protects another unit or relation than the ones before it, or its noise is
                 correlated with that of rounds that are missing.
         """
-        cost = self.accountant.check(record)
-        if record.batches is None:
-            cost_alone = cost
-        else:
-            # what the accountant adds is nothing for later answers of an epoch; a slot has the epoch's cost
-            cost_alone = cost_of(record, self.accountant.n_clients)
-        slot = self._find_slot(record, cost_alone)
+        slot = self._find_slot(record)
         if slot is None:
             raise UnplannedRelease(
                 f"round {record.round}, {record.query}: the plan has no such answer at this price, or it was given "
                 "already; it was not released. What a strategy asks must not depend on answers"
             )
+        position, cost_alone = slot
+        cost = self.accountant.due(record, cost_alone)
         # what others have counted since takes from the same limit
         if self._allowed is None or self._n_counted != self.accountant.n_records:
             self._allowed = self._allowed_from(record.round)
-        if slot.position not in self._allowed:
+        if position not in self._allowed:
             self.is_exhausted = True
             raise self._refusal(record, cost)
         self.accountant.take(record, cost)
         self._n_counted = self.accountant.n_records
-        self._use(slot)
+        self._is_unused[position] = 0
 
     def count(self, record: Record) -> None:
         """Counts a release that was made before and is on record, whether or not it is within the limit.
@@ -141,44 +122,56 @@ class PlanFilter:
     def mark(self, record: Record) -> None:
         """Marks the slot of a release that the accountant has counted as used; nothing happens if it has no slot."""
         if record.attempt == self._attempt:
-            slot = self._find_slot(record, cost_of(record, self.accountant.n_clients))
+            slot = self._find_slot(record)
             if slot is not None:
-                self._use(slot)
+                self._is_unused[slot[0]] = 0
 
     def leave_out(self, rounds: Collection[int]) -> None:
         """Gives up the slots of some rounds, so that the limit may allow later ones.
 
         The choice of rounds must not depend on answers.
         """
-        dropped = [slot.position for slot in self._unused.values() if rounds and slot.record.round in rounds]
-        for position in dropped:
-            del self._unused[position]
-        if dropped:
-            self._allowed = None
+        for round_index in rounds:
+            for position in self._unused_of(round_index):
+                self._is_unused[position] = 0
+                self._allowed = None
 
-    def _find_slot(self, record: Record, cost: PrivacyCost) -> _Slot | None:
-        """Returns the first unused slot that a release may use."""
-        for slot in self._slots.get(_key(record), ()):
-            if slot.position in self._unused and _is_planned(record, slot.record) and covers(slot.cost, cost, SLACK):
-                return slot
+    def _unused_of(self, round_index: int) -> list[int]:
+        """Returns the positions of a round's unused slots."""
+        return [position for position in self._plan.positions(round_index) if self._is_unused[position]]
+
+    def _find_slot(self, record: Record) -> tuple[int, PrivacyCost] | None:
+        """Returns the position of the first unused slot that a release may use, and the release's cost by itself."""
+        n_clients = self.accountant.n_clients
+        for position in self._unused_of(record.round):
+            number = self._plan.numbers[position]
+            kind = self._plan.kinds[number]
+            if (kind.query, kind.index) != (record.query, record.index):
+                continue
+            if _is_of_kind(record, kind):
+                return position, self._costs[number] or cost_of(record, n_clients)
+            # priced elsewhere: on another machine, or by a site for those that answer
+            planned = self._plan[position]
+            cost = cost_of(record, n_clients)
+            if _is_planned(record, planned) and covers(cost_of(planned, n_clients), cost, SLACK):
+                return position, cost
         return None
-
-    def _use(self, slot: _Slot) -> None:
-        del self._unused[slot.position]
 
     def _allowed_from(self, first_round: int) -> range:
         """Returns the positions of the slots that the limit allows, from a round on; earlier rounds are over."""
-        coming = [slot for slot in self._unused.values() if slot.record.round >= first_round]
-        if not coming:
+        start = bisect_left(self._plan.rounds, first_round)
+        first = self._is_unused.find(1, start)
+        if first == -1:
             return range(0)
-        first, last = coming[0].position, coming[-1].position
+        last = self._is_unused.rfind(1)
         whole_plan = self.accountant.n_records == 0
         if self._limit is None or (self._fits and whole_plan):
             return range(first, last + 1)
-        n_allowed = n_within(self.accountant, [slot.record for slot in coming], self._limit)
+        coming = [position for position in range(first, last + 1) if self._is_unused[position]]
+        n_allowed = n_within(self.accountant, self._plan.at(coming), self._limit)
         if n_allowed == 0:
             return range(0)
-        return range(first, coming[n_allowed - 1].position + 1)
+        return range(first, coming[n_allowed - 1] + 1)
 
     def _refusal(self, record: Record, cost: PrivacyCost) -> BudgetExhausted:
         """Returns the error for a release that the limit does not allow."""
@@ -196,11 +189,6 @@ class PlanFilter:
 
 
 def n_within(accountant: Accountant, coming: Sequence[Record], limit: float) -> int:
-    """Returns how many of the coming releases, from the first on, stay within a limit; see `count_that_fit`."""
-    return count_that_fit(accountant, accountant.costs_of(coming), limit)
-
-
-def count_that_fit(accountant: Accountant, coming: Sequence[PrivacyCost], limit: float) -> int:
     """Returns how many of the coming releases, from the first on, stay within a limit together with the counted ones.
 
     It tries all of them, and if that is too much, searches by halving. Quick bounds decide where they can, tight ones
@@ -208,12 +196,16 @@ def count_that_fit(accountant: Accountant, coming: Sequence[PrivacyCost], limit:
 
     Args:
         accountant: Has counted the releases so far.
-        coming: Costs of the coming releases, in order.
+        coming: The coming releases, in order.
         limit: Largest epsilon of a client.
     """
+    costs, numbers = accountant.costs_of(coming)
 
     def is_too_much(n: int) -> bool:
-        return _largest(accountant, Counter(coming[:n]), limit) > limit
+        extra = Counter[PrivacyCost]()
+        for number, count in Counter(numbers[:n]).items():
+            extra[costs[number]] += count
+        return _largest(accountant, extra, limit) > limit
 
     if not is_too_much(len(coming)):
         return len(coming)
@@ -241,6 +233,20 @@ def _largest(accountant: Accountant, extra: Counter[PrivacyCost], enough: float 
     return bounds.largest([history for _, history in groups], accountant.delta, enough)
 
 
+def _cost_of_kind(kind: Record, n_clients: int) -> PrivacyCost | None:
+    """Returns what each release of a kind costs by itself; None where that depends on its round."""
+    if kind.time is not None:
+        return None
+    return cost_of(kind, n_clients)
+
+
+def _is_of_kind(record: Record, kind: Record) -> bool:
+    """Whether a release is of a planned kind; its clip bound may be smaller, which costs as much."""
+    planned = vars(kind)
+    varying = {"round": 0, "attempt": planned["attempt"], "bound": planned["bound"]}
+    return {**vars(record), **varying} == planned and record.bound <= kind.bound
+
+
 def _is_planned(record: Record, planned: Record) -> bool:
     """Whether a release is of the planned kind, with at most the planned clip bound. `covers` compares its cost."""
     fields, planned_fields = vars(record), vars(planned)
@@ -248,8 +254,3 @@ def _is_planned(record: Record, planned: Record) -> bool:
         if fields[name] != planned_fields[name]:
             return False
     return record.bound <= planned.bound * (1 + SLACK)
-
-
-def _key(record: Record) -> tuple[int, str, int]:
-    """Returns what names a release within a plan."""
-    return record.round, record.query, record.index

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.release.local import LocalRelease
 from fedpriv.privacy.release.pairwise import PairwiseRelease
-from fedpriv.privacy.release.scheme import Answer, NoiseStreams, Price, ReleaseScheme
+from fedpriv.privacy.release.scheme import Answer, NoiseStreams, PlannedRelease, ReleaseScheme
 from fedpriv.privacy.release.sums import SumRelease
 from fedpriv.privacy.settings import Privacy
 
-__all__ = ["Answer", "NoiseStreams", "Price", "ReleaseScheme", "release_scheme"]
+__all__ = ["Answer", "NoiseStreams", "PlannedRelease", "ReleaseScheme", "release_scheme"]
 
 
 def release_scheme(privacy: Privacy, sizes: Sequence[int] | Sequence[float]) -> ReleaseScheme:

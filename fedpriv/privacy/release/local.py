@@ -17,38 +17,45 @@ from torch import Tensor
 from fedpriv.errors import PrivacyError
 from fedpriv.privacy.ledger import Release
 from fedpriv.privacy.mechanisms import add_noise
-from fedpriv.privacy.release.scheme import Answer, Price, ReleaseScheme
+from fedpriv.privacy.release.scheme import Answer, PlannedRelease, ReleaseScheme
 
 
 class LocalRelease(ReleaseScheme):
     """Releases each participant's row with independent noise; see the module."""
 
-    def price(self, answer: Answer, factors: Sequence[float]) -> Price:
+    def price(self, answer: Answer, factors: Sequence[float]) -> PlannedRelease:
         """See `ReleaseScheme`."""
         if answer.excluded:
             raise PrivacyError("only where every two clients share a secret may pairs be left out")
-        noise_multiplier = self.relative_noise(answer)
-        sensitivity = self.privacy.sensitivity_of(answer.clip)
-        scales = [noise_multiplier * sensitivity * factor for factor in factors]
-        return Price(self.record(answer, noise_multiplier, noise_multiplier), scales)
+        noise = self.relative_noise(answer)
+        return PlannedRelease.of(answer, self.record(answer, noise), noise)
 
-    def add_noise(self, answer: Answer, rows: Tensor, price: Price, positions: Sequence[int]) -> Release:
+    def noise_scales(self, planned: PlannedRelease, factors: Sequence[float]) -> Sequence[float]:
         """See `ReleaseScheme`."""
+        sensitivity = self.privacy.sensitivity_of(planned.clip)
+        return [planned.noise * sensitivity * factor for factor in factors]
+
+    def add_noise(
+        self, planned: PlannedRelease, rows: Tensor, factors: Sequence[float], positions: Sequence[int]
+    ) -> Release:
+        """See `ReleaseScheme`."""
+        scales = self.noise_scales(planned, factors)
         return add_noise(
             rows,
-            [price.noise_scales[position] for position in positions],
+            [scales[position] for position in positions],
             self.privacy.mechanism,
-            price.record,
+            planned.record,
             self.streams.randomness,
-            [answer.clients[position] for position in positions],
+            [planned.clients[position] for position in positions],
             past=self.streams.history,
         )
 
     def noise_variances(
-        self, price: Price, clients: Sequence[int], positions: Sequence[int]
+        self, planned: PlannedRelease, factors: Sequence[float], positions: Sequence[int]
     ) -> tuple[list[float], list[float]]:
         """See `ReleaseScheme`."""
-        growth = self.growth_over_time(price.record.round)
+        scales = self.noise_scales(planned, factors)
+        growth = self.growth_over_time(planned.record.round)
         deviation = self.privacy.mechanism.deviation
-        row_variances = [(deviation * price.noise_scales[position]) ** 2 * growth for position in positions]
-        return row_variances, [variance / len(clients) for variance in row_variances]
+        row_variances = [(deviation * scales[position]) ** 2 * growth for position in positions]
+        return row_variances, [variance / len(planned.clients) for variance in row_variances]

@@ -30,7 +30,7 @@ from fedpriv.privacy.mechanisms import add_noise
 from fedpriv.privacy.normal_combinations import NormalCombinations
 from fedpriv.privacy.pair_noise import pair_noise_of_round
 from fedpriv.privacy.pairwise import Pairs, Pairwise, variance_inflation
-from fedpriv.privacy.release.scheme import Answer, Price, ReleaseScheme, compact
+from fedpriv.privacy.release.scheme import Answer, PlannedRelease, ReleaseScheme, compact
 from fedpriv.privacy.settings import Privacy
 
 
@@ -41,36 +41,36 @@ class PairwiseRelease(ReleaseScheme):
         super().__init__(privacy, sizes)
         self._pairs = pairs_of(privacy, len(sizes))
 
-    def price(self, answer: Answer, factors: Sequence[float]) -> Price:
+    def price(self, answer: Answer, factors: Sequence[float]) -> PlannedRelease:
         """See `ReleaseScheme`. Rows of excluded participants get a noise scale, but the record names only the others.
 
         Raises:
             PrivacyError: pairwise noise is correlated between rounds, and not all clients take part; or participants
                 are excluded, and not every two clients share a secret.
         """
-        noise_multiplier = self.relative_noise(answer)
+        noise = self.relative_noise(answer)
         pairs = self._pairs_for_query(answer.query)
         self._check_participants(answer, pairs)
-        noise_multiplier *= math.sqrt(exposure(pairs, answer.answering, self.n_clients))
-        # both clients of a pair add the same noise, so that all rows get the noise of the largest factor
-        if pairs.ratio > 0:
-            noise_factors = [max(factors, default=1.0)] * len(factors)
-        else:
-            noise_factors = list(factors)
-        sensitivity = self.privacy.sensitivity_of(answer.clip)
-        scales = [noise_multiplier * sensitivity * factor for factor in noise_factors]
+        noise *= math.sqrt(exposure(pairs, answer.answering, self.n_clients))
 
         # noise over each client's sensitivity, which is smaller for a smaller factor
         noise_multipliers = list[float]()
-        for client, factor, noise_factor in zip(answer.clients, factors, noise_factors, strict=True):
+        row_factors = _row_factors(pairs, factors)
+        for client, factor, row_factor in zip(answer.clients, factors, row_factors, strict=True):
             if client in answer.excluded:
                 continue
-            growth = noise_factor / factor
+            growth = row_factor / factor
             if growth < 1 + 1e-9:
                 growth = 1.0  # factors that differ in their last bits are equal
-            noise_multipliers.append(noise_multiplier * growth)
-        record = self.record(answer, noise_multiplier, compact(noise_multipliers or [noise_multiplier]))
-        return Price(replace(record, pairs=pairs), scales)
+            noise_multipliers.append(noise * growth)
+        record = self.record(answer, compact(noise_multipliers or [noise]))
+        return PlannedRelease.of(answer, replace(record, pairs=pairs), noise, factors)
+
+    def noise_scales(self, planned: PlannedRelease, factors: Sequence[float]) -> Sequence[float]:
+        """See `ReleaseScheme`."""
+        assert planned.record.pairs is not None
+        sensitivity = self.privacy.sensitivity_of(planned.clip)
+        return [planned.noise * sensitivity * factor for factor in _row_factors(planned.record.pairs, factors)]
 
     def _check_participants(self, answer: Answer, pairs: Pairs) -> None:
         if self.privacy.over_time is not None and len(answer.clients) < self.n_clients:
@@ -88,40 +88,43 @@ class PairwiseRelease(ReleaseScheme):
             return replace(self._pairs, ratio=self.privacy.statistics.ratio)
         return self._pairs
 
-    def add_noise(self, answer: Answer, rows: Tensor, price: Price, positions: Sequence[int]) -> Release:
+    def add_noise(
+        self, planned: PlannedRelease, rows: Tensor, factors: Sequence[float], positions: Sequence[int]
+    ) -> Release:
         """See `ReleaseScheme`."""
-        clients = [answer.clients[position] for position in positions]
+        scales = self.noise_scales(planned, factors)
         return add_noise(
             rows,
-            [price.noise_scales[position] for position in positions],
+            [scales[position] for position in positions],
             self.privacy.mechanism,
-            price.record,
+            planned.record,
             self.streams.randomness,
-            clients,
+            [planned.clients[position] for position in positions],
             past=self.streams.history,
-            pair_noise=self._pair_noise(answer, price, rows.shape[1]),
+            pair_noise=self._pair_noise(planned, rows.shape[1]),
         )
 
-    def _pair_noise(self, answer: Answer, price: Price, dim: int) -> PairNoise | None:
+    def _pair_noise(self, planned: PlannedRelease, dim: int) -> PairNoise | None:
         """Returns a function from a round and some of the participants to the noise of pairs in their rows."""
-        pairs = price.record.pairs
+        record = planned.record
+        pairs = record.pairs
         assert pairs is not None
         if pairs.ratio == 0:
             return None
         # sites leave out the pairs of those who have signed that they do not answer
         if self.streams.pair_secrets is None:
-            participants = answer.clients
-        elif price.record.clients is None:
-            participants = answer.answering
+            participants = planned.clients
+        elif record.clients is None:
+            participants = planned.answer.answering
         else:
-            participants = price.record.clients
+            participants = record.clients
 
         def pair_noise(round_index: int, clients: Sequence[int]) -> NormalCombinations | None:
             return pair_noise_of_round(
                 pairs,
                 self.streams.randomness,
                 round_index,
-                answer.index,
+                record.index,
                 participants,
                 clients,
                 dim,
@@ -131,16 +134,25 @@ class PairwiseRelease(ReleaseScheme):
         return pair_noise
 
     def noise_variances(
-        self, price: Price, clients: Sequence[int], positions: Sequence[int]
+        self, planned: PlannedRelease, factors: Sequence[float], positions: Sequence[int]
     ) -> tuple[list[float], list[float]]:
         """See `ReleaseScheme`: pairwise noise adds to the variance of rows, and cancels in their mean."""
-        growth = self.growth_over_time(price.record.round)
+        clients = planned.clients
+        scales = self.noise_scales(planned, factors)
+        growth = self.growth_over_time(planned.record.round)
         deviation = self.privacy.mechanism.deviation
-        with_pairs = variance_inflation(price.record.pairs, self.n_clients)
-        individual = [(deviation * price.noise_scales[position]) ** 2 * growth for position in positions]
-        factors = [with_pairs[clients[position]] ** 2 for position in positions]
-        row_variances = [variance * factor for variance, factor in zip(individual, factors, strict=True)]
+        with_pairs = variance_inflation(planned.record.pairs, self.n_clients)
+        individual = [(deviation * scales[position]) ** 2 * growth for position in positions]
+        inflations = [with_pairs[clients[position]] ** 2 for position in positions]
+        row_variances = [variance * inflation for variance, inflation in zip(individual, inflations, strict=True)]
         return row_variances, [variance / len(clients) for variance in individual]
+
+
+def _row_factors(pairs: Pairs, factors: Sequence[float]) -> Sequence[float]:
+    """Returns the factor of each row's noise: both clients of a pair add the same, so all get that of the largest."""
+    if pairs.ratio > 0:
+        return [max(factors, default=1.0)] * len(factors)
+    return factors
 
 
 def pairs_of(privacy: Privacy, n_clients: int) -> Pairs | None:

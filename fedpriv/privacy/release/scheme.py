@@ -1,14 +1,14 @@
-"""The base class of release schemes, and the dataclasses of answers, prices and random streams."""
+"""The base class of release schemes, and the dataclasses of answers, planned releases and random streams."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.clipping import ROUNDING, Clip
 from fedpriv.privacy.correlated import INDEPENDENT, CorrelatedNoise, spread
 from fedpriv.privacy.ledger import Release
@@ -54,16 +54,41 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Price:
-    """The price of an answer.
+class PlannedRelease:
+    """One release before it is made: who takes part, the clip bound, the noise, and the line that the ledger gets.
+
+    Two are equal if they differ in nothing but the round in which they were priced.
 
     Attributes:
-        record: The record for the ledger.
-        noise_scales: Noise scale of each participant's row, `len(answer.clients)` numbers; one number for a sum.
+        record: The ledger's record, without a checksum.
+        clients: Numbers of the round's participants.
+        clip: The bound on each unit's contribution.
+        noise: Noise scale over the sensitivity of a row with factor 1; 0 for an answer without noise.
+        factors: Public factor of each participant's row, where the record depends on them; else empty.
+        answer: The answer that was priced.
     """
 
     record: Record
-    noise_scales: Sequence[float]
+    clients: Sequence[int]
+    clip: Clip
+    noise: float
+    factors: tuple[float, ...]
+    answer: Answer = field(compare=False)
+
+    @staticmethod
+    def of(answer: Answer, record: Record, noise: float, factors: Sequence[float] = ()) -> PlannedRelease:
+        """Returns the release of an answer with its price."""
+        return PlannedRelease(record, answer.clients, answer.clip, noise, tuple(factors), answer)
+
+    def in_round(self, round_index: int) -> PlannedRelease:
+        """Returns the release of the same kind in another round."""
+        record = self.record.changed(round=round_index)
+        return PlannedRelease(record, self.clients, self.clip, self.noise, self.factors, self.answer)
+
+    def within(self, clip: Clip) -> PlannedRelease:
+        """Returns this release with a smaller clip bound, at the same cost: the noise shrinks with the bound."""
+        record = self.record.changed(bound=clip.bound * (1 + ROUNDING))
+        return PlannedRelease(record, self.clients, clip, self.noise, self.factors, self.answer)
 
 
 @dataclass(frozen=True)
@@ -103,8 +128,8 @@ class ReleaseScheme(ABC):
         return len(self.sizes)
 
     @abstractmethod
-    def price(self, answer: Answer, factors: Sequence[float]) -> Price:
-        """Returns the record of an answer and the noise scale of each row.
+    def price(self, answer: Answer, factors: Sequence[float]) -> PlannedRelease:
+        """Returns an answer with its noise and its record.
 
         Args:
             answer: The answer.
@@ -117,15 +142,26 @@ class ReleaseScheme(ABC):
         """
 
     @abstractmethod
-    def add_noise(self, answer: Answer, rows: Tensor, price: Price, positions: Sequence[int]) -> Release:
-        """Returns rows with the noise of their price, as a `Release` that only a ledger opens.
+    def noise_scales(self, planned: PlannedRelease, factors: Sequence[float]) -> Sequence[float]:
+        """Returns the noise scale of each participant's row, `len(planned.clients)` numbers; one number for a sum.
 
         Args:
-            answer: The answer.
+            planned: The release.
+            factors: Public number by which each participant's row is multiplied.
+        """
+
+    @abstractmethod
+    def add_noise(
+        self, planned: PlannedRelease, rows: Tensor, factors: Sequence[float], positions: Sequence[int]
+    ) -> Release:
+        """Returns rows with their noise, as a `Release` that only a ledger opens.
+
+        Args:
+            planned: The release.
             rows: Bounded rows of the participants in this process, `[j, dim]`; for `sums_only` their sum over all
                 processes, `[1, dim]`.
-            price: What `price` returned.
-            positions: Indices into `answer.clients` of these participants, `[j]`.
+            factors: Public number by which each participant's row was multiplied.
+            positions: Indices into `planned.clients` of these participants, `[j]`.
 
         Raises:
             PrivacyError: too few participants share the noise, or rows would share noise.
@@ -133,14 +169,14 @@ class ReleaseScheme(ABC):
 
     @abstractmethod
     def noise_variances(
-        self, price: Price, clients: Sequence[int], positions: Sequence[int]
+        self, planned: PlannedRelease, factors: Sequence[float], positions: Sequence[int]
     ) -> tuple[list[float], list[float]]:
         """Returns the variance of the noise in each row, and each row's share of the variance of the mean of all rows.
 
         Args:
-            price: The price of the answer.
-            clients: Numbers of the round's participants.
-            positions: Indices into `clients` of the participants whose rows these are.
+            planned: The release.
+            factors: Public number by which each participant's row was multiplied.
+            positions: Indices into `planned.clients` of the participants whose rows these are.
         """
 
     def with_noise_from(self, streams: NoiseStreams) -> ReleaseScheme:
@@ -154,15 +190,16 @@ class ReleaseScheme(ABC):
             return FullBatch()
         return self.privacy.sampling
 
-    def unprotected(self, answer: Answer) -> Record:
-        """Returns the record of an answer without noise, or with a paper's: its epsilon is infinite."""
+    def unprotected(self, answer: Answer) -> PlannedRelease:
+        """Returns an answer without noise, or with a paper's: its epsilon is infinite."""
         published = self.privacy.published
         if published is None:
             reason = "exact answers, no noise"
         else:
             reason = published.why_not
         record = self._record(answer, 0.0, self.privacy.clip.bound)
-        return replace(record, mechanism="none", sampling="full", rate=1.0, batches=None, non_private=reason)
+        record = replace(record, mechanism="none", sampling="full", rate=1.0, batches=None, non_private=reason)
+        return PlannedRelease.of(answer, record, 0.0)
 
     def relative_noise(self, answer: Answer) -> float:
         """Returns noise scale over sensitivity of an answer: the noise multiplier over its share of the budget.
@@ -191,15 +228,15 @@ class ReleaseScheme(ABC):
             return 1.0
         return float(spread(self.privacy.over_time.factor, round_index + 1)[-1])
 
-    def record(self, answer: Answer, noise_multiplier: float, paid: PerClient) -> Record:
+    def record(self, answer: Answer, noise_multiplier: PerClient) -> Record:
         """Returns the ledger's record of a noised answer.
 
         Args:
             answer: The answer.
-            noise_multiplier: Noise scale over the sensitivity of a row with factor 1.
-            paid: Noise scale over each answering client's own sensitivity; one number where all have the same.
+            noise_multiplier: Noise scale over each answering client's own sensitivity; one number where all have the
+                same.
         """
-        return self._record(answer, paid, answer.clip.bound * (1 + ROUNDING))
+        return self._record(answer, noise_multiplier, answer.clip.bound * (1 + ROUNDING))
 
     def _record(self, answer: Answer, noise_multiplier: PerClient, bound: float) -> Record:
         privacy = self.privacy
@@ -223,6 +260,7 @@ class ReleaseScheme(ABC):
             time = None
         else:
             time = privacy.over_time.for_round(answer.round)
+            self._check_block(answer, time)
         return Record(
             round=answer.round,
             query=answer.query,
@@ -241,6 +279,16 @@ class ReleaseScheme(ABC):
             time=time,
             batches=batches,
         )
+
+    def _check_block(self, answer: Answer, time: CorrelatedNoise) -> None:
+        """Refuses participants that are not the block of clients whose turn it is, if blocks of clients take turns."""
+        takes_turns = time.separation > 1 and not (
+            self.privacy.unit == "sample" and isinstance(self.privacy.sampling, Cyclic)
+        )
+        if takes_turns and list(answer.clients) != list(range(time.slot, self.n_clients, time.separation)):
+            raise PrivacyError(
+                f"round {answer.round}: those who take part are none of the {time.separation} blocks of clients"
+            )
 
 
 def check_once_a_round(query: str, index: int, noise: CorrelatedNoise) -> None:

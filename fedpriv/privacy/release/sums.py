@@ -23,7 +23,7 @@ from torch import Tensor
 from fedpriv.errors import PrivacyError
 from fedpriv.privacy.ledger import Release
 from fedpriv.privacy.mechanisms import EVERYBODY, add_noise
-from fedpriv.privacy.release.scheme import Answer, Price, ReleaseScheme
+from fedpriv.privacy.release.scheme import Answer, PlannedRelease, ReleaseScheme
 from fedpriv.privacy.settings import Privacy
 
 
@@ -36,27 +36,32 @@ class SumRelease(ReleaseScheme):
         super().__init__(privacy, sizes)
         self._min_honest = privacy.trust.shares(len(sizes))
 
-    def price(self, answer: Answer, factors: Sequence[float]) -> Price:
-        """See `ReleaseScheme`; the sum gets the noise of its largest factor."""
+    def price(self, answer: Answer, factors: Sequence[float]) -> PlannedRelease:
+        """See `ReleaseScheme`."""
         if answer.excluded:
             raise PrivacyError("only where every two clients share a secret may pairs be left out")
-        noise_multiplier = self.relative_noise(answer)
-        scale = noise_multiplier * self.privacy.sensitivity_of(answer.clip) * max(factors, default=1.0)
-        return Price(self.record(answer, noise_multiplier, noise_multiplier), [scale])
+        noise = self.relative_noise(answer)
+        return PlannedRelease.of(answer, self.record(answer, noise), noise)
 
-    def add_noise(self, answer: Answer, rows: Tensor, price: Price, positions: Sequence[int]) -> Release:
+    def noise_scales(self, planned: PlannedRelease, factors: Sequence[float]) -> Sequence[float]:
+        """See `ReleaseScheme`; the sum gets the noise of its largest factor."""
+        return [planned.noise * self.privacy.sensitivity_of(planned.clip) * max(factors, default=1.0)]
+
+    def add_noise(
+        self, planned: PlannedRelease, rows: Tensor, factors: Sequence[float], positions: Sequence[int]
+    ) -> Release:
         """See `ReleaseScheme`."""
-        senders = self._senders(answer.clients)
+        senders = self._senders(planned.clients)
         if senders < self._min_honest:
             raise PrivacyError(
-                f"round {answer.round} has {senders} participants, fewer than min_honest = {self._min_honest}, who "
-                f"share the noise (trust: {self.privacy.trust})"
+                f"round {planned.record.round} has {senders} participants, fewer than min_honest = {self._min_honest}, "
+                f"who share the noise (trust: {self.privacy.trust})"
             )
         return add_noise(
             rows,
-            price.noise_scales,
+            self.noise_scales(planned, factors),
             self.privacy.mechanism,
-            price.record,
+            planned.record,
             self.streams.randomness,
             [EVERYBODY],
             amount=senders / self._min_honest,
@@ -64,11 +69,12 @@ class SumRelease(ReleaseScheme):
         )
 
     def noise_variances(
-        self, price: Price, clients: Sequence[int], positions: Sequence[int]
+        self, planned: PlannedRelease, factors: Sequence[float], positions: Sequence[int]
     ) -> tuple[list[float], list[float]]:
         """See `ReleaseScheme`: every row is the mean."""
-        sum_variance = (self.privacy.mechanism.deviation * price.noise_scales[0]) ** 2
-        sum_variance *= self.growth_over_time(price.record.round)
+        clients = planned.clients
+        sum_variance = (self.privacy.mechanism.deviation * self.noise_scales(planned, factors)[0]) ** 2
+        sum_variance *= self.growth_over_time(planned.record.round)
         mean_variance = sum_variance * (self._senders(clients) / len(clients)) / (len(clients) * self._min_honest)
         return [mean_variance] * len(positions), [mean_variance] * len(positions)
 
