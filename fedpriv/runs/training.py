@@ -193,9 +193,10 @@ class Training:
         self._directory.check()
         group = ReportGroup(seconds, self._sync)
         self._metrics_file = self._directory.open_metrics(self.progress.round)
+        self._written_rounds = self.progress.round
         if monitor.stops:
             rounds = iter(())
-        with group.synced(), self._saved_if_left():
+        with group.synced(), self._saved_if_left(group):
             for result in rounds:
                 self.progress = result.progress
                 self._check_constants()
@@ -255,21 +256,30 @@ class Training:
                 yield result
 
     @contextmanager
-    def _saved_if_left(self) -> Generator[None]:
-        """A context that writes a checkpoint of the last finished round if the caller leaves the rounds early."""
+    def _saved_if_left(self, group: ReportGroup) -> Generator[None]:
+        """A context that writes a checkpoint of the last finished round if the caller leaves the rounds early.
+
+        The reports of finished rounds are written before, since a checkpoint may not be ahead of them. A round that was
+        interrupted before its report was made is lost.
+        """
         try:
             yield
         except (GeneratorExit, KeyboardInterrupt):
             try:
                 if self._mesh.world.world_size == 1:  # others may be elsewhere
-                    self._position = self.ledger.mark
-                    self.save()
-            except Exception:
+                    reports = group.take()
+                    if reports:
+                        self._written(reports)
+                    if self._written_rounds == self.progress.round:
+                        self._position = self.ledger.mark
+                        self.save()
+            except Exception:  # what was saved before stays; and when Python exits, modules have lost their contents
                 pass
             raise
 
     def _written(self, reports: Sequence[RoundReport]) -> Sequence[RoundReport]:
         """Writes reports to the folder, and returns them."""
+        self._written_rounds = reports[-1].round
         if self._metrics_file is not None:
             for report in reports:
                 self._metrics_file.write(report)
