@@ -20,7 +20,9 @@ class Releases:
 
     def __init__(self, queries: QueryBuilder, table: ReleaseTable | None = None) -> None:
         self._queries = queries
-        self._table = table if queries.privacy.private else None
+        self._table = None
+        if queries.privacy.private:
+            self._table = table
 
     def release(self, query: Query, context: RoundContext, excluded: frozenset[int] = frozenset()) -> PlannedRelease:
         """Returns the release that the next answer of a round is. A lookup, which admits nothing: the ledger does.
