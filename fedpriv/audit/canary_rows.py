@@ -11,8 +11,8 @@ from fedpriv.audit.check_result import CheckResult, summarize
 from fedpriv.audit.target import AuditTarget, Data
 from fedpriv.clients import ownership
 from fedpriv.clients.layout import constants
-from fedpriv.data.nested import first, leaves
 from fedpriv.errors import PrivacyError, counted
+from fedpriv.models.nested import first, leaves
 
 NAME = "data"
 _SAME = 1e-4  # relative difference of a statistic and a number that was taken from it

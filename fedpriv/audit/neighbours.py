@@ -13,7 +13,7 @@ from fedpriv.audit.observed_release import ObservedRelease
 from fedpriv.audit.target import AuditTarget, Data
 from fedpriv.clients.client import Pair
 from fedpriv.clients.population import Population
-from fedpriv.data.nested import each, first
+from fedpriv.models.nested import each, first
 from fedpriv.oracle.sampler import BatchSampler
 from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.streams import Randomness

@@ -23,7 +23,7 @@ from fedpriv.audit.check_result import CheckResult, summarize
 from fedpriv.audit.probing import QUERIES
 from fedpriv.audit.target import AuditTarget, Data
 from fedpriv.clients.client import Client, Pair
-from fedpriv.data.nested import each
+from fedpriv.models.nested import each
 from fedpriv.oracle.data_answerer import DataAnswerer
 from fedpriv.oracle.oracle import Oracle
 from fedpriv.reports.sinks import TensorBoard

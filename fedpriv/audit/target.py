@@ -16,7 +16,7 @@ from fedpriv.clients.client_set import as_client_set
 from fedpriv.clients.layout import copy_trainable
 from fedpriv.clients.population import Population
 from fedpriv.clients.shard import ClientShard
-from fedpriv.data.nested import Rows
+from fedpriv.models.nested import Rows
 from fedpriv.network.rounds import RoundNetwork
 from fedpriv.planning import compatibility
 from fedpriv.planning.compute import Compute

@@ -159,7 +159,7 @@ def federate_plan(
     from fedpriv.config import load_config, to_yaml
     from fedpriv.config.building import load_data
     from fedpriv.errors import ConfigError, counted
-    from fedpriv.planning.pairs import forecast_of_pairs
+    from fedpriv.forecast.pairs import forecast_of_pairs
     from fedpriv.privacy.pairwise import Complete, Pairwise
     from fedpriv.sites.descriptor import SiteDescriptor
     from fedpriv.sites.federation_plan import PLAN_SECTIONS, propose
@@ -215,7 +215,7 @@ def federate_plan(
 
 def _absences_row(n_sites: int, trust: Pairwise) -> str:
     """Returns what unannounced absences do to the noise of pairs, and which ratio is best for so many."""
-    from fedpriv.planning.pair_absences import best_ratio, noise_with_absences
+    from fedpriv.forecast.pair_absences import best_ratio, noise_with_absences
 
     best = best_ratio(n_sites, trust.colluders, _ABSENT)
     left = noise_with_absences(n_sites, trust.ratio, trust.colluders, _ABSENT)

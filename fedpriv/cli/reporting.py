@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedpriv.cli.drawing import figure_of
 from fedpriv.cli.printing import busy_with, print_json, print_rows
 from fedpriv.config.files import load_config
 from fedpriv.config.of_run import plan_of
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.network.drawing import figure_of
 from fedpriv.network.graph import Graph
 from fedpriv.reports.accounts import account_of
 from fedpriv.reports.html_report import html_report

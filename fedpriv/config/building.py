@@ -20,19 +20,19 @@ from fedpriv.config.schema import REPORTING, Config, DataSection
 from fedpriv.config.strategies import STRATEGIES
 from fedpriv.data import DATASETS, Split, labels_of
 from fedpriv.data.base import as_inputs
+from fedpriv.data.extractor import through
 from fedpriv.data.partition import known_sizes, notes
 from fedpriv.data.transforms import reshaping
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.models.extractor import through
+from fedpriv.forecast.advice_at_start import warnings_at_start
+from fedpriv.forecast.forecasting import Forecast
+from fedpriv.forecast.forecasting import forecast as of_draft
+from fedpriv.forecast.timing import time_round
 from fedpriv.papers.recipe import Recipe
 from fedpriv.planning.advice import warnings_of_no_network
-from fedpriv.planning.forecasting import Forecast
-from fedpriv.planning.forecasting import forecast as of_draft
 from fedpriv.planning.plan import FirstPart, Plan, RunSketch
 from fedpriv.planning.privacy_warnings import GAP, not_covered
-from fedpriv.runs.advice import warnings_at_start
 from fedpriv.runs.settings_in_words import difference, settings_in_words
-from fedpriv.runs.timing import time_round
 from fedpriv.runs.training import Training
 from fedpriv.settings.checks import checked
 from fedpriv.storage import strict_json

@@ -11,17 +11,17 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
+from fedpriv.clients.augmentation import AUGMENTATIONS, Augmentation
 from fedpriv.config.base import Plugin, Section, Spelled, named_fields, options_model, options_section
 from fedpriv.config.network import NetworkSection
 from fedpriv.config.privacy import PrivacySection
 from fedpriv.config.problem import ProblemSection
 from fedpriv.config.spelling import SPELLINGS
 from fedpriv.config.strategies import CONTEXT, STRATEGIES
-from fedpriv.data import DATASETS
-from fedpriv.data.augmentation import AUGMENTATIONS, Augmentation
+from fedpriv.data import DATASETS, Extractor
 from fedpriv.data.partition import PARTITIONS, Kind
 from fedpriv.errors import ConfigError
-from fedpriv.models import LOSSES, MODELS, Extractor, Lora, Weights
+from fedpriv.models import LOSSES, MODELS, Lora, Weights
 from fedpriv.papers.recipe import Recipe
 from fedpriv.privacy import settings
 from fedpriv.runs.options import TrainingOptions

@@ -15,10 +15,10 @@ from typing import Annotated, Any, Literal, Union, get_args
 
 from pydantic import AfterValidator, BaseModel, Discriminator, Field, PlainSerializer, Tag, TypeAdapter, create_model
 
+from fedpriv.algorithms import admm
 from fedpriv.config import rates
 from fedpriv.config.base import Choice, Spelled, named_fields, options_model
 from fedpriv.settings.checks import NonNegative, Positive, PositiveOrInfinite
-from fedpriv.strategies import admm
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.optimizers import Adam, AdamW, Momentum, Optimizer, Sgd
 from fedpriv.strategies.outputs import Average, Ema

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedpriv.data.nested import Nested
 from fedpriv.errors import ConfigError, DataError, in_short
+from fedpriv.models.nested import Nested
 from fedpriv.settings.checks import checked
 from fedpriv.settings.translations import nearest
 

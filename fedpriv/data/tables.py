@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
-from fedpriv.data.base import ExactOnly, Split
+from fedpriv.clients.datasets import ExactOnly
+from fedpriv.data.base import Split
 from fedpriv.data.columns import ADULT, BREAST_CANCER, MISSING, MONKS, Column, check_rows
 from fedpriv.data.owners import numbered
 from fedpriv.errors import ConfigError, DataError

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedpriv.clients.client import Loss
-from fedpriv.data.nested import Nested, first
 from fedpriv.evaluation.tasks import Task
 from fedpriv.models import predict
+from fedpriv.models.nested import Nested, first
 from fedpriv.network.rounds import TrainState
 
 F = TypeVar("F", covariant=True)

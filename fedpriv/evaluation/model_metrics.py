@@ -10,13 +10,13 @@ from torch.utils.data import ConcatDataset
 
 from fedpriv.clients.population import Population
 from fedpriv.clients.shard import ClientShard
-from fedpriv.data.nested import Rows
 from fedpriv.distributed.mesh import Mesh
 from fedpriv.evaluation import metrics
-from fedpriv.evaluation.centralised import centralised_al
 from fedpriv.evaluation.client_tests import ClientTests
+from fedpriv.evaluation.constrained.centralised import centralised_al
+from fedpriv.evaluation.constrained.optimality import exact_report, private_report, round_metrics
 from fedpriv.evaluation.evaluator import Evaluator, spread
-from fedpriv.evaluation.optimality import exact_report, private_report, round_metrics
+from fedpriv.models.nested import Rows
 from fedpriv.network.rounds import TrainState
 from fedpriv.oracle.data_answerer import DataAnswerer
 from fedpriv.oracle.oracle import Oracle

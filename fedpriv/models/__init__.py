@@ -1,6 +1,6 @@
 """Models and losses that suit differential privacy."""
 
-from fedpriv.models.extractor import Extractor, extract_features
+from fedpriv.data.extractor import Extractor, extract_features
 from fedpriv.models.lora import Lora, add_lora
 from fedpriv.models.losses import IGNORED, Loss, cross_entropy, hinge, logistic, predict, squared_error
 from fedpriv.models.networks import FemnistCNN, LinearSVM, LogisticRegression, MnistCNN, SoftmaxRegression

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+from fedpriv.algorithms.admm import AdmmStep, OutputNoise, Prox, Trust, inexact_admm
 from fedpriv.papers import claims
 from fedpriv.papers.recipe import Recipe, Variants
 from fedpriv.privacy.as_published import Published
 from fedpriv.settings.checks import Positive, PositiveOrInfinite, Ratio, checked
 from fedpriv.settings.plugins import RegistryEntry
-from fedpriv.strategies.admm import AdmmStep, OutputNoise, Prox, Trust, inexact_admm
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.schedules import Decay, Penalty
 from fedpriv.strategies.spreading import spread

@@ -8,11 +8,12 @@ from typing import Literal
 
 import torch
 
+from fedpriv.algorithms.tracking import GossipPair
 from fedpriv.clients.layout import Layout
+from fedpriv.forecast.claim import Claim
 from fedpriv.models import shipped
 from fedpriv.network.graph import Graph
 from fedpriv.network.rounds import RoundNetwork
-from fedpriv.planning.claim import Claim
 from fedpriv.planning.plan import Plan, RunSketch
 from fedpriv.planning.reach import reach_warnings
 from fedpriv.privacy.clipping import Clip
@@ -21,7 +22,6 @@ from fedpriv.privacy.pairwise import variance_inflation
 from fedpriv.strategies.advice import ConstraintNoise, Outlook
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.gossip import GossipAverage
-from fedpriv.strategies.tracking import GossipPair
 
 
 def warnings_of_draft(draft: RunSketch, plan: Plan, claim: Claim | None = None) -> list[str]:

@@ -26,9 +26,9 @@ from fedpriv.privacy.ledger_file import facts_of_pairs
 from fedpriv.privacy.pairwise import KeyAgreedPairwise
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.release.pairwise import pairs_of
-from fedpriv.randomness.agreement import AgreedSecrets
 from fedpriv.randomness.streams import Randomness, new_secret
 from fedpriv.sites.absence_notice import MAX_OPEN_NOTICES, AbsenceNotice, InvalidNotice, Reason, absent_sites
+from fedpriv.sites.agreement import AgreedSecrets
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.messages import Code, TrainRequest, TrainResponse, pack
 from fedpriv.sites.on_record import RolledBack, SessionState, check_rollback

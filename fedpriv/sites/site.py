@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from fedpriv.data.base import size
+from fedpriv.clients.datasets import size
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.settings.checks import checked

@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from fedpriv.errors import DataError, FedprivError
 from fedpriv.privacy.record import Record
-from fedpriv.randomness.agreement import new_key, public_key
 from fedpriv.sites import absence_notice
 from fedpriv.sites.absence_notice import AbsenceNotice
+from fedpriv.sites.agreement import new_key, public_key
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.on_record import (

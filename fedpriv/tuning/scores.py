@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fedpriv.clients.datasets import size
 from fedpriv.clients.layout import Layout
 from fedpriv.config import Config
 from fedpriv.config.building import load_data, make_model, outline
-from fedpriv.data.base import size
 from fedpriv.errors import ConfigError
 from fedpriv.evaluation.evaluator import Evaluator
 from fedpriv.planning.plan import Plan

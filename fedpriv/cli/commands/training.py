@@ -177,9 +177,9 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Say what a run will cost in privacy, messages and time. Trains nothing."""
+    from fedpriv.cli.drawing import draw as draw_graph
     from fedpriv.cli.printing import busy, print_forecast, print_json
     from fedpriv.config import forecast, load_config
-    from fedpriv.network.drawing import draw as draw_graph
     from fedpriv.network.graph import of_peers
 
     settings = load_config(shipped.resolve(config), overrides or [])

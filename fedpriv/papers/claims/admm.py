@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from fedpriv.errors import ConfigError
-from fedpriv.planning.claim import Claim
+from fedpriv.forecast.claim import Claim
 from fedpriv.privacy.accounting import bounds
 from fedpriv.privacy.accounting.events import Event
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.errors import ConfigError
-from fedpriv.planning.claim import Claim, NoiseClaim, check_positive
+from fedpriv.forecast.claim import Claim, NoiseClaim, check_positive
 from fedpriv.privacy.accounting import bounds, gaussian
 from fedpriv.privacy.accounting.events import Event
 from fedpriv.settings.checks import Positive, PositiveOrInfinite, Ratio, checked

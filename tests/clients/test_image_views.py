@@ -8,7 +8,7 @@ from augmented import EVERYTHING, X, noisy, population, views
 from torch import Tensor
 
 import fedpriv as fp
-from fedpriv.data.augmentation import Augmentation, Each, Transform
+from fedpriv.clients.augmentation import Augmentation, Each, Transform
 
 
 def test_a_crop_moves_an_image_by_at_most_the_padding() -> None:

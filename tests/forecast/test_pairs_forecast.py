@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 import fedpriv as fp
 from fedpriv.cli import app
 from fedpriv.config import forecast, load_config
-from fedpriv.planning.pairs import NoiseLeft, PairsForecast, forecast_of_pairs
+from fedpriv.forecast.pairs import NoiseLeft, PairsForecast, forecast_of_pairs
 from fedpriv.planning.plan import make_plan
 from fedpriv.privacy.accounting import pairwise as price
 from fedpriv.privacy.pairwise import Complete, Edges, Links, Pairs, Pairwise, RandomRegular, in_order, name_of

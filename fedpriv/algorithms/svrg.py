@@ -253,7 +253,7 @@ def svrg(
     """DP-SVRG or DP-SVRG++: variance-reduced private gradients, with a server (Wang, Ye, Xu, 2017).
 
     Args:
-        learning_rate: Step size, a number or a schedule of rounds. The paper's is `fedpriv.strategies.svrg.proven` for
+        learning_rate: Step size, a number or a schedule of rounds. The paper's is `fedpriv.algorithms.svrg.proven` for
             SVRG and 1 / (13 L) for SVRG++.
         epoch_length: m, inner steps of an epoch (SVRG++: of half the first epoch). `proven` gives the paper's for SVRG.
         regularizer: h; none by default. Put an l2 term here, not into the loss.

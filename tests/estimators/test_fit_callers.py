@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from fedpriv.errors import PromiseWarning
-from fedpriv.runs.estimators import PrivateLogisticRegression
+from fedpriv.estimators.logistic_regression import PrivateLogisticRegression
 
 
 def rows(n: int = 120) -> tuple[np.ndarray, np.ndarray]:

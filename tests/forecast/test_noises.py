@@ -10,9 +10,9 @@ from torch import nn
 
 import fedpriv as fp
 from fedpriv.clients.public_info import PublicDataInfo
+from fedpriv.forecast.noises import NoiseOption, forecast_of_noises
 from fedpriv.models import SoftmaxRegression
 from fedpriv.models.problem import Problem
-from fedpriv.planning.noises import NoiseOption, forecast_of_noises
 from fedpriv.planning.plan import RunSketch
 from fedpriv.privacy.settings import Noise, Sampling
 from fedpriv.strategies.base import Strategy

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fedpriv.planning.pair_absences import RATIOS, best_ratio, noise_with_absences
+from fedpriv.forecast.pair_absences import RATIOS, best_ratio, noise_with_absences
 from fedpriv.privacy.accounting.pairwise import complete
 
 

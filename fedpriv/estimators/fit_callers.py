@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sklearn.pipeline import Pipeline
 
-from fedpriv.runs.public_encoder import learning_steps
+from fedpriv.estimators.public_encoder import learning_steps
 
 _SEVERAL_FITS = (
     "calibration",

@@ -11,7 +11,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from fedpriv.errors import ConfigError, PromiseWarning
-from fedpriv.runs.estimators import PrivateLogisticRegression
+from fedpriv.estimators.logistic_regression import PrivateLogisticRegression
 
 TRUE = np.array([2.0, -1.5, -0.4])  # two coefficients and the intercept
 pytestmark = pytest.mark.filterwarnings("ignore::fedpriv.errors.PromiseWarning")

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import fedpriv as fp
 from fedpriv.cli import app
+from fedpriv.clients.augmentation import Augmentation
 from fedpriv.clients.population import Population
-from fedpriv.data.augmentation import Augmentation
 
 
 def refuses(x: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ from sklearn.pipeline import FeatureUnion, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, Normalizer, OneHotEncoder, StandardScaler
 
 from fedpriv.errors import ConfigError, DataError, PrivacyError
-from fedpriv.runs.estimators import PrivateLogisticRegression
-from fedpriv.runs.public_encoder import PublicEncoder, check_pipeline
+from fedpriv.estimators.logistic_regression import PrivateLogisticRegression
+from fedpriv.estimators.public_encoder import PublicEncoder, check_pipeline
 
 SETTINGS = {
     "numbers": {"age": (0, 100)},

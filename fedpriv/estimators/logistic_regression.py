@@ -27,14 +27,14 @@ from torch.utils.data import TensorDataset
 
 from fedpriv.clients.client import make_clients
 from fedpriv.errors import ConfigError, DataError, PromiseWarning
+from fedpriv.estimators import logistic_intervals
+from fedpriv.estimators.fit_callers import FitCallers, fit_callers
 from fedpriv.models import LogisticRegression, Loss, SoftmaxRegression
 from fedpriv.models.losses import PerExampleLoss, cross_entropy, logistic
 from fedpriv.planning.compute import Compute
 from fedpriv.privacy.accounting import gaussian
 from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.settings import Privacy
-from fedpriv.runs import logistic_intervals
-from fedpriv.runs.fit_callers import FitCallers, fit_callers
 from fedpriv.runs.results import Result
 from fedpriv.runs.total import total
 from fedpriv.runs.train import train
@@ -82,7 +82,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         class_weight: Public positive numbers by label, 1 for those left out. Only their ratios count: they are
             divided by the largest. "balanced" would count private labels and is refused.
         intervals: Also estimate how far off the coefficients may be, from sampling and from noise together, with a
-            part of the budget (`fedpriv.runs.logistic_intervals`); for two classes, without weights. `coefficients()`
+            part of the budget (`fedpriv.estimators.logistic_intervals`); for two classes, without weights. `coefficients()`
             and `covariance_` then have them. `max_iter` is then 60 by default; too few steps give wide intervals.
             `plan_intervals` forecasts their widths without private rows.
         random_state: An int repeats the fit, but who knows it can remove the noise (`spent_` says so for ints below

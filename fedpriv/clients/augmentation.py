@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedpriv.data.nested import Nested, each, first, leaves, structure
 from fedpriv.errors import ConfigError, DataError, in_short
+from fedpriv.models.nested import Nested, each, first, leaves, structure
 from fedpriv.randomness.borrowed import global_generators
 from fedpriv.settings.checks import Count, Fraction, NonNegative, Probability, checked
 from fedpriv.settings.plugins import Registry, RegistryEntry

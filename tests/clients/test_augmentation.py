@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 import fedpriv as fp
+from fedpriv.clients.augmentation import Augmentation
 from fedpriv.clients.population import Population
-from fedpriv.data.augmentation import Augmentation
 from fedpriv.oracle.backends.loop import LoopBackend
 from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.sampler import BatchSampler

@@ -10,8 +10,8 @@ from torch.utils.data import Subset, TensorDataset
 
 import fedpriv as fp
 from fedpriv.data import labels_of, load, partition
-from fedpriv.evaluation.centralised import centralised_al
-from fedpriv.evaluation.optimality import kkt
+from fedpriv.evaluation.constrained.centralised import centralised_al
+from fedpriv.evaluation.constrained.optimality import kkt
 from fedpriv.models import LogisticRegression, resolve_loss
 from fedpriv.strategies.proximal import L1, Ball
 from fedpriv.strategies.solvers import Newton, Quadratic

@@ -16,15 +16,15 @@ from fedpriv.clients.client_set import as_client_set, public_sizes
 from fedpriv.clients.layout import Layout, frozen
 from fedpriv.clients.public_info import PublicDataInfo
 from fedpriv.errors import ConfigError, counted
+from fedpriv.forecast.claim import Claim, NoiseClaim
+from fedpriv.forecast.noises import NoisesForecast, forecast_of_noises
+from fedpriv.forecast.pairs import PairsForecast, forecast_of_pairs
 from fedpriv.models.problem import Problem
 from fedpriv.network.graph import Graph, GraphFacts, graph_line
 from fedpriv.network.local import Star
 from fedpriv.planning import advice, compatibility, notebook_display
 from fedpriv.planning.arguments import explain
-from fedpriv.planning.claim import Claim, NoiseClaim
 from fedpriv.planning.compute import Compute
-from fedpriv.planning.noises import NoisesForecast, forecast_of_noises
-from fedpriv.planning.pairs import PairsForecast, forecast_of_pairs
 from fedpriv.planning.plan import Plan, RunSketch
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.spent import PrivacySpent

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
+from fedpriv.clients.augmentation import Augmentation
 from fedpriv.clients.population import Population
-from fedpriv.data.augmentation import Augmentation
 from fedpriv.data.torchvision_compat import import_torchvision
 from fedpriv.oracle.sampler import BatchSampler
 from fedpriv.privacy.settings import FullBatch

@@ -13,8 +13,8 @@ import torch
 from fedpriv.errors import ConfigError, PrivacyError
 from fedpriv.privacy.pair_noise import pair_noise_of_round
 from fedpriv.privacy.pairwise import Pairs, in_order
-from fedpriv.randomness.agreement import AgreedSecrets, fingerprint_of, new_key, public_key
 from fedpriv.randomness.streams import Randomness, normal
+from fedpriv.sites.agreement import AgreedSecrets, fingerprint_of, new_key, public_key
 
 PRIME = 2**255 - 19
 

@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.config import build, fingerprint, forecast, load_config
+from fedpriv.data import Extractor, extract_features
+from fedpriv.data.extractor import load_onnx
 from fedpriv.errors import ConfigError, DataError
-from fedpriv.models import Extractor, MnistCNN, extract_features
-from fedpriv.models.extractor import load_onnx
+from fedpriv.models import MnistCNN
 
 MODEL = {"input_shape": (1, 8, 8), "n_classes": 10, "channels": (2, 4)}
 

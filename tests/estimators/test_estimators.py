@@ -18,7 +18,7 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fedpriv.errors import ConfigError, DataError, PromiseWarning
-from fedpriv.runs.estimators import PrivateLogisticRegression
+from fedpriv.estimators.logistic_regression import PrivateLogisticRegression
 
 
 def failing(estimator) -> dict[str, str]:

@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting.gaussian import ratio_of
-from fedpriv.privacy.membership import detection_at, right_guesses
+from fedpriv.tuning.membership import detection_at, right_guesses
 
 DELTA = 1e-5
 
