@@ -31,7 +31,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.settings.checks import NonNegative, checked
 from fedpriv.settings.plugins import RegistryEntry
 from fedpriv.strategies.advice import Outlook, Peers
-from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy
+from fedpriv.strategies.base import Memory, Oracle, Output, Strategy
 from fedpriv.strategies.gossip import GossipAverage, MixedRows
 from fedpriv.strategies.outputs import Average, Last, last_or_average
 from fedpriv.strategies.schedules import Rate, StepSize, in_round
@@ -171,21 +171,16 @@ class TwoVariableTracking:
 
 
 @dataclass(frozen=True)
-class GossipPair:
+class GossipPair(GossipAverage):
     """`GossipAverage` of x and y side by side."""
 
     receives: ClassVar[tuple[str, ...]] = ("pair",)
     sends: ClassVar[tuple[str, ...]] = ("mixed_pair",)
-    is_sum: ClassVar[bool] = False
 
     def init(self, params: Tensor) -> tuple[Tensor, MixedRows]:
         """Sends `(x, 0)`."""
         pair = torch.cat([params, torch.zeros_like(params)], -1)
         return pair, MixedRows(pair)
-
-    def __call__(self, message: Tensor, network: Network, state: MixedRows) -> tuple[Tensor, MixedRows]:
-        """Averages the neighbours' rows."""
-        return GossipAverage()(message, network, state)
 
 
 @dataclass(frozen=True)

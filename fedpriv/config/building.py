@@ -24,10 +24,10 @@ from fedpriv.data.extractor import through
 from fedpriv.data.partition import known_sizes, notes
 from fedpriv.data.transforms import reshaping
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.forecast.advice_at_start import warnings_at_start
 from fedpriv.forecast.forecasting import Forecast
 from fedpriv.forecast.forecasting import forecast as of_draft
 from fedpriv.forecast.timing import time_round
+from fedpriv.forecast.warnings import warnings_at_start
 from fedpriv.papers.recipe import Recipe
 from fedpriv.planning.advice import warnings_of_no_network
 from fedpriv.planning.plan import FirstPart, Plan, RunSketch

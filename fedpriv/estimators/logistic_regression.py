@@ -82,9 +82,9 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         class_weight: Public positive numbers by label, 1 for those left out. Only their ratios count: they are
             divided by the largest. "balanced" would count private labels and is refused.
         intervals: Also estimate how far off the coefficients may be, from sampling and from noise together, with a
-            part of the budget (`fedpriv.estimators.logistic_intervals`); for two classes, without weights. `coefficients()`
-            and `covariance_` then have them. `max_iter` is then 60 by default; too few steps give wide intervals.
-            `plan_intervals` forecasts their widths without private rows.
+            part of the budget (`fedpriv.estimators.logistic_intervals`); for two classes, without weights.
+            `coefficients()` and `covariance_` then have them. `max_iter` is then 60 by default; too few steps give wide
+            intervals. `plan_intervals` forecasts their widths without private rows.
         random_state: An int repeats the fit, but who knows it can remove the noise (`spent_` says so for ints below
             2^64, which can be guessed); None draws a secret seed.
 

@@ -19,6 +19,7 @@ from fedpriv.errors import ConfigError, counted
 from fedpriv.forecast.claim import Claim, NoiseClaim
 from fedpriv.forecast.noises import NoisesForecast, forecast_of_noises
 from fedpriv.forecast.pairs import PairsForecast, forecast_of_pairs
+from fedpriv.forecast.warnings import warnings_of_draft
 from fedpriv.models.problem import Problem
 from fedpriv.network.graph import Graph, GraphFacts, graph_line
 from fedpriv.network.local import Star
@@ -230,7 +231,7 @@ def forecast(
         over_time=_correlated_noise_in_words(plan, parameters),
         pairs=forecast_of_pairs(plan, network, Randomness(draft.seed)),
         noises=forecast_of_noises(draft, plan),
-        warnings=tuple(advice.warnings_of_draft(draft, plan, claim)),
+        warnings=tuple(warnings_of_draft(draft, plan, claim)),
     )
 
 

@@ -1,6 +1,5 @@
 """Models and losses that suit differential privacy."""
 
-from fedpriv.data.extractor import Extractor, extract_features
 from fedpriv.models.lora import Lora, add_lora
 from fedpriv.models.losses import IGNORED, Loss, cross_entropy, hinge, logistic, predict, squared_error
 from fedpriv.models.networks import FemnistCNN, LinearSVM, LogisticRegression, MnistCNN, SoftmaxRegression
@@ -16,7 +15,6 @@ __all__ = [
     "LOSSES",
     "MODELS",
     "CharTransformer",
-    "Extractor",
     "FemnistCNN",
     "LinearSVM",
     "LogisticRegression",
@@ -29,7 +27,6 @@ __all__ = [
     "Weights",
     "add_lora",
     "cross_entropy",
-    "extract_features",
     "fix_model",
     "hinge",
     "load_weights",
