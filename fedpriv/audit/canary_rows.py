@@ -23,7 +23,7 @@ def check_data(subject: AuditTarget, data: Data) -> CheckResult:
     """Looks for examples that are repeated or tested on, and for statistics of private data."""
     broken: list[str] = []
     try:
-        ownership.check_clients(subject.clients, subject.test, subject.privacy)
+        ownership.check_ownership(subject.clients, subject.test, subject.privacy)
     except PrivacyError as error:
         broken.append(str(error))
 

@@ -45,7 +45,7 @@ class DuplicateCounts:
     tested: int
 
 
-def check_clients(clients: Sequence[Client], test: Dataset[Any] | None, privacy: Privacy) -> list[str]:
+def check_ownership(clients: Sequence[Client], test: Dataset[Any] | None, privacy: Privacy) -> list[str]:
     """Runs `check_datasets` on the clients' data sets; lazy clients' are checked one by one when they are read.
 
     A client without an objective is the server, whose data are public and may be the test data.

@@ -78,7 +78,7 @@ def make_population(settings: SiteSettings, terms: ResolvedPlan, number: int, ou
             "are (fedpriv site init), whose budget is counted by itself: who is in both pays from both"
         )
     public_sizes([client], privacy)
-    for warning in ownership.check_clients([client], None, privacy):
+    for warning in ownership.check_ownership([client], None, privacy):
         warn(warning)
     shard = ClientShard([number], terms.sizes, len(terms.cards))
     population = Population([client], shard=shard)
