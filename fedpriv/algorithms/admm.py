@@ -21,12 +21,22 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings.checks import NonNegative, Positive, checked
-from fedpriv.settings.plugins import RegistryEntry
-from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
-from fedpriv.strategies.outputs import Average, last_or_average
-from fedpriv.strategies.schedules import Decay, Penalty, PenaltyRate, RateOrInfinite, in_round, in_round_or_infinite
-from fedpriv.strategies.spreading import spread
+from fedpriv.settings import NonNegative, Positive, RegistryEntry, checked
+from fedpriv.strategies import (
+    Average,
+    Decay,
+    Memory,
+    Network,
+    Oracle,
+    Penalty,
+    PenaltyRate,
+    RateOrInfinite,
+    Strategy,
+    in_round,
+    in_round_or_infinite,
+    last_or_average,
+    spread,
+)
 
 
 class Step(Protocol):

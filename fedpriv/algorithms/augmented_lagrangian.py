@@ -27,14 +27,26 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedpriv.settings.checks import Count, Positive, Ratio, check_finite, checked
-from fedpriv.settings.plugins import RegistryEntry
-from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
-from fedpriv.strategies.lagrangian import STALLED, Outer, largest, penalty, raised, violations
-from fedpriv.strategies.outputs import Consensus
-from fedpriv.strategies.proximal import Proximal, Zero
-from fedpriv.strategies.solvers import LBFGS, Solver, gradient
-from fedpriv.strategies.spreading import spread
+from fedpriv.settings import Count, Positive, Ratio, RegistryEntry, check_finite, checked
+from fedpriv.strategies import (
+    LBFGS,
+    STALLED,
+    Consensus,
+    Memory,
+    Network,
+    Oracle,
+    Outer,
+    Proximal,
+    Solver,
+    Strategy,
+    Zero,
+    gradient,
+    largest,
+    penalty,
+    raised,
+    spread,
+    violations,
+)
 
 INNER, ACCEPTED, START = 0.0, 1.0, 2.0
 MONITOR = ("objective", "violation", "stationarity", "complementarity")

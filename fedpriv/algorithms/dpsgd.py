@@ -14,13 +14,21 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedpriv.settings.checks import checked
-from fedpriv.settings.plugins import RegistryEntry
-from fedpriv.strategies.base import Memory, Oracle, Strategy
-from fedpriv.strategies.gossip import GossipAverage
-from fedpriv.strategies.optimizers import ClientOptimizerState, Optimizer, Sgd
-from fedpriv.strategies.outputs import Average, last_or_average
-from fedpriv.strategies.schedules import Rate, StepSize, in_round
+from fedpriv.settings import RegistryEntry, checked
+from fedpriv.strategies import (
+    Average,
+    ClientOptimizerState,
+    GossipAverage,
+    Memory,
+    Optimizer,
+    Oracle,
+    Rate,
+    Sgd,
+    StepSize,
+    Strategy,
+    in_round,
+    last_or_average,
+)
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,8 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings.checks import NonNegative, Probability, checked
-from fedpriv.settings.plugins import RegistryEntry
-from fedpriv.strategies.base import Memory, Oracle, Strategy
-from fedpriv.strategies.gossip import GossipAverage, MixedRows
-from fedpriv.strategies.proximal import L2, Proximal
+from fedpriv.settings import NonNegative, Probability, RegistryEntry, checked
+from fedpriv.strategies import L2, GossipAverage, Memory, MixedRows, Oracle, Proximal, Strategy
 
 Inactive = Literal["lazy", "literal"]
 

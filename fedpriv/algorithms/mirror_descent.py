@@ -24,9 +24,8 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings.checks import Positive, checked
-from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
-from fedpriv.strategies.proximal import Ball
+from fedpriv.settings import Positive, checked
+from fedpriv.strategies import Ball, Memory, Network, Oracle, Strategy
 
 
 class MirrorSet(Protocol):

@@ -25,12 +25,19 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings.checks import Bound, Count, NonNegative, Positive, checked
-from fedpriv.settings.plugins import RegistryEntry
-from fedpriv.strategies.advice import ConstraintNoise, Outlook
-from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
-from fedpriv.strategies.proximal import Proximal, Zero
-from fedpriv.strategies.schedules import Rate, in_round
+from fedpriv.settings import Bound, Count, NonNegative, Positive, RegistryEntry, checked
+from fedpriv.strategies import (
+    ConstraintNoise,
+    Memory,
+    Network,
+    Oracle,
+    Outlook,
+    Proximal,
+    Rate,
+    Strategy,
+    Zero,
+    in_round,
+)
 
 
 @dataclass(frozen=True)

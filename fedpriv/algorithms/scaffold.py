@@ -25,12 +25,22 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedpriv.settings.checks import Count, Positive, Probability, checked
-from fedpriv.settings.plugins import RegistryEntry
-from fedpriv.strategies.base import Memory, Network, Oracle, Output, Strategy, Weighting
-from fedpriv.strategies.outputs import Average, last_or_average
-from fedpriv.strategies.schedules import Rate, clock, in_round, ticked
-from fedpriv.strategies.state import Rounds
+from fedpriv.settings import Count, Positive, Probability, RegistryEntry, checked
+from fedpriv.strategies import (
+    Average,
+    Memory,
+    Network,
+    Oracle,
+    Output,
+    Rate,
+    Rounds,
+    Strategy,
+    Weighting,
+    clock,
+    in_round,
+    last_or_average,
+    ticked,
+)
 
 
 @dataclass(frozen=True)

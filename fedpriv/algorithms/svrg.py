@@ -26,12 +26,8 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings.checks import Count, NonNegative, Positive, checked
-from fedpriv.strategies.advice import Outlook
-from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
-from fedpriv.strategies.proximal import Proximal, Zero
-from fedpriv.strategies.schedules import Rate, in_round
-from fedpriv.strategies.state import Rounds
+from fedpriv.settings import Count, NonNegative, Positive, checked
+from fedpriv.strategies import Memory, Network, Oracle, Outlook, Proximal, Rate, Rounds, Strategy, Zero, in_round
 
 
 @checked("strategy.epochs")

@@ -28,13 +28,23 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings.checks import NonNegative, checked
-from fedpriv.settings.plugins import RegistryEntry
-from fedpriv.strategies.advice import Outlook, Peers
-from fedpriv.strategies.base import Memory, Oracle, Output, Strategy
-from fedpriv.strategies.gossip import GossipAverage, MixedRows
-from fedpriv.strategies.outputs import Average, Last, last_or_average
-from fedpriv.strategies.schedules import Rate, StepSize, in_round
+from fedpriv.settings import NonNegative, RegistryEntry, checked
+from fedpriv.strategies import (
+    Average,
+    GossipAverage,
+    Last,
+    Memory,
+    MixedRows,
+    Oracle,
+    Outlook,
+    Output,
+    Peers,
+    Rate,
+    StepSize,
+    Strategy,
+    in_round,
+    last_or_average,
+)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import networkx as nx
 
 from fedpriv.errors import ConfigError
-from fedpriv.network.graph import Graph
-from fedpriv.storage.pictures import BLUE, new_figure, write_png
+from fedpriv.network import Graph
+from fedpriv.storage import BLUE, new_figure, write_png
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

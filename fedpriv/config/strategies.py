@@ -16,8 +16,8 @@ from typing import Any
 from fedpriv import algorithms, papers, strategies
 from fedpriv.config.spelling import wrapped
 from fedpriv.papers.recipe import Recipe, Variants
-from fedpriv.settings.plugins import Registry, RegistryEntry
-from fedpriv.strategies.base import Strategy
+from fedpriv.settings import Registry, RegistryEntry
+from fedpriv.strategies import Strategy
 
 CONTEXT = ("rounds", "epsilon_bar", "active_fraction")
 

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from fedpriv.clients.datasets import size
+from fedpriv.clients import size
 from fedpriv.data.transforms import TransformName, apply
 from fedpriv.errors import DataError
-from fedpriv.settings.checks import checked
-from fedpriv.settings.plugins import RegistryEntry
+from fedpriv.settings import RegistryEntry, checked
 
 _NO_TARGET = -100  # torch's mark of a position in a sequence that has no target
 

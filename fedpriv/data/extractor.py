@@ -18,9 +18,8 @@ from torch.utils.data import Dataset, TensorDataset
 
 from fedpriv.data.base import Split, labels_of
 from fedpriv.errors import ConfigError, DataError, in_short
-from fedpriv.models.weights import load_weights
-from fedpriv.settings.checks import Count, checked
-from fedpriv.settings.translations import nearest
+from fedpriv.models import load_weights
+from fedpriv.settings import Count, checked, nearest
 
 _FIELD = "data.extractor"
 _DIFFERENCE = 1e-3  # of features of an example alone and among others, relative to their size: rounding is far below

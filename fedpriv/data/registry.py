@@ -9,8 +9,7 @@ from typing import Any
 
 from fedpriv.data.base import DataFacts, DatasetEntry, Split
 from fedpriv.errors import ConfigError
-from fedpriv.settings import plugins
-from fedpriv.settings.checks import checked
+from fedpriv.settings import checked, plugins
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedpriv.errors import ConfigError, DataError, in_short
-from fedpriv.models.nested import Nested
-from fedpriv.settings.checks import checked
-from fedpriv.settings.translations import nearest
+from fedpriv.models import Nested
+from fedpriv.settings import checked, nearest
 
 
 class NamedRows(Protocol):

@@ -43,22 +43,13 @@ from scipy.special import chdtri, expit
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from fedpriv.clients.client import make_clients
-from fedpriv.models import LogisticRegression, Loss
-from fedpriv.models.losses import logistic
-from fedpriv.models.networks import LinearRegression
-from fedpriv.planning.compute import Compute
-from fedpriv.privacy.accounting import gaussian
-from fedpriv.privacy.accounting.spent import PrivacySpent
-from fedpriv.privacy.clipping import Clip
-from fedpriv.privacy.settings import Privacy
-from fedpriv.runs.results import Result
-from fedpriv.runs.total import total
-from fedpriv.runs.train import train
-from fedpriv.strategies.base import Strategy
-from fedpriv.strategies.erm import gradient_descent
-from fedpriv.strategies.optimizers import WeightDecay
-from fedpriv.strategies.proximal import Zero
+from fedpriv.clients import make_clients
+from fedpriv.models import LinearRegression, LogisticRegression, Loss, logistic
+from fedpriv.planning import Compute
+from fedpriv.privacy import Clip, Privacy
+from fedpriv.privacy.accounting import PrivacySpent, gaussian
+from fedpriv.runs import Result, total, train
+from fedpriv.strategies import Strategy, WeightDecay, Zero, gradient_descent
 
 Floats = NDArray[np.float64]
 _SHARES = {"curvature": 0.1, "pilot": 0.25, "information": 0.35, "score": 0.3}  # of the squared sensitivity / noise

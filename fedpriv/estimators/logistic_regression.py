@@ -25,22 +25,17 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from fedpriv.clients.client import make_clients
+from fedpriv.clients import make_clients
 from fedpriv.errors import ConfigError, DataError, PromiseWarning
 from fedpriv.estimators import logistic_intervals
 from fedpriv.estimators.fit_callers import FitCallers, fit_callers
-from fedpriv.models import LogisticRegression, Loss, SoftmaxRegression
-from fedpriv.models.losses import PerExampleLoss, cross_entropy, logistic
-from fedpriv.planning.compute import Compute
+from fedpriv.models import LogisticRegression, Loss, PerExampleLoss, SoftmaxRegression, cross_entropy, logistic
+from fedpriv.planning import Compute
+from fedpriv.privacy import Clip, Privacy
 from fedpriv.privacy.accounting import gaussian
-from fedpriv.privacy.clipping import Clip
-from fedpriv.privacy.settings import Privacy
-from fedpriv.runs.results import Result
-from fedpriv.runs.total import total
-from fedpriv.runs.train import train
-from fedpriv.settings.checks import checked
-from fedpriv.strategies.erm import gradient_descent
-from fedpriv.strategies.proximal import L2, Zero
+from fedpriv.runs import Result, total, train
+from fedpriv.settings import checked
+from fedpriv.strategies import L2, Zero, gradient_descent
 
 Rows = ArrayLike | spmatrix | sparray
 _CONSTANT = 0.25  # beside rows of norm at most 1: a larger one slows the other columns down, and needs more noise

@@ -20,7 +20,7 @@ from sklearn.utils import Tags, get_tags
 
 from fedpriv.data.table_encoder import TableEncoder, check_columns, table_of
 from fedpriv.errors import DataError, PrivacyError
-from fedpriv.settings.checks import checked
+from fedpriv.settings import checked
 
 _INSTEAD = "fedpriv.PublicEncoder takes ranges, stand-ins and categories from public knowledge"
 

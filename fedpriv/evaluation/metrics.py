@@ -22,6 +22,21 @@ from fedpriv.models import predict
 from fedpriv.models.nested import Nested, first
 from fedpriv.network.rounds import TrainState
 
+__all__ = [
+    "OF_NODES",
+    "OF_RUN",
+    "SPREADS",
+    "TESTED",
+    "Metric",
+    "OfTest",
+    "custom_rows",
+    "direction",
+    "headlines",
+    "numbers",
+    "rows",
+    "texts_of",
+]
+
 F = TypeVar("F", covariant=True)
 OfTest = Callable[[Any, Any, Loss, Task], Tensor | None]
 """From a batch's outputs, its targets, the loss and the task to numerators and denominators `[2, groups]` in float64.

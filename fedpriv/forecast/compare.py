@@ -10,21 +10,15 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from fedpriv.clients.client import Client
+from fedpriv.clients import Client
 from fedpriv.errors import ConfigError, PrivacyError, counted
 from fedpriv.evaluation import metrics
-from fedpriv.planning.notebook_display import aligned
-from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
-from fedpriv.runs import curves
-from fedpriv.runs.options import TrainOptions
-from fedpriv.runs.results import Result
-from fedpriv.runs.total import total
-from fedpriv.runs.train import train
-from fedpriv.settings.checks import Count, checked
-from fedpriv.settings.translations import nearest
-from fedpriv.storage import strict_json
-from fedpriv.storage.pictures import COLORS
-from fedpriv.strategies.base import Strategy
+from fedpriv.planning import aligned
+from fedpriv.privacy.accounting import PrivacySpent, round_up
+from fedpriv.runs import Result, TrainOptions, curves, total, train
+from fedpriv.settings import Count, checked, nearest
+from fedpriv.storage import COLORS, strict_json
+from fedpriv.strategies import Strategy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

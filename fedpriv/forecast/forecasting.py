@@ -10,33 +10,42 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from fedpriv.clients.arguments import check_clients
-from fedpriv.clients.client import Client
-from fedpriv.clients.client_set import as_client_set, public_sizes
-from fedpriv.clients.layout import Layout, frozen
-from fedpriv.clients.public_info import PublicDataInfo
+from fedpriv.clients import Client, Layout, PublicDataInfo, as_client_set, check_clients, frozen, public_sizes
 from fedpriv.errors import ConfigError, counted
 from fedpriv.forecast.claim import Claim, NoiseClaim
 from fedpriv.forecast.noises import NoisesForecast, forecast_of_noises
 from fedpriv.forecast.pairs import PairsForecast, forecast_of_pairs
 from fedpriv.forecast.warnings import warnings_of_draft
-from fedpriv.models.problem import Problem
-from fedpriv.network.graph import Graph, GraphFacts, graph_line
-from fedpriv.network.local import Star
-from fedpriv.planning import advice, compatibility, notebook_display
-from fedpriv.planning.arguments import explain
-from fedpriv.planning.compute import Compute
-from fedpriv.planning.plan import Plan, RunSketch
-from fedpriv.privacy.accounting.accountant import account
-from fedpriv.privacy.accounting.spent import PrivacySpent
-from fedpriv.privacy.mechanisms import Gaussian
-from fedpriv.privacy.pairwise import Pairwise
-from fedpriv.privacy.record import PerClient, SamplingName
-from fedpriv.privacy.schedules import Uniform
-from fedpriv.privacy.settings import Allocation, Cyclic, FixedSize, Poisson, Privacy, Sampling
-from fedpriv.randomness.streams import Randomness
-from fedpriv.settings.checks import Count, checked
-from fedpriv.strategies.base import Strategy
+from fedpriv.models import Problem
+from fedpriv.network import Graph, GraphFacts, Star, graph_line
+from fedpriv.planning import (
+    Compute,
+    Plan,
+    RunSketch,
+    check_compute,
+    check_problem,
+    explain,
+    network_for,
+    notebook_display,
+    warnings_of_no_network,
+)
+from fedpriv.privacy import (
+    Allocation,
+    Cyclic,
+    FixedSize,
+    Gaussian,
+    Pairwise,
+    PerClient,
+    Poisson,
+    Privacy,
+    Sampling,
+    SamplingName,
+    Uniform,
+)
+from fedpriv.privacy.accounting import PrivacySpent, account
+from fedpriv.randomness import Randomness
+from fedpriv.settings import Count, checked
+from fedpriv.strategies import Strategy
 
 Formula = Callable[[float, int, int, float], NoiseClaim]
 RoundTimer = Callable[[RunSketch, Plan, Compute], tuple[float, str]]
@@ -199,8 +208,8 @@ def forecast(
     compute = compute or Compute()
     plan = draft.plan().on(compute.planned_device)
     network = draft.network
-    compatibility.check_compute(compute, draft.strategy, network, plan.privacy, draft.model, draft.loss)
-    compatibility.check_problem(draft.strategy, draft.problems, plan.privacy, plan.queries, compare=compare)
+    check_compute(compute, draft.strategy, network, plan.privacy, draft.model, draft.loss)
+    check_problem(draft.strategy, draft.problems, plan.privacy, plan.queries, compare=compare)
     parameters = Layout.of(draft.model).dim
     sizes = draft.outline.sizes
     floats = round(parameters * network.expected_rows)
@@ -295,7 +304,7 @@ def plan(
     draft = RunSketch(
         strategy,
         privacy,
-        compatibility.network_for(len(sizes), network),
+        network_for(len(sizes), network),
         rounds,
         outline,
         problems,
@@ -307,7 +316,7 @@ def plan(
     result = forecast(draft, compute=compute)
     if network is not None:
         return result
-    by_network = advice.warnings_of_no_network(strategy, len(sizes), "python")
+    by_network = warnings_of_no_network(strategy, len(sizes), "python")
     return replace(result, warnings=(*result.warnings, *by_network))
 
 

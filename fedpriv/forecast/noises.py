@@ -9,15 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.errors import FedprivError
-from fedpriv.network.local import CyclicCohort, Star
-from fedpriv.planning.impulses import responses
-from fedpriv.planning.notebook_display import aligned
-from fedpriv.planning.plan import Plan, RunSketch
-from fedpriv.privacy.correlated import INDEPENDENT, CorrelatedNoise, inverse
-from fedpriv.privacy.matrices import BLT, BSR, Banded
-from fedpriv.privacy.settings import (
+from fedpriv.network import CyclicCohort, Star
+from fedpriv.planning import Plan, RunSketch, aligned, responses
+from fedpriv.privacy import (
+    BLT,
+    BSR,
+    INDEPENDENT,
     Allocation,
+    Banded,
     Central,
+    CorrelatedNoise,
     Cyclic,
     FixedSize,
     FullBatch,
@@ -25,8 +26,9 @@ from fedpriv.privacy.settings import (
     Noise,
     Poisson,
     Privacy,
+    inverse,
 )
-from fedpriv.randomness.streams import Randomness
+from fedpriv.randomness import Randomness
 
 Array = NDArray[np.float64]
 _BUFFERS = 4

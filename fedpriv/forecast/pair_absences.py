@@ -12,7 +12,7 @@ import math
 import numpy as np
 from scipy.stats import binom
 
-from fedpriv.privacy.accounting.pairwise import complete
+from fedpriv.privacy.accounting import complete
 
 RATIOS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
 """The ratios that are compared."""

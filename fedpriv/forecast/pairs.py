@@ -11,16 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from fedpriv.errors import ConfigError, counted
-from fedpriv.network.graph import Graph
-from fedpriv.network.rounds import RoundNetwork
-from fedpriv.planning.notebook_display import aligned
-from fedpriv.planning.plan import Plan
-from fedpriv.privacy.accounting.accountant import account
-from fedpriv.privacy.accounting.pairwise import MOST_WORK, adjacency, covariance, exposure, work
-from fedpriv.privacy.accounting.spent import PrivacySpent
-from fedpriv.privacy.pairwise import Pairs, Pairwise
-from fedpriv.privacy.record import Record
-from fedpriv.randomness.streams import Randomness
+from fedpriv.network import Graph, RoundNetwork
+from fedpriv.planning import Plan, aligned
+from fedpriv.privacy import Pairs, Pairwise, Record
+from fedpriv.privacy.accounting import MOST_WORK, PrivacySpent, account, adjacency, covariance, exposure, work
+from fedpriv.randomness import Randomness
 
 Array = NDArray[np.float64]
 RATIOS = (0.3, 1.0, 3.0, 10.0)

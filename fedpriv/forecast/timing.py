@@ -6,11 +6,10 @@ import time
 import warnings
 from dataclasses import replace
 
-from fedpriv.clients.client import make_clients
+from fedpriv.clients import make_clients
 from fedpriv.errors import PromiseWarning
-from fedpriv.planning.compute import Compute
-from fedpriv.planning.plan import Plan, RunSketch
-from fedpriv.runs.training import Training
+from fedpriv.planning import Compute, Plan, RunSketch
+from fedpriv.runs import Training
 
 
 def time_round(draft: RunSketch, plan: Plan, compute: Compute) -> tuple[float, str]:

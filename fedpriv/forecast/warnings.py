@@ -8,19 +8,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedpriv.clients.layout import Layout
+from fedpriv.clients import Layout
 from fedpriv.forecast.claim import Claim
 from fedpriv.models import shipped
-from fedpriv.planning.advice import graph_of
-from fedpriv.planning.plan import Plan, RunSketch
-from fedpriv.planning.reach import reach_warnings
-from fedpriv.privacy.clipping import Clip
-from fedpriv.privacy.mechanisms import Gaussian, Laplace
-from fedpriv.privacy.pairwise import variance_inflation
-from fedpriv.strategies.advice import ConstraintNoise, Outlook
+from fedpriv.planning import Plan, RunSketch, graph_of, reach_warnings
+from fedpriv.privacy import Clip, Gaussian, Laplace, variance_inflation
+from fedpriv.strategies import ConstraintNoise, Outlook
 
 if TYPE_CHECKING:
-    from fedpriv.runs.training import Training
+    from fedpriv.runs import Training
 
 
 def warnings_of_draft(draft: RunSketch, plan: Plan, claim: Claim | None = None) -> list[str]:

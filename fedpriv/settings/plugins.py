@@ -23,6 +23,8 @@ from fedpriv.errors import ConfigError, FedprivError, in_short
 from fedpriv.settings import checks
 from fedpriv.settings.translations import nearest, suggestion
 
+__all__ = ["Registry", "allow_plugins", "are_allowed", "build", "call", "find", "function_of_round", "resolve_object"]
+
 T = TypeVar("T")
 OPT_IN = "FEDPRIV_ALLOW_PLUGINS"
 

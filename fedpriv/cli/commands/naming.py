@@ -32,7 +32,7 @@ def topology(
     from fedpriv.config.base import check
     from fedpriv.config.files import override
     from fedpriv.config.network import NetworkSection
-    from fedpriv.network.graph import graph_line, of_peers
+    from fedpriv.network import graph_line, of_peers
 
     raw: dict[str, Any] = {"topology": {"name": name}}
     for option in options or []:

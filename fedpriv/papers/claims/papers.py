@@ -18,8 +18,7 @@ from fedpriv.papers.claims.decentralised import (
     two_variable_tracking,
 )
 from fedpriv.papers.claims.erm import accelerated_mirror_descent, svrg, svrg_deviation
-from fedpriv.privacy.accounting.calibration import enough
-from fedpriv.privacy.accounting.events import Event, History
+from fedpriv.privacy.accounting import Event, History, enough
 
 Settings = Mapping[str, float]
 
