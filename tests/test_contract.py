@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -152,6 +153,20 @@ def test_every_room_is_kernel_or_tenant():
     )
     below = [name for layer in layers[layers.index("(runs)") :] for name in layer.replace(" ", "").split("|")]
     assert {name.strip("()") for name in below} == {room for room in KERNEL if "." not in room}
+
+
+@pytest.mark.parametrize("room", [room for room in KERNEL if "." not in room])
+def test_contributing_counts_the_kernel(room: str):
+    """The page opens with the size of each kernel room, right to a tenth (and 50 lines)."""
+    folder = PACKAGE / room
+    files = [*folder.rglob("*.py")] or [PACKAGE / f"{room}.py"]
+    lines = sum(len(path.read_text().splitlines()) for path in files)
+    page = (ROOT / "docs" / "CONTRIBUTING.md").read_text()
+    row = re.search(rf"^\| `{room}` \| .* \| (\d+) \| (\d+) \|$", page, flags=re.MULTILINE)
+    assert row is not None, f"docs/CONTRIBUTING.md has no row of {room}"
+    correct = f"{len(files)} | {round(lines, -2)}"
+    assert abs(int(row[1]) - len(files)) <= len(files) / 10, correct
+    assert abs(int(row[2]) - lines) <= lines / 10 + 50, correct
 
 
 @pytest.mark.parametrize(
