@@ -169,6 +169,18 @@ def test_contributing_counts_the_kernel(room: str):
     assert abs(int(row[2]) - lines) <= lines / 10 + 50, correct
 
 
+def test_kernel_suite_has_each_room():
+    """`make test-kernel` names folders and files that exist, among them those of each kernel room."""
+    makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    lists = {
+        name: re.search(rf"^{name} := (.*)$", makefile, flags=re.MULTILINE)
+        for name in ("KERNEL_TESTS", "BEYOND_KERNEL")
+    }
+    named = {name: match[1].split() for name, match in lists.items() if match}
+    assert not [path for paths in named.values() for path in paths if not (ROOT / "tests" / path).exists()]
+    assert {room for room in KERNEL if (ROOT / "tests" / room).is_dir()} <= {*named["KERNEL_TESTS"]}
+
+
 @pytest.mark.parametrize(
     "line",
     [
