@@ -12,7 +12,7 @@ OUT ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-federation demo-peers demo-flower test test-distributed test-slow test-faults fuzz mutants check format format-check lint types layers docs docs-version coverage bench bench-scaling bench-runs bench-audit bench-more device-wheels device-check clean
+.PHONY: help venv demo demo-federation demo-peers demo-flower test test-kernel test-distributed test-slow test-faults fuzz mutants check format format-check lint types layers docs docs-version coverage bench bench-scaling bench-runs bench-audit bench-more device-wheels device-check clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,17 @@ demo-peers: venv ## five hospitals on a graph without a server, over mutual TLS 
 
 test: venv ## run the tests, but for those that take minutes
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not slow and not distributed'
+
+# the rooms of the kernel; and layers, libraries and devices that it does without
+KERNEL_TESTS := clients distributed evaluation golden models network oracle planning privacy randomness runs settings storage \
+  strategies test_architecture.py test_contract.py test_theorems.py
+BEYOND_KERNEL := distributed/test_device_counts.py models/test_battery.py models/test_hugging_face.py \
+  models/test_hugging_face_lora.py models/test_lora.py models/test_opacus_layers.py models/test_torch_script.py \
+  oracle/test_attention.py oracle/test_chains.py oracle/test_recurrent.py
+
+test-kernel: venv ## run the tests of the kernel alone, in at most five minutes on two cores
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not slow and not distributed' \
+	  $(KERNEL_TESTS:%=tests/%) $(BEYOND_KERNEL:%=--ignore=tests/%)
 
 test-distributed: venv ## runs of several processes: every kind, on one, two and three; killed, hung, and gone on with
 	$(BIN)/python -m pytest tests/processes

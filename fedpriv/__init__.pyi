@@ -13,21 +13,33 @@ from . import runs as runs
 from . import sites as sites
 from . import storage as storage
 from . import strategies as strategies
+from .algorithms.admm import BallSet, BoxSet, OutputNoise, Prox, Trust, inexact_admm
+from .algorithms.augmented_lagrangian import proximal_al
+from .algorithms.dpsgd import decentralized_sgd
+from .algorithms.dual_averaging import dual_averaging
+from .algorithms.mirror_descent import EuclideanBall, L1Ball, accelerated_mirror_descent
+from .algorithms.private_augmented_lagrangian import private_al
+from .algorithms.scaffold import scaffold
+from .algorithms.svrg import AnchorBudget, Epochs, svrg
+from .algorithms.tracking import gradient_tracking, gradient_tracking_pair
+from .clients.augmentation import Affine, Augmentation, Crop, Flip
 from .clients.client import Client, make_clients
 from .clients.counting import count_examples
 from .clients.lazy import lazy_clients
-from .data.augmentation import Affine, Augmentation, Crop, Flip
 from .errors import BudgetExhausted, ConfigError, DataError, FedprivError, LedgerError, PrivacyError
+from .estimators.logistic_regression import PrivateLogisticRegression
+from .estimators.public_encoder import PublicEncoder, check_pipeline
 from .evaluation.binary import Auc, Brier, CalibrationError, Sensitivity, Specificity, binary_metrics
 from .evaluation.early_stopping import Stop
 from .evaluation.regression import Mae, Rmse
+from .forecast.compare import compare
+from .forecast.forecasting import Forecast, plan
 from .models.constraints import ClassLossAtMost, Function, GroupLossGap, LinearEquality, LossAtMost, class_loss
 from .models.problem import Problem
 from .network.activity import LinkFunction, OnePeerExponential, Outage, RandomEdges, RandomLinks, RandomNodes
 from .network.graph import Graph
 from .network.local import CyclicCohort, Everyone, FixedCohort, PoissonCohort, Star
 from .planning.compute import Compute
-from .planning.forecasting import Forecast, plan
 from .privacy.budget import Budget
 from .privacy.clipping import Clip
 from .privacy.matrices import BLT, BSR, Banded
@@ -50,32 +62,20 @@ from .privacy.settings import (
     Statistics,
 )
 from .reports import sinks as sinks
-from .runs.compare import compare
-from .runs.estimators import PrivateLogisticRegression
 from .runs.fit import fit
-from .runs.public_encoder import PublicEncoder, check_pipeline
 from .runs.results import Result, RoundReport
 from .runs.total import total
 from .runs.train import train
 from .runs.training import Training
 from .settings.plugins import allow_plugins
 from .strategies.adaptive_clipping import adaptive_clipping
-from .strategies.admm import BallSet, BoxSet, OutputNoise, Prox, Trust, inexact_admm
-from .strategies.augmented_lagrangian import proximal_al
 from .strategies.base import Strategy
-from .strategies.dpsgd import decentralized_sgd
-from .strategies.dual_averaging import dual_averaging
 from .strategies.erm import gradient_descent
 from .strategies.fedavg import fedavg, fedopt, fedprox
 from .strategies.lagrangian import Outer
-from .strategies.mirror_descent import EuclideanBall, L1Ball, accelerated_mirror_descent
 from .strategies.optimizers import Adam, AdamW, Momentum, Sgd
 from .strategies.outputs import Averaged, Ema, Last
-from .strategies.private_augmented_lagrangian import private_al
-from .strategies.scaffold import scaffold
 from .strategies.schedules import Cosine, Decay, Penalty, Steps, StepSize, Warmup
-from .strategies.svrg import AnchorBudget, Epochs, svrg
-from .strategies.tracking import gradient_tracking, gradient_tracking_pair
 
 __version__: str
 __all__ = [

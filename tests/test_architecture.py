@@ -20,7 +20,8 @@ def sources(folder: Path) -> list[Path]:
 
 
 def strategies(package: Path) -> list[Path]:
-    return [path for path in sources(package / "strategies") if path.name != "__init__.py"]
+    files = [*sources(package / "strategies"), *sources(package / "algorithms")]
+    return [path for path in files if not path.name.startswith("__init__")]
 
 
 SOURCES = sources(PACKAGE)
@@ -188,16 +189,17 @@ def test_a_violation_in_a_sub_folder_is_found(line: str, tmp_path: Path):
     assert strategies(tmp_path) == [long]
 
 
-SETTINGS_ROOMS = ("clients", "data", "models", "network", "privacy", "strategies")
+SETTINGS_ROOMS = ("algorithms", "clients", "data", "models", "network", "privacy", "strategies")
 
 
 REQUIRED_BY_PYTHON = {"__init__.py", "__init__.pyi", "__main__.py", "py.typed"}
 MAY_IMPORT_PAPERS = {"cli", "config"}
 
 
-def test_the_package_has_at_most_22_rooms():
+def test_the_package_has_at_most_25_rooms():
+    """14 of the kernel (tests/test_contract.py has them) and 11 around it."""
     rooms = {path.name for path in PACKAGE.iterdir()} - REQUIRED_BY_PYTHON - {"__pycache__"}
-    assert len(rooms) <= 22, f"where does a reader look for what the newest of {sorted(rooms)} has?"
+    assert len(rooms) <= 25, f"where does a reader look for what the newest of {sorted(rooms)} has?"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=inside)

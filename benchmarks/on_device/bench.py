@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from fedpriv.clients.batch import Batch
-from fedpriv.data.nested import each
+from fedpriv.models.nested import each
 
 ROOT = Path(__file__).parents[2]
 HELPERS = ("tests/helpers", "tests/oracle", "tests/privacy", "tests/theory", "benchmarks/speed")

@@ -15,8 +15,8 @@ from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import make_clients
 from fedpriv.clients.layout import Layout
 from fedpriv.clients.population import Population
-from fedpriv.data.nested import Rows
 from fedpriv.models import MnistCNN, VisionTransformer
+from fedpriv.models.nested import Rows
 from fedpriv.oracle.backend_selection import select_backend
 from fedpriv.privacy.clipping import Clip
 

@@ -25,11 +25,11 @@ from matplotlib.figure import Figure
 from scipy.optimize import minimize
 
 import fedpriv as fp
+from fedpriv.algorithms.svrg import AnchorBudget, Epochs, svrg
 from fedpriv.data import Split, load
 from fedpriv.models import LogisticRegression, resolve_loss
 from fedpriv.strategies.erm import gradient_descent
 from fedpriv.strategies.proximal import L2, Proximal, Zero
-from fedpriv.strategies.svrg import AnchorBudget, Epochs, svrg
 
 mpl.use("Agg")
 Gap = Callable[[np.ndarray], float]

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from fedpriv.errors import PromiseWarning
-from fedpriv.runs.estimators import PrivateLogisticRegression
+from fedpriv.estimators.logistic_regression import PrivateLogisticRegression
 
 EPSILONS = (1.0, 2.0, 3.0, 8.0, math.inf)
 COLUMNS = ("age", "education", "hours", "sex", "intercept")

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from fedpriv.data import load
-from fedpriv.runs.estimators import PrivateLogisticRegression
+from fedpriv.estimators.logistic_regression import PrivateLogisticRegression
 
 PEER = Path(__file__).with_name("logistic_regression_peer.py")
 EPSILONS = (0.5, 1.0, 3.0)

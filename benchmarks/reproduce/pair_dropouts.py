@@ -35,12 +35,12 @@ from fedpriv.clients.population import Population
 from fedpriv.config import load_config
 from fedpriv.config.building import load_data, make_population
 from fedpriv.evaluation.evaluator import Evaluator
+from fedpriv.forecast.pair_absences import best_ratio
 from fedpriv.network.local import Star
 from fedpriv.network.rounds import ClientInput, client_update, initial_state, server_update
 from fedpriv.oracle.backend_selection import select_backend
 from fedpriv.oracle.clipped_sums import ClippedSums
 from fedpriv.oracle.data_answerer import data_oracle
-from fedpriv.planning.pair_absences import best_ratio
 from fedpriv.planning.plan import make_plan
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger

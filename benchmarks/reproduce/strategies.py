@@ -22,10 +22,10 @@ import torch
 from matplotlib.figure import Figure
 
 import fedpriv as fp
+from fedpriv.algorithms.svrg import Epochs
 from fedpriv.config import Config, load_config
 from fedpriv.config.building import load_data, make_population
 from fedpriv.data import Split
-from fedpriv.strategies.svrg import Epochs
 
 mpl.use("Agg")
 CONFIG = Path(__file__).parents[2] / "configs" / "mnist_iadmm.yaml"

@@ -18,6 +18,7 @@ from svm_problem import Problem
 from torch import Tensor
 
 import fedpriv as fp
+from fedpriv.algorithms.dual_averaging import DualMap, Duals, DualStep, WeightedPrimals
 from fedpriv.network.activity import Activity, Always, OnePeerExponential
 from fedpriv.network.mixing import Weights, metropolis
 from fedpriv.network.rounds import initial_state, run_rounds
@@ -29,7 +30,6 @@ from fedpriv.privacy.accounting.calibration import calibrate
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.release import Answer
 from fedpriv.randomness.streams import Randomness
-from fedpriv.strategies.dual_averaging import DualMap, Duals, DualStep, WeightedPrimals
 from fedpriv.strategies.proximal import L1, L2
 
 NODES, DELTA, WEIGHT = 20, 1e-5, 5e-4

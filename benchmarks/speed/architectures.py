@@ -24,8 +24,8 @@ from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import make_clients
 from fedpriv.clients.layout import Layout
 from fedpriv.clients.population import Population
-from fedpriv.data.nested import Nested, Rows, each
 from fedpriv.models import VisionTransformer, add_lora
+from fedpriv.models.nested import Nested, Rows, each
 from fedpriv.oracle.backend_selection import select_backend
 from fedpriv.oracle.backends import choose
 from fedpriv.oracle.backends.precision import Bfloat16

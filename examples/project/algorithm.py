@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedpriv.strategies.base import Memory, Network, Oracle, Strategy
+from fedpriv.strategies import Memory, Network, Oracle, Strategy
 
 
 @dataclass(frozen=True)

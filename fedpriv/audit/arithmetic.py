@@ -14,9 +14,9 @@ from fedpriv.audit.neighbours import make_neighbours
 from fedpriv.audit.observed_release import ObservedRelease
 from fedpriv.audit.probing import Trace, trace_run
 from fedpriv.audit.target import AuditTarget, Data
-from fedpriv.clients.index_batches import IndexBatches
-from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.privacy.clipping import ROUNDING
+from fedpriv.clients import IndexBatches
+from fedpriv.oracle import ClippedSums
+from fedpriv.privacy import ROUNDING
 
 NAME = "arithmetic"
 _ROUNDS = 2

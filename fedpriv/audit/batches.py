@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from fedpriv.audit.check_result import CheckResult, summarize
 from fedpriv.audit.target import AuditTarget, Data
-from fedpriv.clients.population import Population
-from fedpriv.oracle.sampler import BatchSampler
-from fedpriv.privacy.settings import Allocation, Poisson, Sampling
-from fedpriv.randomness.streams import Randomness
+from fedpriv.clients import Population
+from fedpriv.oracle import BatchSampler
+from fedpriv.privacy import Allocation, Poisson, Sampling
+from fedpriv.randomness import Randomness
 
 NAME = "batches"
 _SEEDS = 60  # secret seeds

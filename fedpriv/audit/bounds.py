@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from fedpriv.privacy.accounting.gaussian import epsilon_of
+from fedpriv.privacy.accounting import epsilon_of
 
 Array = NDArray[np.float64]
 Marks = NDArray[np.bool_]

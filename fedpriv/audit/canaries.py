@@ -26,11 +26,9 @@ from fedpriv.audit.observed_release import ObservedRelease
 from fedpriv.audit.probing import Trace, trace_run
 from fedpriv.audit.residuals import covariance, uncorrelated
 from fedpriv.audit.target import AuditTarget, Data
-from fedpriv.clients.client import make_clients
+from fedpriv.clients import make_clients
 from fedpriv.models import Loss
-from fedpriv.privacy.accounting.accountant import account
-from fedpriv.privacy.accounting.gaussian import ratio_of
-from fedpriv.privacy.accounting.spent import round_up
+from fedpriv.privacy.accounting import account, ratio_of, round_up
 
 NAME = "canaries"
 CONFIDENCE = 0.95

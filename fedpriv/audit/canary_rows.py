@@ -9,10 +9,9 @@ from torch import Tensor
 
 from fedpriv.audit.check_result import CheckResult, summarize
 from fedpriv.audit.target import AuditTarget, Data
-from fedpriv.clients import ownership
-from fedpriv.clients.layout import constants
-from fedpriv.data.nested import first, leaves
+from fedpriv.clients import check_ownership, constants, count_duplicates, example_fingerprints
 from fedpriv.errors import PrivacyError, counted
+from fedpriv.models import first, leaves
 
 NAME = "data"
 _SAME = 1e-4  # relative difference of a statistic and a number that was taken from it
@@ -23,12 +22,12 @@ def check_data(subject: AuditTarget, data: Data) -> CheckResult:
     """Looks for examples that are repeated or tested on, and for statistics of private data."""
     broken: list[str] = []
     try:
-        ownership.check_clients(subject.clients, subject.test, subject.privacy)
+        check_ownership(subject.clients, subject.test, subject.privacy)
     except PrivacyError as error:
         broken.append(str(error))
 
     population = subject.population(data)
-    duplicates = ownership.count_duplicates(population, subject.test, ownership.example_fingerprints(population))
+    duplicates = count_duplicates(population, subject.test, example_fingerprints(population))
     total = sum(len(first(inputs)) for inputs, _ in data)
     for count, text in (
         (

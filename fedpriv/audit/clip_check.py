@@ -11,12 +11,11 @@ from torch import Tensor
 from fedpriv.audit.check_result import CheckResult, summarize
 from fedpriv.audit.target import AuditTarget, Data
 from fedpriv.errors import PrivacyError
-from fedpriv.network.rounds import SumOnlyView, initial_state, run_rounds
-from fedpriv.oracle.dry_run import recording_oracle
-from fedpriv.privacy.settings import Independent
-from fedpriv.randomness.streams import Randomness
-from fedpriv.strategies.base import Aggregator, Network
-from fedpriv.strategies.state import flatten_with_names
+from fedpriv.network import SumOnlyView, initial_state, run_rounds
+from fedpriv.oracle import recording_oracle
+from fedpriv.privacy import Independent
+from fedpriv.randomness import Randomness
+from fedpriv.strategies import Aggregator, Network, flatten_with_names
 
 NAME = "sums only"
 _ROUNDS = 3

@@ -11,11 +11,10 @@ from typing import Any
 from fedpriv.audit.check_result import CheckResult, summarize
 from fedpriv.audit.probing import trace_run
 from fedpriv.audit.target import AuditTarget, Data
-from fedpriv.planning.plan import Plan
-from fedpriv.privacy.accounting.accountant import account
-from fedpriv.privacy.ledger_file import LedgerFile
-from fedpriv.runs import integrity
-from fedpriv.runs.run_files import RunFiles
+from fedpriv.planning import Plan
+from fedpriv.privacy import LedgerFile
+from fedpriv.privacy.accounting import account
+from fedpriv.runs import RunFiles, against_plan, findings
 
 NAME = "ledger"
 _ROUNDS = 2
@@ -83,7 +82,7 @@ def _smallest(multiplier: float | tuple[float, ...]) -> float:
 
 def _file_problems(files: RunFiles, plan: Plan) -> Iterator[str]:
     """Yields a text for each contradiction between the files of a run, or with its plan."""
-    problems = [problem.text for problem in (*integrity.findings(files), *integrity.against_plan(files, plan))]
+    problems = [problem.text for problem in (*findings(files), *against_plan(files, plan))]
     yield from problems
     if not problems:
         yield from _understated_rounds(files)

@@ -11,12 +11,11 @@ from torch import Tensor
 
 from fedpriv.audit.observed_release import ObservedRelease
 from fedpriv.audit.target import AuditTarget, Data
-from fedpriv.clients.client import Pair
-from fedpriv.clients.population import Population
-from fedpriv.data.nested import each, first
-from fedpriv.oracle.sampler import BatchSampler
-from fedpriv.privacy.settings import Privacy
-from fedpriv.randomness.streams import Randomness
+from fedpriv.clients import Pair, Population
+from fedpriv.models import each, first
+from fedpriv.oracle import BatchSampler
+from fedpriv.privacy import Privacy
+from fedpriv.randomness import Randomness
 
 _FACTOR = 1e3  # on an example's inputs, for gradients longer than any clip
 _TRIES = 500  # seeds that are tried until one draws the example

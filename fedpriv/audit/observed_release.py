@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedpriv.privacy.record import Record
+from fedpriv.privacy import Record
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,10 @@ from fedpriv.audit.check_result import CheckResult, summarize
 from fedpriv.audit.target import AuditTarget, Data
 from fedpriv.config.of_run import plan_of
 from fedpriv.errors import FedprivError, counted
-from fedpriv.privacy.accounting.spent import round_up
-from fedpriv.privacy.composition import RunCost, compose
-from fedpriv.privacy.ledger_file import LedgerFile
+from fedpriv.privacy import LedgerFile, RunCost, compose
+from fedpriv.privacy.accounting import round_up
 from fedpriv.reports.spendings import spending_of
-from fedpriv.runs.run_files import RunFiles, config_in
+from fedpriv.runs import RunFiles, config_in
 
 NAME = "other runs"
 

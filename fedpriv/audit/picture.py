@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fedpriv.audit.canaries import NAME as CANARIES
 from fedpriv.audit.check_result import Audit, CheckResult
 from fedpriv.audit.noise import NAME as NOISE
-from fedpriv.storage.pictures import BLUE, GREEN, GREY, ORANGE, VERMILION, new_figure, write_png
+from fedpriv.storage import BLUE, GREEN, GREY, ORANGE, VERMILION, new_figure, write_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

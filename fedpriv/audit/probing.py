@@ -23,21 +23,13 @@ from torch import Tensor
 from fedpriv.audit.neighbours import Neighbours
 from fedpriv.audit.observed_release import ObservedRelease
 from fedpriv.audit.target import AuditTarget, Data
-from fedpriv.clients.population import Population
-from fedpriv.network.rounds import initial_state, run_rounds, server_view
-from fedpriv.oracle.backend_selection import select_backend
-from fedpriv.oracle.backends.base import Backend
-from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import DataAnswerer, data_oracle
-from fedpriv.oracle.oracle import Oracle
-from fedpriv.planning.plan import Plan
-from fedpriv.privacy.accounting.accountant import Accountant
-from fedpriv.privacy.ledger import Ledger, Release
-from fedpriv.privacy.mechanisms import Mechanism
-from fedpriv.privacy.record import NoiseDistributionName
-from fedpriv.privacy.release import release_scheme
-from fedpriv.privacy.settings import Privacy
-from fedpriv.randomness.streams import Randomness
+from fedpriv.clients import Population
+from fedpriv.network import initial_state, run_rounds, server_view
+from fedpriv.oracle import Backend, ClippedSums, DataAnswerer, Oracle, data_oracle, select_backend
+from fedpriv.planning import Plan
+from fedpriv.privacy import Ledger, Mechanism, NoiseDistributionName, Privacy, Release, release_scheme
+from fedpriv.privacy.accounting import Accountant
+from fedpriv.randomness import Randomness
 
 QUERIES = frozenset(
     {"gradient", "client_gradient", "full_gradient", "gradient_difference", "lagrangian_gradient", "statistic"}

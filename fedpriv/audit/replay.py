@@ -22,12 +22,11 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 from fedpriv.audit.check_result import CheckResult, summarize
 from fedpriv.audit.probing import QUERIES
 from fedpriv.audit.target import AuditTarget, Data
-from fedpriv.clients.client import Client, Pair
-from fedpriv.data.nested import each
-from fedpriv.oracle.data_answerer import DataAnswerer
-from fedpriv.oracle.oracle import Oracle
+from fedpriv.clients import Client, Pair
+from fedpriv.models import each
+from fedpriv.oracle import DataAnswerer, Oracle
 from fedpriv.reports.sinks import TensorBoard
-from fedpriv.strategies.state import flatten_with_names
+from fedpriv.strategies import flatten_with_names
 
 NAME = "door"
 _ROUNDS = 4

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedpriv.audit.observed_release import ObservedRelease
 from fedpriv.audit.probing import Trace
-from fedpriv.privacy.pairwise import Pairs
+from fedpriv.privacy import Pairs
 
 Array = NDArray[np.float64]
 NUMBERS = 20_000  # of a row, at most, that are used, evenly spaced

@@ -27,7 +27,7 @@ from fedpriv.audit.shapes import NAME as INTERACTION
 from fedpriv.audit.shapes import check_interaction
 from fedpriv.audit.target import AuditTarget, Data
 from fedpriv.errors import FedprivError
-from fedpriv.settings.checks import checked
+from fedpriv.settings import checked
 
 Check = Callable[[AuditTarget, Data], CheckResult]
 CHECKS: Mapping[str, Check] = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fedpriv.audit.check_result import CheckResult, summarize
 from fedpriv.audit.target import AuditTarget, Data
-from fedpriv.clients.layout import fingerprint
+from fedpriv.clients import fingerprint
 from fedpriv.errors import ConfigError
 from fedpriv.models import validate_model
-from fedpriv.oracle.validation import validate_per_example
+from fedpriv.oracle import validate_per_example
 
 NAME = "interaction"
 

@@ -11,20 +11,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from fedpriv.clients.client import Client, Loss, Pair
-from fedpriv.clients.client_set import as_client_set
-from fedpriv.clients.layout import copy_trainable
-from fedpriv.clients.population import Population
-from fedpriv.clients.shard import ClientShard
-from fedpriv.data.nested import Rows
-from fedpriv.network.rounds import RoundNetwork
-from fedpriv.planning import compatibility
-from fedpriv.planning.compute import Compute
-from fedpriv.planning.plan import Plan, make_plan, with_neighbours
-from fedpriv.privacy.settings import Privacy
-from fedpriv.runs.training import Training
-from fedpriv.settings.checks import checked
-from fedpriv.strategies.base import Strategy
+from fedpriv.clients import Client, ClientShard, Loss, Pair, Population, as_client_set, copy_trainable
+from fedpriv.models import Rows
+from fedpriv.network import RoundNetwork
+from fedpriv.planning import Compute, Plan, check_problem, make_plan, network_for, with_neighbours
+from fedpriv.privacy import Privacy
+from fedpriv.runs import Training
+from fedpriv.settings import checked
+from fedpriv.strategies import Strategy
 
 Data = list[Pair]
 """Inputs and targets of each client, `[m, ...]` each."""
@@ -76,7 +70,7 @@ class AuditTarget:
     ) -> AuditTarget:
         """Returns a run of these clients, as `fedpriv.train` would make it."""
         name = more.pop("name", strategy.name)
-        network = compatibility.network_for(len(clients), network)
+        network = network_for(len(clients), network)
         return cls(name, clients, strategy.for_rounds(rounds), privacy, rounds, network, **more)
 
     @property
@@ -104,7 +98,7 @@ class AuditTarget:
         problems = list({id(problem): problem for problem in client_set.problems}.values())
         privacy = with_neighbours(self.privacy, problems, sizes_declared=client_set.sizes_declared)
         plan = make_plan(self.strategy, privacy, self.sizes, self.network, rounds=self.rounds)
-        compatibility.check_problem(self.strategy, problems, plan.privacy, plan.queries, compare=False)
+        check_problem(self.strategy, problems, plan.privacy, plan.queries, compare=False)
         return plan
 
     def shortened(self, rounds: int) -> AuditTarget:

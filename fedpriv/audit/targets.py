@@ -13,9 +13,9 @@ from fedpriv.config import Config, load_config
 from fedpriv.config.base import check
 from fedpriv.config.building import load_data, make_population, measured
 from fedpriv.config.files import override
-from fedpriv.runs.run_files import config_file
+from fedpriv.runs import config_file
 from fedpriv.settings import plugins
-from fedpriv.strategies.base import Strategy
+from fedpriv.strategies import Strategy
 
 _DEFAULTS: dict[str, Any] = {
     "data": {"name": "digits", "partition": {"kind": "iid", "n_clients": 6}},

@@ -61,7 +61,7 @@ class _Commands(TyperGroup):
 
 def _suggest_setting(error: Any) -> None:  # noqa: ANN401 - click's
     """Adds to the error of an unknown option the setting that it means, where the command takes settings."""
-    from fedpriv.settings.translations import setting_for_option
+    from fedpriv.settings import setting_for_option
 
     takes_settings = any(parameter.name == "overrides" for parameter in error.ctx.command.params)
     if takes_settings:

@@ -11,7 +11,7 @@ from fedpriv.cli.printing import busy_with, out, print_json, print_rows
 from fedpriv.config.of_run import plan_of
 from fedpriv.reports.accounts import account_of, price_rows, unfinished
 from fedpriv.reports.spendings import is_unfinished
-from fedpriv.runs.run_files import RunFiles
+from fedpriv.runs import RunFiles
 
 
 def print_costs(

@@ -18,8 +18,7 @@ from fedpriv.cli import shipped
 from fedpriv.cli.printing import err, out, print_json
 from fedpriv.config import load_config
 from fedpriv.errors import ConfigError, PromiseWarning
-from fedpriv.storage import strict_json
-from fedpriv.storage.files import write_whole
+from fedpriv.storage import strict_json, write_whole
 
 _COLOURS = {"held": "green", "found": "bold red", "not checked": "yellow"}
 

@@ -12,11 +12,9 @@ from rich.markup import escape
 
 from fedpriv.cli.printing import busy_with, out, print_json, print_rows
 from fedpriv.errors import ConfigError, in_short
-from fedpriv.planning.notebook_display import aligned
-from fedpriv.privacy.accounting.spent import round_up
-from fedpriv.privacy.budget import AT_WORK, Budget, Entry
-from fedpriv.privacy.budget_shares import VOIDED
-from fedpriv.privacy.opacus_history import from_opacus
+from fedpriv.planning import aligned
+from fedpriv.privacy import AT_WORK, VOIDED, Budget, Entry, from_opacus
+from fedpriv.privacy.accounting import round_up
 
 _STATES = {
     AT_WORK: AT_WORK,

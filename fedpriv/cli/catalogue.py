@@ -29,13 +29,11 @@ from fedpriv.config.schema import (
 from fedpriv.config.spelling import SPELLINGS, choice_of
 from fedpriv.data.partition import PARTITIONS
 from fedpriv.errors import ConfigError
-from fedpriv.network.engines import MESHES
-from fedpriv.oracle.backends import BACKENDS
-from fedpriv.privacy.mechanisms import MECHANISMS
-from fedpriv.settings.checks import Bound, either
-from fedpriv.settings.translations import nearest
-from fedpriv.strategies.optimizers import Optimizer
-from fedpriv.strategies.proximal import Proximal
+from fedpriv.network import MESHES
+from fedpriv.oracle import BACKENDS
+from fedpriv.privacy import MECHANISMS
+from fedpriv.settings import Bound, either, nearest
+from fedpriv.strategies import Optimizer, Proximal
 
 SECTIONS: dict[str, type[Plugin]] = {
     "strategies": StrategySection,

@@ -13,7 +13,7 @@ from rich.markup import escape
 from fedpriv.cli import shipped
 from fedpriv.cli.printing import busy_with, err, out, print_json
 from fedpriv.errors import ConfigError, PromiseWarning, counted
-from fedpriv.runs.results import RoundReport
+from fedpriv.runs import RoundReport
 from fedpriv.tuning.comparison import ConfigComparison
 
 

@@ -22,7 +22,7 @@ from rich.markup import escape
 from fedpriv import __version__
 from fedpriv.cli.printing import out, print_json
 from fedpriv.data.torchvision_compat import import_torchvision, is_mended, versions_and_fix
-from fedpriv.distributed.cores import usable_cores
+from fedpriv.distributed import usable_cores
 from fedpriv.errors import FedprivError
 
 State = Literal["ok", "note", "problem"]

@@ -11,7 +11,7 @@ import typer
 from fedpriv.cli.options import AllowPlugins, ConfigFile
 
 if TYPE_CHECKING:
-    from fedpriv.privacy.pairwise import Pairwise
+    from fedpriv.privacy import Pairwise
 
 site = typer.Typer(no_args_is_help=True, help="Run a site: one organisation's data, budget and answers.")
 federate = typer.Typer(no_args_is_help=True, help="Run the server of a federation of sites.")
@@ -155,12 +155,12 @@ def federate_plan(
     """
     from fedpriv.cli import shipped
     from fedpriv.cli.printing import print_rows, print_warning
-    from fedpriv.clients.public_info import PublicDataInfo
+    from fedpriv.clients import PublicDataInfo
     from fedpriv.config import load_config, to_yaml
     from fedpriv.config.building import load_data
     from fedpriv.errors import ConfigError, counted
-    from fedpriv.planning.pairs import forecast_of_pairs
-    from fedpriv.privacy.pairwise import Complete, Pairwise
+    from fedpriv.forecast.pairs import forecast_of_pairs
+    from fedpriv.privacy import Complete, Pairwise
     from fedpriv.sites.descriptor import SiteDescriptor
     from fedpriv.sites.federation_plan import PLAN_SECTIONS, propose
     from fedpriv.sites.over_zenoh.certificates import planned_pin
@@ -168,7 +168,7 @@ def federate_plan(
     from fedpriv.sites.recording import CONFIG, PLAN
     from fedpriv.sites.resolved_plan import ResolvedPlan
     from fedpriv.sites.unsupported import settings_without_effect
-    from fedpriv.storage.folder import RunFolder
+    from fedpriv.storage import RunFolder
 
     overrides = [word for word in cards if "=" in word and not Path(word).exists()]
     files = [Path(word) for word in cards if word not in overrides]
@@ -215,7 +215,7 @@ def federate_plan(
 
 def _absences_row(n_sites: int, trust: Pairwise) -> str:
     """Returns what unannounced absences do to the noise of pairs, and which ratio is best for so many."""
-    from fedpriv.planning.pair_absences import best_ratio, noise_with_absences
+    from fedpriv.forecast.pair_absences import best_ratio, noise_with_absences
 
     best = best_ratio(n_sites, trust.colluders, _ABSENT)
     left = noise_with_absences(n_sites, trust.ratio, trust.colluders, _ABSENT)

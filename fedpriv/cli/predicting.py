@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.cli.printing import print_json, print_rows
-from fedpriv.clients.public_info import PublicDataInfo
+from fedpriv.clients import PublicDataInfo
 from fedpriv.config.building import make_model
 from fedpriv.config.files import load_config
 from fedpriv.config.schema import Config
@@ -25,9 +25,8 @@ from fedpriv.data.csv_file import read_headings, read_table
 from fedpriv.data.table_encoder import TableEncoder, check_columns
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.reports.report import Run
-from fedpriv.runs.integrity import refuse
-from fedpriv.runs.run_files import config_file
-from fedpriv.storage.files import write_whole
+from fedpriv.runs import config_file, refuse
+from fedpriv.storage import write_whole
 
 _WITH_CHANCES = ("logistic", "cross_entropy")  # losses whose outputs are logits
 _ENCODING = tuple(option.name for option in fields(TableEncoder) if option.name != "label")

@@ -14,7 +14,7 @@ from rich.status import Status
 from fedpriv.storage import strict_json
 
 if TYPE_CHECKING:
-    from fedpriv.planning.forecasting import Forecast
+    from fedpriv.forecast.forecasting import Forecast
     from fedpriv.reports.report import Run
 
 out = Console(highlight=False, soft_wrap=True)

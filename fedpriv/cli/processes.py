@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from fedpriv.distributed.cores import usable_cores
+from fedpriv.distributed import usable_cores
 
 if TYPE_CHECKING:
     from fedpriv.config import Config
@@ -51,7 +51,7 @@ def reports(error: FedprivError) -> bool:
     """Returns whether this process prints an error, which several processes may have raised together."""
     if not launched():
         return True
-    from fedpriv.distributed.process_group import is_first_to_report
+    from fedpriv.distributed import is_first_to_report
 
     return not error.reported_elsewhere and is_first_to_report(default=leads())
 

@@ -7,19 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedpriv.cli.drawing import figure_of
 from fedpriv.cli.printing import busy_with, print_json, print_rows
 from fedpriv.config.files import load_config
 from fedpriv.config.of_run import plan_of
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.network.drawing import figure_of
-from fedpriv.network.graph import Graph
+from fedpriv.network import Graph
 from fedpriv.reports.accounts import account_of
 from fedpriv.reports.html_report import html_report
 from fedpriv.reports.report import Run
 from fedpriv.reports.run_statement import statement_of
-from fedpriv.runs.described_settings import linked_graph
-from fedpriv.runs.run_files import CONFIG_FILE
-from fedpriv.storage.files import write_whole
+from fedpriv.runs import CONFIG_FILE, linked_graph
+from fedpriv.storage import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,9 +18,8 @@ from fedpriv.cli.signals import Signals
 
 if TYPE_CHECKING:
     from fedpriv.config import Config
-    from fedpriv.runs.results import Result
-    from fedpriv.runs.training import Training
-    from fedpriv.storage.folder import RunFolder
+    from fedpriv.runs import Result, Training
+    from fedpriv.storage import RunFolder
 
 _BROKEN = 3  # exit code: everything is written, but the model is of no use
 
@@ -138,8 +137,7 @@ def _build(config: Config, folder: RunFolder, *, resumed: bool, extend: Path | N
 def _iterate(config: Config, training: Training, folder: Path, signals: Signals) -> Result:
     """Trains all rounds and writes each to the sinks; after a signal it saves and raises `KeyboardInterrupt`."""
     from fedpriv.config import to_yaml
-    from fedpriv.evaluation import metrics
-    from fedpriv.evaluation.verdict import constraint_verdict
+    from fedpriv.evaluation import constraint_verdict, metrics
     from fedpriv.reports import sinks
 
     done = training.progress.round

@@ -70,6 +70,6 @@ def title(path: Path) -> str:
 
 
 def _suggestion(name: str) -> str:
-    from fedpriv.settings.translations import nearest  # imported here, since help and completion do not need it
+    from fedpriv.settings import nearest  # imported here, since help and completion do not need it
 
     return nearest(name, configs())

@@ -17,7 +17,7 @@ from fedpriv.reports.run_statement import statement_of
 from fedpriv.reports.statement import Statement
 from fedpriv.sites.budget_picture import draw_site
 from fedpriv.sites.statement import is_site, site_statement
-from fedpriv.storage.files import write_whole
+from fedpriv.storage import write_whole
 from fedpriv.tuning.statement import is_search, search_statement
 
 

@@ -10,7 +10,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.reports.report import Run
 from fedpriv.reports.sinks import MLflow, WandB
 from fedpriv.reports.tags import scalars
-from fedpriv.runs.results import read_metrics
+from fedpriv.runs import read_metrics
 
 
 def send(folder: Path, project: str | None, experiment: str | None) -> None:

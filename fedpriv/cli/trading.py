@@ -10,7 +10,7 @@ from rich.markup import escape
 from fedpriv.cli import shipped
 from fedpriv.cli.printing import busy_with, out, print_json
 from fedpriv.errors import ConfigError
-from fedpriv.planning.notebook_display import aligned
+from fedpriv.planning import aligned
 from fedpriv.tuning.tradeoff import tradeoff
 
 

@@ -14,13 +14,13 @@ from fedpriv.cli import shipped
 from fedpriv.cli.printing import busy_with, err, print_json, print_rows
 from fedpriv.config import load_config
 from fedpriv.errors import PromiseWarning
-from fedpriv.privacy.accounting.spent import round_up
+from fedpriv.privacy.accounting import round_up
 from fedpriv.storage import strict_json
 from fedpriv.tuning import Outcome, Search, SearchSettings, Space
 from fedpriv.tuning.picture import draw
 
 if TYPE_CHECKING:
-    from fedpriv.runs.results import RoundReport
+    from fedpriv.runs import RoundReport
 
 _PICTURE = "trials.png"
 

@@ -14,10 +14,9 @@ from rich.table import Table
 
 from fedpriv.cli.printing import out
 from fedpriv.evaluation import metrics
-from fedpriv.planning.notebook_display import aligned
-from fedpriv.privacy.accounting.spent import round_up
-from fedpriv.runs.results import read_metrics
-from fedpriv.runs.run_files import not_a_run, settings_in, settings_path
+from fedpriv.planning import aligned
+from fedpriv.privacy.accounting import round_up
+from fedpriv.runs import not_a_run, read_metrics, settings_in, settings_path
 
 _QUIET = 60.0  # seconds without a round after which a run is called quiet
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from fedpriv.data.nested import Nested, each
+from fedpriv.models.nested import Nested, each
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from fedpriv.clients.arguments import check_datasets, check_loader, check_loss, check_sampler
+from fedpriv.clients.augmentation import Augmentation
 from fedpriv.clients.layout import copy_model, copy_trainable
 from fedpriv.clients.reading import Pair, length_of, read_all
 from fedpriv.clients.released import check_fresh
-from fedpriv.data.augmentation import Augmentation
-from fedpriv.data.nested import Nested, arguments
 from fedpriv.errors import ConfigError, DataError
+from fedpriv.models.nested import Nested, arguments
 from fedpriv.models.problem import Problem
 from fedpriv.settings.checks import checked
 

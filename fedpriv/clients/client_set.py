@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from fedpriv.clients.augmentation import Augmentation
 from fedpriv.clients.client import Client
 from fedpriv.clients.examples import Examples, InMemory
 from fedpriv.clients.layout import Layout, constants, share
 from fedpriv.clients.lazy import Examine, LazyClients
 from fedpriv.clients.released import note_result, price_of
-from fedpriv.data.augmentation import Augmentation
 from fedpriv.errors import ConfigError
 from fedpriv.models.problem import Problem
 from fedpriv.privacy.settings import FixedSize, Privacy

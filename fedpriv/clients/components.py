@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from fedpriv.data.base import ExactOnly, size
+from fedpriv.clients.datasets import ExactOnly, size
 from fedpriv.errors import PrivacyError
 
 Integers = NDArray[np.int64]

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from fedpriv.clients.population import Population
 from fedpriv.clients.reading import Pair, Unbatched, read_all
-from fedpriv.data.nested import leaves
 from fedpriv.errors import DataError
+from fedpriv.models.nested import leaves
 from fedpriv.randomness.borrowed import global_generators
 
 _DIGEST_BYTES = 16

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fedpriv.clients.client import Client
 from fedpriv.clients.reading import Pair, Read, Source, read_all
-from fedpriv.data.nested import Nested, each, first, joined, leaves, structure
 from fedpriv.errors import DataError
+from fedpriv.models.nested import Nested, each, first, joined, leaves, structure
 
 OnRead = Callable[[int, Pair], None]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedpriv.clients.population import Population
 from fedpriv.clients.reading import Pair
-from fedpriv.data.nested import Nested, each, joined, leaves
+from fedpriv.models.nested import Nested, each, joined, leaves
 
 _CLIENTS = 1024  # clients whose targets are searched
 _CLASSES = 12  # different whole numbers of a column, of which an example is taken

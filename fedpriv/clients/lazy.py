@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from fedpriv.clients.augmentation import Augmentation
 from fedpriv.clients.client import Client, Loss
 from fedpriv.clients.examples import Examples, OnRead, accept_all, check_same_kind, gather_examples, with_types
 from fedpriv.clients.layout import Layout, copy_model
 from fedpriv.clients.reading import Pair, Read, Source, Unbatched, length_of, read_all
 from fedpriv.clients.released import check_fresh, note_result
-from fedpriv.data.augmentation import Augmentation
-from fedpriv.data.nested import each, first, joined, leaves
 from fedpriv.distributed.devices import moved
 from fedpriv.errors import ConfigError, DataError, in_short
+from fedpriv.models.nested import each, first, joined, leaves
 from fedpriv.models.problem import Problem
 from fedpriv.randomness.borrowed import global_generators
 from fedpriv.settings.checks import Count, checked

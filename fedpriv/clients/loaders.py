@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Weigh
 from fedpriv.clients import overlaps
 from fedpriv.clients.client import Client
 from fedpriv.clients.client_set import as_client_set
-from fedpriv.data.nested import leaves, plain
+from fedpriv.models.nested import leaves, plain
 from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.borrowed import GeneratorStates, global_generators
 

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset, TensorDataset
 
 from fedpriv.clients.components import components
-from fedpriv.data.base import size
+from fedpriv.clients.datasets import size
 from fedpriv.errors import PrivacyError
 from fedpriv.privacy.settings import Privacy
 from fedpriv.randomness.borrowed import global_generators

@@ -19,11 +19,11 @@ from fedpriv.clients import overlaps
 from fedpriv.clients.client import Client
 from fedpriv.clients.client_set import as_client_set
 from fedpriv.clients.components import components
+from fedpriv.clients.datasets import size
 from fedpriv.clients.population import Population
 from fedpriv.clients.reading import pair_of
-from fedpriv.data.base import size
-from fedpriv.data.nested import Nested, each, leaves
 from fedpriv.errors import PrivacyError
+from fedpriv.models.nested import Nested, each, leaves
 from fedpriv.privacy.settings import Privacy
 
 Integers = NDArray[np.int64]
@@ -45,7 +45,7 @@ class DuplicateCounts:
     tested: int
 
 
-def check_clients(clients: Sequence[Client], test: Dataset[Any] | None, privacy: Privacy) -> list[str]:
+def check_ownership(clients: Sequence[Client], test: Dataset[Any] | None, privacy: Privacy) -> list[str]:
     """Runs `check_datasets` on the clients' data sets; lazy clients' are checked one by one when they are read.
 
     A client without an objective is the server, whose data are public and may be the test data.

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedpriv.clients.augmentation import Augmentation
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Client, Loss
 from fedpriv.clients.client_set import as_client_set
@@ -25,10 +26,9 @@ from fedpriv.clients.reading import Pair
 from fedpriv.clients.released import EARLIER_RESULT, GO_ON
 from fedpriv.clients.shard import ClientShard
 from fedpriv.clients.views import Numbers, Views
-from fedpriv.data.augmentation import Augmentation
-from fedpriv.data.nested import each
 from fedpriv.distributed.devices import moved
 from fedpriv.errors import ConfigError
+from fedpriv.models.nested import each
 from fedpriv.models.problem import Problem
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from fedpriv.data.base import size
+from fedpriv.clients.datasets import size
 
 
 @dataclass(frozen=True)

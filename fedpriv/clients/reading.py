@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
-from fedpriv.data.nested import Nested, first, joined, leaves, plain, structure
 from fedpriv.errors import DataError, in_short
+from fedpriv.models.nested import Nested, first, joined, leaves, plain, structure
 from fedpriv.randomness.borrowed import GeneratorStates
 
 _MAX_EXAMPLES = 2**31  # examples; more fit into no memory

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedpriv.clients.augmentation import Augmentation
 from fedpriv.clients.examples import Examples
 from fedpriv.clients.reading import Pair, read_one
-from fedpriv.data.augmentation import Augmentation
-from fedpriv.data.nested import each, first, joined
+from fedpriv.models.nested import each, first, joined
 from fedpriv.randomness.borrowed import global_generators
 
 Numbers = Callable[[Sequence[int], Sequence[int], int], Tensor]

@@ -4,8 +4,8 @@ from fedpriv.config.building import build, forecast
 from fedpriv.config.files import fingerprint, load_config, to_yaml
 from fedpriv.config.schema import Config
 from fedpriv.config.strategies import STRATEGIES
+from fedpriv.forecast.forecasting import Forecast
 from fedpriv.papers.recipe import Recipe
-from fedpriv.planning.forecasting import Forecast
 
 __all__ = [
     "STRATEGIES",

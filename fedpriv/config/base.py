@@ -26,9 +26,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings import plugins
-from fedpriv.settings.checks import similar
-from fedpriv.settings.translations import example, nearest, suggestion
+from fedpriv.settings import example, nearest, plugins, similar, suggestion
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -11,33 +11,27 @@ from torch import nn
 from torch.utils.data import Dataset, Subset
 
 from fedpriv import data, models
-from fedpriv.clients.client import Client, make_clients
-from fedpriv.clients.ownership import check_datasets
-from fedpriv.clients.public_info import PublicDataInfo
+from fedpriv.clients import Client, PublicDataInfo, check_datasets, make_clients
 from fedpriv.config.files import fingerprint, load_config, to_yaml
 from fedpriv.config.measured import check_measured, check_owners, metrics_of, named_in_log
 from fedpriv.config.schema import REPORTING, Config, DataSection
 from fedpriv.config.strategies import STRATEGIES
 from fedpriv.data import DATASETS, Split, labels_of
 from fedpriv.data.base import as_inputs
+from fedpriv.data.extractor import through
 from fedpriv.data.partition import known_sizes, notes
 from fedpriv.data.transforms import reshaping
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.models.extractor import through
+from fedpriv.forecast.forecasting import Forecast
+from fedpriv.forecast.forecasting import forecast as of_draft
+from fedpriv.forecast.timing import time_round
+from fedpriv.forecast.warnings import warnings_at_start
 from fedpriv.papers.recipe import Recipe
-from fedpriv.planning.advice import warnings_of_no_network
-from fedpriv.planning.forecasting import Forecast
-from fedpriv.planning.forecasting import forecast as of_draft
-from fedpriv.planning.plan import FirstPart, Plan, RunSketch
-from fedpriv.planning.privacy_warnings import GAP, not_covered
-from fedpriv.runs.advice import warnings_at_start
-from fedpriv.runs.settings_in_words import difference, settings_in_words
-from fedpriv.runs.timing import time_round
-from fedpriv.runs.training import Training
-from fedpriv.settings.checks import checked
-from fedpriv.storage import strict_json
-from fedpriv.storage.folder import RunFolder
-from fedpriv.strategies.base import Strategy
+from fedpriv.planning import GAP, FirstPart, Plan, RunSketch, not_covered, warnings_of_no_network
+from fedpriv.runs import Training, difference, settings_in_words
+from fedpriv.settings import checked
+from fedpriv.storage import RunFolder, strict_json
+from fedpriv.strategies import Strategy
 
 
 @checked("build")

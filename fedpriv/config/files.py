@@ -11,10 +11,8 @@ import yaml
 from fedpriv.config.base import check
 from fedpriv.config.schema import Config
 from fedpriv.errors import ConfigError
-from fedpriv.settings.checks import checked
-from fedpriv.settings.translations import nearest
-from fedpriv.storage import strict_yaml
-from fedpriv.storage.identity import of_config
+from fedpriv.settings import checked, nearest
+from fedpriv.storage import of_config, strict_yaml
 
 
 @checked("load_config")

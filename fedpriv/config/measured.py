@@ -8,15 +8,10 @@ from dataclasses import replace
 
 from torch import nn
 
-from fedpriv.clients.layout import Layout
-from fedpriv.clients.public_info import PublicDataInfo
+from fedpriv.clients import Layout, PublicDataInfo
 from fedpriv.config.schema import Config, LogSection
 from fedpriv.errors import ConfigError
-from fedpriv.evaluation.binary import BINARY
-from fedpriv.evaluation.client_tests import reported_names
-from fedpriv.evaluation.custom_metrics import CustomMetric, MetricSet
-from fedpriv.evaluation.evaluator import Evaluator
-from fedpriv.evaluation.regression import ERRORS
+from fedpriv.evaluation import BINARY, ERRORS, CustomMetric, Evaluator, MetricSet, reported_names
 from fedpriv.settings import plugins
 
 

@@ -7,14 +7,26 @@ from typing import Annotated, ClassVar
 
 from fedpriv.config.base import Choice, Plugin, Section, Spelled, named_fields
 from fedpriv.errors import ConfigError
-from fedpriv.network.activity import ACTIVITIES, Activity, Outage
-from fedpriv.network.graph import Graph, MixingSteps
-from fedpriv.network.links import Undirected, nx  # noqa: F401 # pyright: ignore[reportUnusedImport] - annotations need it
-from fedpriv.network.local import Cohort, CyclicCohort, Everyone, FixedCohort, PoissonCohort, Star
-from fedpriv.network.mixing import MIXINGS, Weights
-from fedpriv.network.topology import TOPOLOGIES, checked
-from fedpriv.settings import plugins
-from fedpriv.settings.checks import Count, Probability
+from fedpriv.network import (
+    ACTIVITIES,
+    MIXINGS,
+    TOPOLOGIES,
+    Activity,
+    Cohort,
+    CyclicCohort,
+    Everyone,
+    FixedCohort,
+    Graph,
+    MixingSteps,
+    Outage,
+    PoissonCohort,
+    Star,
+    Undirected,
+    Weights,
+    checked,
+    nx,  # noqa: F401 # pyright: ignore[reportUnusedImport] - annotations need it
+)
+from fedpriv.settings import Count, Probability, plugins
 
 
 class TopologySection(Plugin):

@@ -8,12 +8,10 @@ from fedpriv.config.building import outline, planned
 from fedpriv.config.files import load_config
 from fedpriv.config.schema import Config
 from fedpriv.errors import FedprivError
-from fedpriv.planning.plan import FirstPart
-from fedpriv.privacy.record import Record
+from fedpriv.planning import FirstPart
+from fedpriv.privacy import Record
 from fedpriv.reports.spendings import PlannedSpending, may_stay_unfinished
-from fedpriv.runs.planned_releases import PlannedReleases
-from fedpriv.runs.run_files import RunFiles, fixed_data
-from fedpriv.runs.settings_in_words import settings_in_words
+from fedpriv.runs import PlannedReleases, RunFiles, fixed_data, settings_in_words
 
 _LONGEST = 60  # characters of sizes in a checkpoint's words; of longer texts the end is not there
 

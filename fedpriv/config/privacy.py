@@ -11,33 +11,56 @@ from fedpriv.config.base import Choice, Spelled, named_fields, options_section
 from fedpriv.config.spelling import by_fields, by_key, choice_of
 from fedpriv.errors import ConfigError
 from fedpriv.papers.recipe import Recipe
-from fedpriv.privacy import pairwise, settings
-from fedpriv.privacy.matrices import BLT, BSR, Banded
-from fedpriv.privacy.mechanisms import NOISE_DISTRIBUTIONS
-from fedpriv.privacy.record import NoiseDistributionName
-from fedpriv.privacy.schedules import Custom, Geometric, Schedule, Uniform
-from fedpriv.settings import plugins
-from fedpriv.settings.checks import PositiveOrInfinite
+from fedpriv.privacy import (
+    BLT,
+    BSR,
+    NOISE_DISTRIBUTIONS,
+    Allocation,
+    Banded,
+    Central,
+    Complete,
+    Custom,
+    Cyclic,
+    FixedSize,
+    FullBatch,
+    Geometric,
+    Independent,
+    Local,
+    Noise,
+    NoiseDistributionName,
+    Pairwise,
+    Poisson,
+    Privacy,
+    RandomRegular,
+    Sampling,
+    Schedule,
+    Secrets,
+    SecureAggregation,
+    Topology,
+    Trust,
+    Uniform,
+)
+from fedpriv.settings import PositiveOrInfinite, plugins
 
 SAMPLING = by_key(
     "full",
-    settings.FullBatch(),
-    poisson=settings.Poisson,
-    allocation=settings.Allocation,
-    fixed_size=settings.FixedSize,
-    cyclic=settings.Cyclic,
+    FullBatch(),
+    poisson=Poisson,
+    allocation=Allocation,
+    fixed_size=FixedSize,
+    cyclic=Cyclic,
 )
 
 _FOR = {"iterate": "for"}  # `for` cannot be a name in Python
 MATRIX = by_key("independent", None, bsr=BSR, banded=by_fields(Banded, {}, _FOR), blt=by_fields(BLT, {}, _FOR))
-choice_of(MATRIX).words["independent"] = settings.Independent  # which a run has where there is no matrix
-SECRETS = by_key("complete", pairwise.Complete(), random_regular=pairwise.RandomRegular, topology=pairwise.Topology)
+choice_of(MATRIX).words["independent"] = Independent  # which a run has where there is no matrix
+SECRETS = by_key("complete", Complete(), random_regular=RandomRegular, topology=Topology)
 TRUST = by_key(
     "local",
-    settings.Local(),
-    secure_aggregation=settings.SecureAggregation,
-    central=settings.Central,
-    pairwise=by_fields(pairwise.Pairwise, {pairwise.Secrets: SECRETS}),
+    Local(),
+    secure_aggregation=SecureAggregation,
+    central=Central,
+    pairwise=by_fields(Pairwise, {Secrets: SECRETS}),
 )
 
 
@@ -64,16 +87,16 @@ class NoiseChoice(Choice):
 
     time: Annotated[BSR | Banded | BLT, Spelled(MATRIX)] | None = None
 
-    def build(self) -> settings.Noise:
+    def build(self) -> Noise:
         """Builds the noise."""
-        return self.time or settings.Independent()
+        return self.time or Independent()
 
 
-_SPELLINGS: dict[Any, Any] = {settings.Trust: TRUST, settings.Sampling: SAMPLING}
+_SPELLINGS: dict[Any, Any] = {Trust: TRUST, Sampling: SAMPLING}
 # these have another form in YAML, or are filled in
 _NOT_AS_IN_PYTHON = ("mechanism", "schedule", "noise", "published", "shared", "budget")
-_SETTINGS = {field.name for field in fields(settings.Privacy)}
-_AS_IN_PYTHON: Any = options_section(settings.Privacy, _SETTINGS - {*_NOT_AS_IN_PYTHON}, _SPELLINGS)
+_SETTINGS = {field.name for field in fields(Privacy)}
+_AS_IN_PYTHON: Any = options_section(Privacy, _SETTINGS - {*_NOT_AS_IN_PYTHON}, _SPELLINGS)
 
 
 class PrivacySection(_AS_IN_PYTHON):
@@ -114,7 +137,7 @@ class PrivacySection(_AS_IN_PYTHON):
                 fix = "variant: published makes no promise; leave it out, epsilon_bar sets the noise"
                 raise ConfigError(f"privacy.{name}", getattr(self, name), fix)
 
-    def build(self, recipe: Recipe) -> settings.Privacy:
+    def build(self, recipe: Recipe) -> Privacy:
         """Builds the settings `fedpriv.Privacy`.
 
         Args:
@@ -136,4 +159,4 @@ class PrivacySection(_AS_IN_PYTHON):
             "mechanism": NOISE_DISTRIBUTIONS[self.mechanism].mechanism,
             "schedule": recipe.schedule or schedule,
         }
-        return settings.Privacy(**options, published=recipe.published)
+        return Privacy(**options, published=recipe.published)

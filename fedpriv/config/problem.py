@@ -7,9 +7,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from fedpriv.config.base import Plugin, Section, options_section
-from fedpriv.models.constraints import CONSTRAINTS, OBJECTIVES
-from fedpriv.models.problem import Problem
-from fedpriv.runs.options import TrainingOptions
+from fedpriv.models import CONSTRAINTS, OBJECTIVES, Problem
+from fedpriv.runs import TrainingOptions
 
 
 class ObjectiveSection(Plugin):

@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from fedpriv.config.base import Section, named_fields
 from fedpriv.settings import plugins
-from fedpriv.strategies.schedules import Cosine, Steps, Warmup
+from fedpriv.strategies import Cosine, Steps, Warmup
 
 SCHEDULES: dict[str, type] = {"cosine": Cosine, "warmup": Warmup, "steps": Steps}
 

@@ -11,22 +11,22 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
+from fedpriv.clients import AUGMENTATIONS, Augmentation
 from fedpriv.config.base import Plugin, Section, Spelled, named_fields, options_model, options_section
 from fedpriv.config.network import NetworkSection
 from fedpriv.config.privacy import PrivacySection
 from fedpriv.config.problem import ProblemSection
 from fedpriv.config.spelling import SPELLINGS
 from fedpriv.config.strategies import CONTEXT, STRATEGIES
-from fedpriv.data import DATASETS
-from fedpriv.data.augmentation import AUGMENTATIONS, Augmentation
+from fedpriv.data import DATASETS, Extractor
 from fedpriv.data.partition import PARTITIONS, Kind
 from fedpriv.errors import ConfigError
-from fedpriv.models import LOSSES, MODELS, Extractor, Lora, Weights
+from fedpriv.models import LOSSES, MODELS, Lora, Weights
 from fedpriv.papers.recipe import Recipe
-from fedpriv.privacy import settings
-from fedpriv.runs.options import TrainingOptions
-from fedpriv.settings.checks import Count, Whole
-from fedpriv.strategies.base import Strategy
+from fedpriv.privacy import Privacy
+from fedpriv.runs import TrainingOptions
+from fedpriv.settings import Count, Whole
+from fedpriv.strategies import Strategy
 
 
 class PartitionSection(Section):
@@ -230,7 +230,7 @@ class Config(_RUN_OPTIONS):
         fraction = self.network.active_fraction(n_clients or self.data.partition.n_clients)
         return self.strategy.recipe(self.rounds, self.privacy.epsilon_bar, fraction)
 
-    def promise(self, n_clients: int | None = None) -> settings.Privacy:
+    def promise(self, n_clients: int | None = None) -> Privacy:
         """Builds the privacy settings; `n_clients` as for `recipe`."""
         if self.strategy.variant == "published" and self.privacy.epsilon_bar is None:
             fix = "variant: published needs the paper's epsilon per round, e.g. 0.05 (.inf: no noise)"

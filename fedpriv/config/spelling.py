@@ -15,17 +15,41 @@ from typing import Annotated, Any, Literal, Union, get_args
 
 from pydantic import AfterValidator, BaseModel, Discriminator, Field, PlainSerializer, Tag, TypeAdapter, create_model
 
+from fedpriv.algorithms import admm
 from fedpriv.config import rates
 from fedpriv.config.base import Choice, Spelled, named_fields, options_model
-from fedpriv.settings.checks import NonNegative, Positive, PositiveOrInfinite
-from fedpriv.strategies import admm
-from fedpriv.strategies.base import Strategy
-from fedpriv.strategies.optimizers import Adam, AdamW, Momentum, Optimizer, Sgd
-from fedpriv.strategies.outputs import Average, Ema
-from fedpriv.strategies.proximal import L1, L2, Ball, Box, ElasticNet, Proximal, Simplex, Zero
-from fedpriv.strategies.schedules import Decay, Penalty, PenaltyRate, Rate, RateOrInfinite, StepSize
-from fedpriv.strategies.solvers import LBFGS, AcceleratedGradient, Newton, Quadratic, Solver
-from fedpriv.strategies.spreading import keywords, signed
+from fedpriv.settings import NonNegative, Positive, PositiveOrInfinite
+from fedpriv.strategies import (
+    L1,
+    L2,
+    LBFGS,
+    AcceleratedGradient,
+    Adam,
+    AdamW,
+    Average,
+    Ball,
+    Box,
+    Decay,
+    ElasticNet,
+    Ema,
+    Momentum,
+    Newton,
+    Optimizer,
+    Penalty,
+    PenaltyRate,
+    Proximal,
+    Quadratic,
+    Rate,
+    RateOrInfinite,
+    Sgd,
+    Simplex,
+    Solver,
+    StepSize,
+    Strategy,
+    Zero,
+    keywords,
+    signed,
+)
 
 
 def by_key(neither: str, nothing: object, **classes: Any) -> Any:  # noqa: ANN401 - an annotation

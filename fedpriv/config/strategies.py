@@ -1,4 +1,4 @@
-"""The strategies that a configuration can name, collected from the files of `strategies/` and `papers/`.
+"""The strategies that a configuration can name, collected from the files of `strategies/`, `algorithms/` and `papers/`.
 
 A file lists its strategies in `NAMES`, the published variants of a name in `VARIANTS`, and functions that make a
 strategy from a strategy in `AROUND`. Options are the parameters of these functions, with their bounds and defaults;
@@ -13,11 +13,11 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-from fedpriv import papers, strategies
+from fedpriv import algorithms, papers, strategies
 from fedpriv.config.spelling import wrapped
 from fedpriv.papers.recipe import Recipe, Variants
-from fedpriv.settings.plugins import Registry, RegistryEntry
-from fedpriv.strategies.base import Strategy
+from fedpriv.settings import Registry, RegistryEntry
+from fedpriv.strategies import Strategy
 
 CONTEXT = ("rounds", "epsilon_bar", "active_fraction")
 
@@ -30,8 +30,8 @@ class StrategyEntry(RegistryEntry[Strategy | Recipe]):
 
 
 def _modules() -> Iterator[dict[str, Any]]:
-    """Yields the contents of each file of the two packages."""
-    for package in (strategies, papers):
+    """Yields the contents of each file of the three packages."""
+    for package in (strategies, algorithms, papers):
         for module in iter_modules(package.__path__, f"{package.__name__}."):
             yield vars(import_module(module.name))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard, cast
 
@@ -10,16 +10,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
+from fedpriv.clients import size
 from fedpriv.data.transforms import TransformName, apply
 from fedpriv.errors import DataError
-from fedpriv.settings.checks import checked
-from fedpriv.settings.plugins import RegistryEntry
+from fedpriv.settings import RegistryEntry, checked
 
 _NO_TARGET = -100  # torch's mark of a position in a sequence that has no target
-
-
-class ExactOnly(TensorDataset):
-    """Examples that a private run refuses: their preparation depends on all of them, or some occur twice."""
 
 
 @checked("data")
@@ -86,29 +82,15 @@ class DatasetEntry(RegistryEntry[Split]):
         description: One line about it.
         facts: Its public facts, where they never change, or a function of its options that returns them: then a run is
             planned without reading the data.
-        is_published: Whether its rows are the same whenever it is loaded with the same options. Files and tables of
-            the user's own may change between two runs.
     """
 
     facts: DataFacts | Callable[..., DataFacts | None] | None = None
-    is_published: bool = False
 
     def facts_of(self, options: Mapping[str, Any]) -> DataFacts | None:
         """Returns the public facts of the data set with these options; None if they are not known."""
         if callable(self.facts):
             return self.facts(**options)
         return self.facts
-
-
-def size(dataset: Dataset[Any]) -> int:
-    """Returns the number of examples.
-
-    Raises:
-        DataError: the data set has no `__len__`.
-    """
-    if not isinstance(dataset, Sized):
-        raise DataError(f"{type(dataset).__name__} has no length: give a map-style torch Dataset")
-    return len(dataset)
 
 
 @checked("labels_of")

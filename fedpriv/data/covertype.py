@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 from fedpriv.data.base import Split
 from fedpriv.errors import ConfigError, DataError
-from fedpriv.settings.checks import Count, Whole, checked
+from fedpriv.settings import Count, Whole, checked
 
 # ranges of the ten measured columns in UCI's file, which are public
 _LOW = (1859, 0, 0, 0, -173, 0, 0, 0, 0, 0)

@@ -10,7 +10,7 @@ from fedpriv.data.base import Split
 from fedpriv.data.table_encoder import Table, TableEncoder, check_columns
 from fedpriv.data.table_split import read_split
 from fedpriv.errors import DataError
-from fedpriv.settings.checks import checked
+from fedpriv.settings import checked
 
 
 @checked("data")

@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 from fedpriv.data.base import Split, as_inputs
 from fedpriv.data.transforms import TransformName
-from fedpriv.settings.checks import Whole, checked
+from fedpriv.settings import Whole, checked
 
 
 @checked("data")

@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 from fedpriv.data.base import Split, as_inputs
 from fedpriv.data.transforms import TransformName
 from fedpriv.errors import DataError
-from fedpriv.settings.checks import Count, checked
+from fedpriv.settings import Count, checked
 
 N_CLASSES = 62
 _SIDE = 28

@@ -16,7 +16,7 @@ from fedpriv.data.base import Split
 from fedpriv.data.owners import numbered
 from fedpriv.data.table_encoder import Table, TableEncoder
 from fedpriv.errors import DataError
-from fedpriv.settings.checks import checked
+from fedpriv.settings import checked
 
 HospitalName = Literal["cleveland", "hungarian", "switzerland", "va"]
 HOSPITALS: tuple[HospitalName, ...] = ("cleveland", "hungarian", "switzerland", "va")

@@ -18,7 +18,7 @@ from fedpriv.data.row_dataset import RowDataset
 from fedpriv.data.table_encoder import Table, TableEncoder, check_columns, text_of
 from fedpriv.data.transforms import TransformName
 from fedpriv.errors import ConfigError, DataError, in_short
-from fedpriv.settings.checks import checked
+from fedpriv.settings import checked
 
 if TYPE_CHECKING:  # an extra
     from datasets import Dataset

@@ -15,7 +15,7 @@ from fedpriv.data.base import Split, as_inputs
 from fedpriv.data.owners import numbered
 from fedpriv.data.transforms import TransformName
 from fedpriv.errors import ConfigError, DataError, cut, in_short
-from fedpriv.settings.checks import Count, checked
+from fedpriv.settings import Count, checked
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 

@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 from fedpriv.data.base import Split
 from fedpriv.errors import ConfigError, DataError
-from fedpriv.settings.checks import Count, checked
+from fedpriv.settings import Count, checked
 
 
 @checked("data")

@@ -18,7 +18,7 @@ from fedpriv.data.base import Split, as_inputs
 from fedpriv.data.torchvision_compat import import_torchvision
 from fedpriv.data.transforms import TransformName
 from fedpriv.errors import DataError
-from fedpriv.settings.checks import checked
+from fedpriv.settings import checked
 
 _PREFIXES = {"train": "train", "test": "t10k"}
 _FILES = [f"{prefix}-{kind}-ubyte" for prefix in _PREFIXES.values() for kind in ("images-idx3", "labels-idx1")]

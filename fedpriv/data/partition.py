@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.settings import plugins
-from fedpriv.settings.checks import Count, Positive, checked
-from fedpriv.settings.translations import nearest
+from fedpriv.settings import Count, Positive, checked, nearest, plugins
 
 Kind = Literal["iid", "in_order", "by_label", "dirichlet", "stratified", "by_writer"]
 # one changed label moves other examples to other clients

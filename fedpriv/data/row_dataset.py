@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedpriv.data.nested import Nested
 from fedpriv.errors import ConfigError, DataError, in_short
-from fedpriv.settings.checks import checked
-from fedpriv.settings.translations import nearest
+from fedpriv.models import Nested
+from fedpriv.settings import checked, nearest
 
 
 class NamedRows(Protocol):

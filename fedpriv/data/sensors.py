@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from fedpriv.data.base import Split
-from fedpriv.settings.checks import Count, Whole, checked
+from fedpriv.settings import Count, Whole, checked
 
 
 @checked("data")

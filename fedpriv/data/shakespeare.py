@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 from fedpriv.data.base import Split
 from fedpriv.data.owners import numbered
 from fedpriv.errors import DataError
-from fedpriv.settings.checks import Count, checked
+from fedpriv.settings import Count, checked
 
 # The vocabulary is public and fixed, whatever characters the text has: 0 starts a window, pads it, and stands for all
 # other characters; then newline and printable ASCII.

@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from fedpriv.errors import ConfigError, DataError, cut, shown
-from fedpriv.settings.checks import checked
-from fedpriv.settings.translations import nearest
+from fedpriv.settings import checked, nearest
 
 if TYPE_CHECKING:  # frames come from those who have pandas; it is no dependency
     from pandas import DataFrame

@@ -14,11 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
-from fedpriv.data.base import ExactOnly, Split
+from fedpriv.clients import ExactOnly
+from fedpriv.data.base import Split
 from fedpriv.data.columns import ADULT, BREAST_CANCER, MISSING, MONKS, Column, check_rows
 from fedpriv.data.owners import numbered
 from fedpriv.errors import ConfigError, DataError
-from fedpriv.settings.checks import Count, Whole, checked
+from fedpriv.settings import Count, Whole, checked
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -14,7 +14,7 @@ from fedpriv.data.torchvision_compat import import_torchvision
 from fedpriv.data.torchvision_layouts import CifarLayout, IdxLayout, ImageLayout, SubsetName, SvhnLayout
 from fedpriv.data.transforms import TransformName
 from fedpriv.errors import ConfigError, DataError, in_short
-from fedpriv.settings.checks import checked
+from fedpriv.settings import checked
 
 SetName = Literal["cifar10", "cifar100", "svhn", "fashion_mnist", "kmnist", "emnist"]
 EmnistSplit = Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"]

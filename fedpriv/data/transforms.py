@@ -21,7 +21,7 @@ from fedpriv.data.patches import patches
 from fedpriv.data.scattering import CHANNELS, scattering, wavelets
 from fedpriv.data.whitening import DRAWN, Whitening
 from fedpriv.errors import ConfigError
-from fedpriv.settings.translations import nearest
+from fedpriv.settings import nearest
 
 _AT_ONCE = 4096  # images
 _DRAWN_AT_ONCE = 200  # images whose leaves are drawn in a cache

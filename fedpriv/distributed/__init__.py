@@ -1,1 +1,5 @@
 """The processes of a run and what they send each other, in the words of torch.distributed."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

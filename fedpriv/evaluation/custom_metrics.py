@@ -10,9 +10,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from fedpriv.data.nested import each, joined
 from fedpriv.errors import ConfigError, cut, in_short
 from fedpriv.evaluation import metrics
+from fedpriv.models.nested import each, joined
 
 
 @runtime_checkable

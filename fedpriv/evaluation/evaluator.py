@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader, Dataset
 from fedpriv.clients.client import Loss
 from fedpriv.clients.layout import Layout, copy_trainable
 from fedpriv.clients.reading import Pair, check_finite, pair_of
-from fedpriv.data.nested import Nested, each, first, joined
 from fedpriv.distributed.devices import fetched
 from fedpriv.errors import DataError, cut, in_short
 from fedpriv.evaluation import metrics
@@ -25,6 +24,7 @@ from fedpriv.evaluation.custom_metrics import MetricSet
 from fedpriv.evaluation.tasks import Task, task_of
 from fedpriv.models.batching import vmap
 from fedpriv.models.example_losses import example_losses
+from fedpriv.models.nested import Nested, each, first, joined
 from fedpriv.oracle.backends.functional import Functional
 
 _AT_ONCE = 16  # models in a forward pass

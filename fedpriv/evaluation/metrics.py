@@ -17,10 +17,25 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedpriv.clients.client import Loss
-from fedpriv.data.nested import Nested, first
 from fedpriv.evaluation.tasks import Task
 from fedpriv.models import predict
+from fedpriv.models.nested import Nested, first
 from fedpriv.network.rounds import TrainState
+
+__all__ = [
+    "OF_NODES",
+    "OF_RUN",
+    "SPREADS",
+    "TESTED",
+    "Metric",
+    "OfTest",
+    "custom_rows",
+    "direction",
+    "headlines",
+    "numbers",
+    "rows",
+    "texts_of",
+]
 
 F = TypeVar("F", covariant=True)
 OfTest = Callable[[Any, Any, Loss, Task], Tensor | None]

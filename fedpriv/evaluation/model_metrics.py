@@ -10,13 +10,11 @@ from torch.utils.data import ConcatDataset
 
 from fedpriv.clients.population import Population
 from fedpriv.clients.shard import ClientShard
-from fedpriv.data.nested import Rows
 from fedpriv.distributed.mesh import Mesh
-from fedpriv.evaluation import metrics
-from fedpriv.evaluation.centralised import centralised_al
+from fedpriv.evaluation import constrained, metrics
 from fedpriv.evaluation.client_tests import ClientTests
 from fedpriv.evaluation.evaluator import Evaluator, spread
-from fedpriv.evaluation.optimality import exact_report, private_report, round_metrics
+from fedpriv.models.nested import Rows
 from fedpriv.network.rounds import TrainState
 from fedpriv.oracle.data_answerer import DataAnswerer
 from fedpriv.oracle.oracle import Oracle
@@ -124,7 +122,7 @@ class ModelMetrics:
             or (oracle.privacy.private and not isinstance(local, Measured))
         ):
             return {}
-        return round_metrics(oracle, local, mesh, shard)
+        return constrained.round_metrics(oracle, local, mesh, shard)
 
     def of_constraints(
         self, progress: TrainState, oracle: Oracle[DataAnswerer], mesh: Mesh, shard: ClientShard
@@ -138,13 +136,15 @@ class ModelMetrics:
             return {}
         if oracle.privacy.private:
             if isinstance(local, Measured):
-                return private_report(progress, oracle, local, mesh, shard)
+                return constrained.private_report(progress, oracle, local, mesh, shard)
             return {}
         regularizer = self.strategy.regularizer
         params = mesh.world.broadcast(lambda: reported(progress))
-        report = exact_report(progress, oracle.answerer.problem, params, local.multipliers, regularizer, mesh, shard)
+        report = constrained.exact_report(
+            progress, oracle.answerer.problem, params, local.multipliers, regularizer, mesh, shard
+        )
         if self.start is not None:
-            best = centralised_al(oracle.answerer.problem, self.start, regularizer=regularizer)
+            best = constrained.centralised_al(oracle.answerer.problem, self.start, regularizer=regularizer)
             names = ("objective", "converged", "outer_rounds", "evaluations", "cpu_seconds")
             report["centralised"] = {name: getattr(best, name) for name in names}
             difference = abs(report["objective"] - best.objective)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedpriv.data.nested import Nested
 from fedpriv.models.losses import IGNORED, cross_entropy
+from fedpriv.models.nested import Nested
 
 _LOGITS = (nn.BCEWithLogitsLoss, nn.MultiLabelSoftMarginLoss)
 _LOGIT_FUNCTIONS = (functional.binary_cross_entropy_with_logits, functional.multilabel_soft_margin_loss)

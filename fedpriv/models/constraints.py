@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedpriv.data.nested import Nested, first
 from fedpriv.errors import ConfigError, DataError
+from fedpriv.models.nested import Nested, first
 from fedpriv.settings.checks import Finite, NonNegative, Probability, Ratio, Whole, checked
 from fedpriv.settings.plugins import Registry, RegistryEntry
 

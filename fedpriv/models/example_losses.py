@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedpriv.data.nested import Nested, each, first
 from fedpriv.models.batching import vmap
 from fedpriv.models.known_code import is_known
 from fedpriv.models.losses import IGNORED, Loss, cross_entropy, cross_entropy_gradients
+from fedpriv.models.nested import Nested, each, first
 
 BatchLoss = Callable[[Any, Any], Tensor]
 """Maps outputs and targets of a batch to a number, or to one number for each example."""

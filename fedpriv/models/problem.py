@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedpriv.data.nested import Nested, first
 from fedpriv.errors import ConfigError
 from fedpriv.models.constraints import Constraint, LossSum, mean_loss
+from fedpriv.models.nested import Nested, first
 from fedpriv.settings.checks import checked
 
 

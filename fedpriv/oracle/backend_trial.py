@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Loss
 from fedpriv.clients.population import Population
-from fedpriv.data.nested import each, first
 from fedpriv.errors import in_short
 from fedpriv.models.copies import copy_module
+from fedpriv.models.nested import each, first
 from fedpriv.oracle.backends import BACKENDS
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.oracle.backends.loop import LoopBackend

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.population import Population
-from fedpriv.data.nested import each
 from fedpriv.errors import DataError
 from fedpriv.models.batching import vmap
+from fedpriv.models.nested import each
 from fedpriv.models.problem import LossTable
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.oracle.clipped_sums import select_rows

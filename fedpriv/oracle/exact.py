@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.clients.population import Population
-from fedpriv.data.nested import Nested, each, first
 from fedpriv.models.batching import vmap
+from fedpriv.models.nested import Nested, each, first
 from fedpriv.models.problem import LossTable, Problem
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.oracle.backends.linear import LinearBackend

@@ -20,11 +20,11 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from fedpriv.clients.client import Loss
 from fedpriv.clients.reading import Pair
-from fedpriv.data.nested import Nested, each, first, leaves
 from fedpriv.errors import ConfigError
 from fedpriv.models.example_losses import is_mean_of_losses
 from fedpriv.models.known_code import is_known
 from fedpriv.models.losses import IGNORED
+from fedpriv.models.nested import Nested, each, first, leaves
 from fedpriv.oracle.backends.functional import is_finite
 from fedpriv.oracle.differences import HALF_PRECISION, OTHER_REDUCTION, SAME_KERNEL, differ, rows_differ
 from fedpriv.oracle.low_precision import LowestPrecision

@@ -23,9 +23,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from fedpriv.clients.population import Population
-from fedpriv.data.nested import Nested
 from fedpriv.distributed import threads
 from fedpriv.errors import ConfigError
+from fedpriv.models.nested import Nested
 from fedpriv.oracle.traced_model import TracedModel
 from fedpriv.privacy.settings import Privacy
 

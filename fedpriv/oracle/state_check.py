@@ -21,9 +21,9 @@ from fedpriv.clients.batch import Batch
 from fedpriv.clients.extremes import extreme_examples
 from fedpriv.clients.population import Population
 from fedpriv.clients.reading import Pair
-from fedpriv.data.nested import each, first, joined, leaves
 from fedpriv.models.copies import copy_module
 from fedpriv.models.known_code import is_known
+from fedpriv.models.nested import each, first, joined, leaves
 from fedpriv.oracle.backends.base import Backend
 from fedpriv.oracle.backends.in_threads import copy_backend
 from fedpriv.oracle.backends.loop import LoopBackend

@@ -13,9 +13,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from fedpriv.clients.client import Loss
 from fedpriv.clients.population import Population
-from fedpriv.data.nested import Nested, T, each, first
 from fedpriv.errors import ConfigError
 from fedpriv.models.copies import copy_module
+from fedpriv.models.nested import Nested, T, each, first
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.randomness.streams import torch_generators
 

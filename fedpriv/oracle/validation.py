@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from fedpriv.clients.extremes import extreme_examples
 from fedpriv.clients.population import Population
-from fedpriv.data.nested import Nested, arguments, each, first, leaves
 from fedpriv.errors import ConfigError, DataError, FedprivError, in_short
 from fedpriv.models.copies import copy_module
 from fedpriv.models.known_code import is_known
+from fedpriv.models.nested import Nested, arguments, each, first, leaves
 from fedpriv.oracle.backends.functional import Functional, is_finite
 from fedpriv.oracle.backends.row_layers import keeps_rows_apart
 from fedpriv.oracle.differences import OTHER_KERNEL, SAME_KERNEL, differ

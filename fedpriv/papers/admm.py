@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+from fedpriv.algorithms.admm import AdmmStep, OutputNoise, Prox, Trust, inexact_admm
 from fedpriv.papers import claims
 from fedpriv.papers.recipe import Recipe, Variants
-from fedpriv.privacy.as_published import Published
-from fedpriv.settings.checks import Positive, PositiveOrInfinite, Ratio, checked
-from fedpriv.settings.plugins import RegistryEntry
-from fedpriv.strategies.admm import AdmmStep, OutputNoise, Prox, Trust, inexact_admm
-from fedpriv.strategies.base import Strategy
-from fedpriv.strategies.schedules import Decay, Penalty
-from fedpriv.strategies.spreading import spread
+from fedpriv.privacy import Published
+from fedpriv.settings import Positive, PositiveOrInfinite, Ratio, RegistryEntry, checked
+from fedpriv.strategies import Decay, Penalty, Strategy, spread
 
 Preset = Literal["mnist", "femnist"]
 _RHO: dict[Preset, tuple[float, float, float]] = {"mnist": (2.0, 5.0, 1e4), "femnist": (0.005, 0.05, 2e3)}

@@ -11,9 +11,8 @@ from typing import Any
 from fedpriv.errors import ConfigError
 from fedpriv.papers.claims import Claim
 from fedpriv.papers.claims.papers import Paper, paper
-from fedpriv.privacy.accounting.spent import round_up
-from fedpriv.storage import strict_json
-from fedpriv.storage.pictures import BLUE, GREY, VERMILION, new_figure, write_png
+from fedpriv.privacy.accounting import round_up
+from fedpriv.storage import BLUE, GREY, VERMILION, new_figure, strict_json, write_png
 
 
 @dataclass(frozen=True)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from fedpriv.algorithms.dpsgd import decentralized_sgd
+from fedpriv.algorithms.dual_averaging import DualMap, dual_averaging
+from fedpriv.algorithms.tracking import gradient_tracking, gradient_tracking_pair
 from fedpriv.papers import claims
 from fedpriv.papers.claims import TrackingNoise
 from fedpriv.papers.recipe import Recipe, Variants
-from fedpriv.privacy.as_published import Published
-from fedpriv.privacy.schedules import Geometric
-from fedpriv.settings.checks import Count, NonNegative, Positive, PositiveOrInfinite, Ratio, checked
-from fedpriv.settings.plugins import RegistryEntry
-from fedpriv.strategies.base import Strategy
-from fedpriv.strategies.dpsgd import decentralized_sgd
-from fedpriv.strategies.dual_averaging import DualMap, dual_averaging
-from fedpriv.strategies.outputs import Average
-from fedpriv.strategies.schedules import StepSize
-from fedpriv.strategies.spreading import spread
-from fedpriv.strategies.tracking import gradient_tracking, gradient_tracking_pair
+from fedpriv.privacy import Geometric, Published
+from fedpriv.settings import Count, NonNegative, Positive, PositiveOrInfinite, Ratio, RegistryEntry, checked
+from fedpriv.strategies import Average, StepSize, Strategy, spread
 
 _GAP_ASSUMED = "the gap between neighbours' gradients is assumed, not enforced"
 

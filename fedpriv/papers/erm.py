@@ -5,21 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fedpriv.algorithms.mirror_descent import EuclideanBall, L1Ball, accelerated_mirror_descent
+from fedpriv.algorithms.svrg import AnchorBudget, Epochs, proven, svrg
 from fedpriv.errors import ConfigError
 from fedpriv.papers import claims
 from fedpriv.papers.recipe import Recipe, Variants
-from fedpriv.privacy.as_published import Published
-from fedpriv.settings.checks import Count, Fraction, Positive, PositiveOrInfinite, Ratio, checked
-from fedpriv.settings.plugins import RegistryEntry
-from fedpriv.strategies.base import Strategy
-from fedpriv.strategies.erm import gradient_descent
-from fedpriv.strategies.mirror_descent import EuclideanBall, L1Ball, accelerated_mirror_descent
-from fedpriv.strategies.optimizers import Optimizer, Sgd
-from fedpriv.strategies.outputs import Average
-from fedpriv.strategies.proximal import Proximal, Zero
-from fedpriv.strategies.schedules import Rate
-from fedpriv.strategies.spreading import spread
-from fedpriv.strategies.svrg import AnchorBudget, Epochs, proven, svrg
+from fedpriv.privacy import Published
+from fedpriv.settings import Count, Fraction, Positive, PositiveOrInfinite, Ratio, RegistryEntry, checked
+from fedpriv.strategies import Average, Optimizer, Proximal, Rate, Sgd, Strategy, Zero, gradient_descent, spread
 
 LOGISTIC = 0.25  # smoothness of the logistic loss of rows of norm 1
 

@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fedpriv.forecast.forecasting import Formula
 from fedpriv.papers.claims import Claim
-from fedpriv.planning.forecasting import Formula
-from fedpriv.privacy.as_published import Published
-from fedpriv.privacy.schedules import Schedule
-from fedpriv.strategies.base import Strategy
+from fedpriv.privacy import Published, Schedule
+from fedpriv.strategies import Strategy
 
 
 @dataclass(frozen=True)

@@ -1,60 +1,13 @@
-"""Warnings before a run: what weakens its privacy, and what its settings will do."""
+"""Warnings about the network of a run."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from typing import Literal
 
-import torch
-
-from fedpriv.clients.layout import Layout
-from fedpriv.models import shipped
 from fedpriv.network.graph import Graph
 from fedpriv.network.rounds import RoundNetwork
-from fedpriv.planning.claim import Claim
-from fedpriv.planning.plan import Plan, RunSketch
-from fedpriv.planning.reach import reach_warnings
-from fedpriv.privacy.clipping import Clip
-from fedpriv.privacy.mechanisms import Gaussian, Laplace
-from fedpriv.privacy.pairwise import variance_inflation
-from fedpriv.strategies.advice import ConstraintNoise, Outlook
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.gossip import GossipAverage
-from fedpriv.strategies.tracking import GossipPair
-
-
-def warnings_of_draft(draft: RunSketch, plan: Plan, claim: Claim | None = None) -> list[str]:
-    """Returns the warnings for a run that is planned: what weakens its privacy, and what its settings will do.
-
-    Args:
-        draft: The run.
-        plan: Its plan.
-        claim: The paper's privacy claim, if the run follows a published variant.
-    """
-    privacy = plan.privacy
-    noise = _constraint_noise(draft, plan)
-    warnings: list[str] = []
-    if claim is not None:
-        warnings += [
-            f"not private as published: {claim.why_not}",
-            f"the paper's epsilon of {claim.stated_epsilon:g} is that of {claim.scope}; if what it assumes held, "
-            f"the run would cost {claim.basic_total:g} by basic composition and {claim.tight_total:.4g} by the "
-            "tightest bound",
-        ]
-    elif not privacy.private:
-        warnings.append("the run makes no promise of privacy: its answers are exact or their noise is not private")
-    if privacy.private:
-        warnings += plan.warnings(draft.outline.sizes)
-        if noise is not None:
-            warnings.append(_constraint_noise_warning(noise, privacy.statistics.share))
-        warnings += _laplace_warnings(draft, plan)
-        start_norm = float(Layout.of(draft.model).row_of(draft.model).norm())
-        warnings += reach_warnings(draft.strategy, plan.privacy, draft.network, draft.rounds, start_norm)
-    warnings += draft.strategy.advice(Outlook(draft.rounds, graph_of(draft.network), noise))
-    if privacy.private:
-        warnings += shipped(draft.model)
-    return warnings
 
 
 def warnings_of_no_network(strategy: Strategy, n_clients: int, language: Literal["python", "yaml"]) -> list[str]:
@@ -65,7 +18,7 @@ def warnings_of_no_network(strategy: Strategy, n_clients: int, language: Literal
         n_clients: Number of clients.
         language: The language in which the warning shows how to give a graph.
     """
-    if n_clients == 1 or not isinstance(strategy.aggregator, GossipAverage | GossipPair):
+    if n_clients == 1 or not isinstance(strategy.aggregator, GossipAverage):
         return []
     if language == "python":
         graph = f"network=fedpriv.Graph(networkx.cycle_graph({n_clients}))"
@@ -83,57 +36,3 @@ def graph_of(network: RoundNetwork) -> Graph | None:
     if isinstance(network, Graph):
         return network
     return None
-
-
-def _constraint_noise(draft: RunSketch, plan: Plan) -> ConstraintNoise | None:
-    """Returns the noise of a constraint value at the smallest client.
-
-    None if the run releases no private constraint values, or if their groups state no public fractions: then the noise
-    depends on counts of the data, which a plan does not look up.
-    """
-    privacy = plan.privacy
-    outline = draft.outline
-    problem = draft.problems[0]
-    constraint_records = [record for record in plan.records if record.query == "statistic:constraints"]
-    if not privacy.private or not constraint_records or problem.counts_are_public or not problem.constraints:
-        return None
-    clip = Clip(1.0, privacy.clip.norm)
-    fewest = min(outline.sizes)
-    table = problem.table(torch.zeros(fewest, *outline.input_shape), torch.zeros(fewest, dtype=torch.long))
-    assert table is not None, "only sums of losses have private values"
-    reach = float(clip.norms(1 / (table.share * fewest))) * privacy.statistics.bound / 2
-    noise = constraint_records[0].noise_multiplier
-    largest = max(noise) if isinstance(noise, tuple) else noise
-    multiplier = largest * max(variance_inflation(constraint_records[0].pairs, plan.n_clients))
-    deviation = multiplier * privacy.sensitivity_of(clip) * reach * privacy.mechanism.deviation
-    return ConstraintNoise(deviation, reach, fewest, Layout.of(draft.model).dim)
-
-
-def _constraint_noise_warning(noise: ConstraintNoise, share: float) -> str:
-    return (
-        f"noise of a constraint value: standard deviation {noise.deviation:.3g} for the smallest client "
-        f"({noise.examples} examples); values take {share:.0%} of each round's budget"
-    )
-
-
-def _laplace_warnings(draft: RunSketch, plan: Plan) -> list[str]:
-    """Warns if Gaussian noise would be smaller than Laplace noise at the same (epsilon, delta), as over many rounds."""
-    privacy = plan.privacy
-    if not isinstance(privacy.mechanism, Laplace) or privacy.delta == 0:
-        return []
-    assert privacy.noise_multiplier is not None
-    target = plan.comparable_epsilon
-    if target is None:
-        return []
-    clip = Clip(privacy.clip.bound, "l2")
-    other = replace(privacy, epsilon=target, noise_multiplier=None, mechanism=Gaussian(), clip=clip)
-    gaussian = draft.plan(other).privacy.noise_multiplier
-    assert gaussian is not None
-    # the standard deviation of Laplace noise of scale b is sqrt(2) b
-    ratio = gaussian / (math.sqrt(2) * privacy.noise_multiplier)
-    if ratio >= 1:
-        return []
-    return [
-        f"mechanism: gaussian with an l2 clip of the same bound needs {1 - ratio:.0%} less noise for the same epsilon "
-        "(standard deviation per coordinate), and an l2 clip takes less away from a dense gradient than an l1 clip"
-    ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
+__all__ = ["card"]
+
 
 def card(title: str, rows: Mapping[str, str]) -> str:
     """Formats a table of two columns as HTML; its entries are escaped."""

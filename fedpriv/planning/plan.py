@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from fedpriv.clients.augmentation import Augmentation
 from fedpriv.clients.public_info import PublicDataInfo
-from fedpriv.data.augmentation import Augmentation
 from fedpriv.errors import ConfigError, LedgerError, counted, in_short
 from fedpriv.models.problem import Problem
 from fedpriv.network.graph import Graph

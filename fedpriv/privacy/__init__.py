@@ -1,0 +1,5 @@
+"""Clips, noise and its distribution, releases, the ledger, and the accountants that price it."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,13 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv.planning.notebook_display import aligned
-from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
-from fedpriv.privacy.composition import RunCost, basic, compose
-from fedpriv.privacy.matrix import Cell, matrix
+from fedpriv.planning import aligned
+from fedpriv.privacy import Cell, RunCost, basic, compose, matrix
+from fedpriv.privacy.accounting import PrivacySpent, round_up
 from fedpriv.reports import wording
 from fedpriv.reports.spendings import PlannedSpending, spending_of
-from fedpriv.runs.run_files import RunFiles
+from fedpriv.runs import RunFiles
 from fedpriv.storage import strict_json
 
 Price = PrivacySpent | tuple[float, float]

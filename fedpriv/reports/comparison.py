@@ -6,11 +6,10 @@ import math
 from collections.abc import Sequence
 
 from fedpriv.errors import PrivacyError
-from fedpriv.evaluation.finite_check import first_rounds_in_words
-from fedpriv.evaluation.metrics import headlines
-from fedpriv.planning.notebook_display import aligned
-from fedpriv.privacy.accounting.spent import round_up
-from fedpriv.privacy.composition import compose
+from fedpriv.evaluation import first_rounds_in_words, headlines
+from fedpriv.planning import aligned
+from fedpriv.privacy import compose
+from fedpriv.privacy.accounting import round_up
 from fedpriv.reports.accounts import unfinished
 from fedpriv.reports.report import Run
 from fedpriv.reports.spendings import PlannedSpending, is_unfinished, spending_of

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.evaluation import metrics
-from fedpriv.privacy.accounting.spent import round_up
+from fedpriv.privacy.accounting import round_up
 from fedpriv.reports import comparison, wording
 from fedpriv.reports.pages import render
 from fedpriv.reports.report import Run
 from fedpriv.reports.spendings import PlannedSpending
 from fedpriv.reports.statement import Statement
 from fedpriv.runs import curves
-from fedpriv.storage.pictures import COLORS, new_figure
+from fedpriv.storage import COLORS, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

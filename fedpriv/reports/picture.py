@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedpriv.reports.report import Run
 from fedpriv.runs import curves
-from fedpriv.storage.pictures import GREY, new_figure, write_png
+from fedpriv.storage import GREY, new_figure, write_png
 
 
 def draw(run: Run, path: Path) -> None:

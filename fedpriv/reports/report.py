@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.errors import FedprivError, counted, cut
-from fedpriv.evaluation import metrics
-from fedpriv.evaluation.best_model import choice_in_words
-from fedpriv.evaluation.finite_check import first_rounds_in_words
-from fedpriv.evaluation.verdict import constraint_verdict
-from fedpriv.privacy.accounting.spent import PrivacySpent
-from fedpriv.runs.curves import column_of
-from fedpriv.runs.integrity import IntegrityProblem, findings
-from fedpriv.runs.results import why_no_more
-from fedpriv.runs.run_files import CONFIG_FILE, RESTORE, SETTINGS_FILE, RunFiles, not_a_run
-from fedpriv.storage import strict_json
-from fedpriv.storage.saved import CONFIG, checked
+from fedpriv.evaluation import choice_in_words, constraint_verdict, first_rounds_in_words, metrics
+from fedpriv.privacy.accounting import PrivacySpent
+from fedpriv.runs import (
+    CONFIG_FILE,
+    RESTORE,
+    SETTINGS_FILE,
+    IntegrityProblem,
+    RunFiles,
+    column_of,
+    findings,
+    not_a_run,
+    why_no_more,
+)
+from fedpriv.storage import CONFIG, checked, strict_json
 
 _OF_A_RUN = (CONFIG_FILE, SETTINGS_FILE, "ledger.jsonl", "checkpoint.pt", "metrics.jsonl", "result.json")
 

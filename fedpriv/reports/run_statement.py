@@ -7,11 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedpriv.errors import FedprivError, counted
-from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
-from fedpriv.privacy.adversaries import COLLUDERS, MESSAGES, NEIGHBOUR, SERVER
-from fedpriv.privacy.budget import Budget
-from fedpriv.privacy.composition import RunCost, compose
-from fedpriv.privacy.matrix import Cell
+from fedpriv.privacy import COLLUDERS, MESSAGES, NEIGHBOUR, SERVER, Budget, Cell, RunCost, compose
+from fedpriv.privacy.accounting import PrivacySpent, round_up
 from fedpriv.reports import wording
 from fedpriv.reports.accounts import Account, Price, unfinished
 from fedpriv.reports.report import Run

@@ -13,13 +13,12 @@ from fedpriv.errors import FedprivError
 from fedpriv.evaluation import metrics
 from fedpriv.reports.tags import scalars
 from fedpriv.reports.trackers import MLflow, WandB
-from fedpriv.runs.line_files import METRICS, MetricsFile, RoundLines
-from fedpriv.runs.progress_display import ProgressDisplay
-from fedpriv.settings.checks import checked
+from fedpriv.runs import METRICS, MetricsFile, ProgressDisplay, RoundLines
+from fedpriv.settings import checked
 from fedpriv.storage import files, strict_json
 
 if TYPE_CHECKING:
-    from fedpriv.runs.results import RoundReport
+    from fedpriv.runs import RoundReport
 
 __all__ = ["Csv", "Jsonl", "MLflow", "ProgressDisplay", "TensorBoard", "WandB"]
 

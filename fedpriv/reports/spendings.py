@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedpriv.errors import PrivacyError
-from fedpriv.privacy.composition import RunCost
-from fedpriv.privacy.record import Record
-from fedpriv.runs.integrity import findings, refuse
-from fedpriv.runs.run_accountant import CHARGED_WHOLE
-from fedpriv.runs.run_files import RunFiles, fixed_data
+from fedpriv.privacy import Record, RunCost
+from fedpriv.runs import CHARGED_WHOLE, RunFiles, findings, fixed_data, refuse
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
-from fedpriv.privacy.adversaries import COLLUDERS, MESSAGES, MODEL, NEIGHBOUR, SERVER
-from fedpriv.privacy.ledger_file import LedgerFile
-from fedpriv.privacy.matrix import Cell
-from fedpriv.privacy.record import Record
+from fedpriv.privacy import COLLUDERS, MESSAGES, MODEL, NEIGHBOUR, SERVER, Cell, LedgerFile, Record
+from fedpriv.privacy.accounting import PrivacySpent, round_up
 from fedpriv.reports import wording
 from fedpriv.reports.accounts import Price, lettered, price_rows
-from fedpriv.runs.results import software
+from fedpriv.runs import software
 
 Rows = Sequence[tuple[str, str]]
 Table = tuple[tuple[str, ...], ...]

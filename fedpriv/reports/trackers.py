@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.reports.tags import scalars
-from fedpriv.settings.checks import checked
+from fedpriv.settings import checked
 
 if TYPE_CHECKING:
-    from fedpriv.runs.results import RoundReport
+    from fedpriv.runs import RoundReport
 
 
 class _Tracker(ABC):

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.errors import counted
-from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
-from fedpriv.privacy.composition import RunCost
-from fedpriv.privacy.record import Record
+from fedpriv.privacy import Record, RunCost
+from fedpriv.privacy.accounting import PrivacySpent, round_up
 
 UNITS = {
     "sample": "one record (a row, an image) of one data holder",

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedpriv import privacy
 from fedpriv.errors import ConfigError, LedgerError
 from fedpriv.planning.plan import Plan
-from fedpriv.privacy.budget import Budget
-from fedpriv.privacy.composition import RunCost
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.record import Record
 from fedpriv.runs.extending import EarlierRun
@@ -38,7 +37,7 @@ class BudgetReservation:
         not_covered: What the run reveals of the data that epsilon does not count.
     """
 
-    budget: Budget
+    budget: privacy.Budget
     plan: Plan
     run_name: str
     start: str
@@ -86,7 +85,7 @@ class BudgetReservation:
         if KNOWN_NOISE in not_covered:
             fix = "leave it out: a budget counts runs whose noise nobody knows"
             raise ConfigError("secret_seed", "(given)", fix)
-        budget = Budget(path)
+        budget = privacy.Budget(path)
         if budget_id not in (None, budget.terms.id):
             fix = f"began with another budget than {path}; name that one as privacy.budget"
             raise LedgerError(f"{first_folder} {fix}")
@@ -103,7 +102,7 @@ class BudgetReservation:
         )
 
     @property
-    def planned_cost(self) -> RunCost:
+    def planned_cost(self) -> privacy.RunCost:
         """The cost of what the run may release: its plan, without what an earlier run released that it extends."""
         records = self.plan.records
         if self.first_rounds:
@@ -171,12 +170,12 @@ class BudgetReservation:
             return "a run in memory"
         return str(self.folder)
 
-    def _cost(self, records: Sequence[Record]) -> RunCost:
+    def _cost(self, records: Sequence[Record]) -> privacy.RunCost:
         plan = self.plan
         config = None
         if self.folder is not None:
             config = config_in(self.folder)
-        return RunCost(
+        return privacy.RunCost(
             self._name,
             records,
             plan.n_clients,

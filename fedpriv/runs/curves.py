@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+__all__ = ["SIZE", "draw", "draw_spent", "legend_below", "saved", "tidy"]
+
 SIZE = 8.0, 6.2
 """Width and height in inches."""
 _COLUMNS = 2  # of a legend

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, Dataset
 from fedpriv.clients import ownership
 from fedpriv.clients.arguments import dataset_of
 from fedpriv.clients.client import Loss
+from fedpriv.clients.datasets import size
 from fedpriv.clients.population import Population
-from fedpriv.data.base import size
 from fedpriv.errors import ConfigError
 from fedpriv.evaluation.client_tests import ClientTests, Tests, checked_names, concatenate, index_tests, reported_names
 from fedpriv.evaluation.custom_metrics import CustomMetric, MetricSet

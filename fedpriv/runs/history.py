@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpriv import runs
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.runs import curves
 
 if TYPE_CHECKING:
     import pandas
@@ -158,7 +158,7 @@ class History(Sequence[Row]):
             axes.set_ylabel(name.replace("_", " "))
             axes.grid(axis="y", alpha=0.3)
         panels[-1, 0].set_xlabel("round")
-        return curves.saved(figure, file)
+        return runs.curves.saved(figure, file)
 
     def __str__(self) -> str:
         cells = self._cells()

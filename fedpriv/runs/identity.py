@@ -10,10 +10,10 @@ from typing import Any
 
 from torch import nn
 
+from fedpriv.clients.augmentation import Augmentation
 from fedpriv.clients.client import Client
 from fedpriv.clients.client_set import as_client_set
 from fedpriv.clients.layout import fingerprint
-from fedpriv.data.augmentation import Augmentation
 from fedpriv.errors import FedprivError
 from fedpriv.network.rounds import TrainState
 from fedpriv.privacy.ledger import LedgerPosition

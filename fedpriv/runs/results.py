@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from fedpriv import __version__
+from fedpriv import __version__, runs
 from fedpriv.clients.layout import Layout
 from fedpriv.errors import FedprivError, counted
 from fedpriv.evaluation import metrics
@@ -25,7 +25,6 @@ from fedpriv.models.copies import copy_module
 from fedpriv.planning import notebook_display
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.record import Record
-from fedpriv.runs import curves
 from fedpriv.runs.history import History
 from fedpriv.settings import checks
 from fedpriv.settings.translations import attribute_error
@@ -190,9 +189,9 @@ class Result:
         """
         from matplotlib import pyplot
 
-        figure = pyplot.figure(figsize=curves.SIZE, layout="constrained")
-        curves.draw(_ResultCurves(self), figure)
-        return curves.saved(figure, file)
+        figure = pyplot.figure(figsize=runs.curves.SIZE, layout="constrained")
+        runs.curves.draw(_ResultCurves(self), figure)
+        return runs.curves.saved(figure, file)
 
     @property
     def broken(self) -> bool:
@@ -347,7 +346,7 @@ class _ResultCurves:
         return self.outcome.target
 
     def column(self, name: str) -> tuple[list[int], list[float]]:
-        return curves.column_of(self.outcome.reports, name)
+        return runs.curves.column_of(self.outcome.reports, name)
 
 
 class Sink(Protocol):

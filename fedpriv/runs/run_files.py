@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fedpriv.data import PUBLISHED
+from fedpriv.clients.datasets import PUBLISHED
 from fedpriv.errors import ConfigError, FedprivError, LedgerError
 from fedpriv.evaluation import metrics
 from fedpriv.privacy.accounting.accountant import account

@@ -455,7 +455,7 @@ def load_data(experiment: Experiment, run: OpenRun, public: EvaluationData, mesh
     clients = experiment.clients
     compute = experiment.compute
     origin = run.origin
-    shared_memory = ownership.check_clients(clients, public.everything, experiment.privacy)
+    shared_memory = ownership.check_ownership(clients, public.everything, experiment.privacy)
 
     # the examples of this process's clients; a resumed run cuts batches as it did before
     chunk_before = None

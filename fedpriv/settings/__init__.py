@@ -1,0 +1,5 @@
+"""Bounds of parameters, names of plug-ins, and what other libraries call a setting."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

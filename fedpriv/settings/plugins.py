@@ -23,6 +23,8 @@ from fedpriv.errors import ConfigError, FedprivError, in_short
 from fedpriv.settings import checks
 from fedpriv.settings.translations import nearest, suggestion
 
+__all__ = ["Registry", "allow_plugins", "are_allowed", "build", "call", "find", "function_of_round", "resolve_object"]
+
 T = TypeVar("T")
 OPT_IN = "FEDPRIV_ALLOW_PLUGINS"
 
@@ -100,7 +102,7 @@ class Registry(Mapping[str, R]):
         row: Callable[[Callable[..., Any], str], R] = RegistryEntry,
     ) -> None:
         self._makes = makes
-        self._rows = dict(rows)
+        self._rows = rows  # not copied: a row may import what it builds when it is looked up
         self._group = group
         self._row = row
 
@@ -120,10 +122,10 @@ class Registry(Mapping[str, R]):
         return name in self._rows or name in self._installed()
 
     def __iter__(self) -> Iterator[str]:
-        return iter({**self._rows, **self._installed()})
+        return iter(dict.fromkeys((*self._rows, *self._installed())))
 
     def __len__(self) -> int:
-        return len({**self._rows, **self._installed()})
+        return len({*self._rows, *self._installed()})
 
     def _installed(self) -> dict[str, EntryPoint]:
         if self._group is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from fedpriv.privacy.composition import RunCost, compose
+from fedpriv.privacy import RunCost, compose
 from fedpriv.reports.picture import draw_budget
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.on_record import plan_files

@@ -8,8 +8,8 @@ from typing import Annotated, Self
 
 from fedpriv.config.base import GENERATED, Section, check, matching
 from fedpriv.errors import ConfigError
-from fedpriv.randomness.agreement import fingerprint_of
-from fedpriv.settings.checks import Count
+from fedpriv.settings import Count
+from fedpriv.sites.agreement import fingerprint_of
 
 KIND, SIGNING = "x25519:", "ed25519:"
 SiteName = Annotated[

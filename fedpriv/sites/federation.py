@@ -15,20 +15,18 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.evaluation.evaluator import Evaluator
-from fedpriv.network.local import Star, sum_of
-from fedpriv.network.rounds import TrainState, server_update
-from fedpriv.privacy.accounting.accountant import account
-from fedpriv.privacy.accounting.spent import PrivacySpent
-from fedpriv.settings.checks import checked
+from fedpriv.evaluation import Evaluator
+from fedpriv.network import Star, TrainState, server_update, sum_of
+from fedpriv.privacy.accounting import PrivacySpent, account
+from fedpriv.settings import checked
 from fedpriv.sites.absence_notice import AbsenceNotice, InvalidNotice
 from fedpriv.sites.counter_store import CounterStore
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.messages import MalformedMessage, TrainRequest, TrainResponse, pack, unpack_response
 from fedpriv.sites.reply_counter import InvalidCounter
 from fedpriv.sites.resolved_plan import ResolvedPlan
-from fedpriv.storage.folder import RunFolder
-from fedpriv.strategies.base import Strategy
+from fedpriv.storage import RunFolder
+from fedpriv.strategies import Strategy
 
 _TRIES = 2  # a reply that got lost is asked for again: the site says the same
 _HUGE = 1e6  # times the largest number that was sent: nobody's answer to it

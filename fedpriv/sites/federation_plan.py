@@ -13,14 +13,14 @@ import torch
 import yaml
 from pydantic import Field
 
-from fedpriv.clients.public_info import PublicDataInfo
+from fedpriv.clients import PublicDataInfo
 from fedpriv.config import Config
 from fedpriv.config.base import GENERATED, Section, check, matching
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.planning.plan import make_plan, with_neighbours
-from fedpriv.privacy.settings import Privacy
-from fedpriv.randomness.streams import Randomness
-from fedpriv.settings.checks import Count, checked
+from fedpriv.planning import make_plan, with_neighbours
+from fedpriv.privacy import Privacy
+from fedpriv.randomness import Randomness
+from fedpriv.settings import Count, checked
 from fedpriv.sites.descriptor import CertificatePin, SiteDescriptor
 from fedpriv.sites.unsupported import check_settings, with_listed_links
 from fedpriv.storage import strict_yaml

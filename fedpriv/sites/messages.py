@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedpriv.config.base import Section
 from fedpriv.errors import FedprivError
-from fedpriv.settings.checks import Whole
+from fedpriv.settings import Whole
 from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.reply_counter import ReplyCounter
 

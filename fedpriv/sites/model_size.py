@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.overrides import TorchFunctionMode
 
-from fedpriv.clients.public_info import PublicDataInfo
+from fedpriv.clients import PublicDataInfo
 from fedpriv.config import Config
 from fedpriv.errors import ConfigError
 from fedpriv.models import MODELS, add_lora, resolve

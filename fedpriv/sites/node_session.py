@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpriv.randomness.agreement import AgreedSecrets
+from fedpriv.sites.agreement import AgreedSecrets
 from fedpriv.sites.reply_counter import ReplyCounter
 from fedpriv.sites.resolved_plan import ResolvedPlan
 

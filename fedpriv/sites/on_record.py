@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from fedpriv.errors import FedprivError, LedgerError, counted
-from fedpriv.privacy.ledger_file import LedgerFile
+from fedpriv.privacy import LedgerFile
 from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.reply_counter import ReplyCounter
 from fedpriv.storage import files

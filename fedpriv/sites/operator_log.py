@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from fedpriv.config.base import Section
-from fedpriv.settings.checks import Count
+from fedpriv.settings import Count
 
 LOG = "log.jsonl"
 _N_OLD_FILES = 4

@@ -7,10 +7,8 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from fedpriv.privacy.accounting.pairwise import exposure
-from fedpriv.privacy.accounting.plan_filter import UnplannedRelease
-from fedpriv.privacy.ledger import VOID
-from fedpriv.privacy.record import Record
+from fedpriv.privacy import VOID, Record
+from fedpriv.privacy.accounting import UnplannedRelease, exposure
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_accountant import SiteAccountant
 from fedpriv.sites.site_folder import SiteFolder

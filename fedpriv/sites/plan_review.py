@@ -15,7 +15,7 @@ import sys
 import time
 
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.settings.plugins import refuse_plugins
+from fedpriv.settings import refuse_plugins
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.policy import SitePolicy

@@ -7,11 +7,11 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from fedpriv.clients.public_info import PublicDataInfo
+from fedpriv.clients import PublicDataInfo
 from fedpriv.config import Config
 from fedpriv.config.base import Section
 from fedpriv.errors import ConfigError
-from fedpriv.settings.checks import Count, Positive
+from fedpriv.settings import Count, Positive
 from fedpriv.sites.model_size import check_model_size
 from fedpriv.sites.resolved_plan import ResolvedPlan
 

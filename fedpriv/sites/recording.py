@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fedpriv.clients.layout import Layout, copy_trainable
+from fedpriv.clients import Layout, copy_trainable
 from fedpriv.sites.federation import Federation, SiteRound
 from fedpriv.storage import files, strict_json
 

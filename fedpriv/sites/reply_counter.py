@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from fedpriv.config.base import GENERATED, Section, matching
 from fedpriv.errors import PrivacyError
-from fedpriv.settings.checks import Whole
+from fedpriv.settings import Whole
 
 _DOMAIN = b"fedpriv/reply counter/1/"
 

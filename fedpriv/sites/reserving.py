@@ -6,8 +6,7 @@ import hashlib
 from pathlib import Path
 
 from fedpriv.errors import LedgerError
-from fedpriv.privacy.budget import Budget
-from fedpriv.privacy.composition import RunCost
+from fedpriv.privacy import Budget, RunCost
 from fedpriv.sites.plan_filter import single_site_record
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_folder import SiteFolder

@@ -10,24 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedpriv.clients.layout import Layout
+from fedpriv.clients import Layout
 from fedpriv.config import Config
 from fedpriv.config.building import make_model
 from fedpriv.errors import ConfigError
-from fedpriv.network.graph import Graph
-from fedpriv.network.local import Star
-from fedpriv.network.rounds import ClientInput, TrainState, client_update, initial_state, run_rounds
-from fedpriv.oracle.dry_run import recording_oracle
-from fedpriv.planning import compatibility
-from fedpriv.planning.plan import Plan, make_plan
-from fedpriv.privacy.pairwise import Complete, KeyAgreedPairwise, Pairwise
-from fedpriv.privacy.settings import Privacy
-from fedpriv.randomness.streams import Randomness
+from fedpriv.network import ClientInput, Graph, Star, TrainState, client_update, initial_state, run_rounds
+from fedpriv.oracle import recording_oracle
+from fedpriv.planning import Plan, check_problem, make_plan
+from fedpriv.privacy import Complete, KeyAgreedPairwise, Pairwise, Privacy
+from fedpriv.randomness import Randomness
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan, promise
 from fedpriv.sites.model_size import check_model_size, largest_in_memory
-from fedpriv.strategies.base import Strategy
-from fedpriv.strategies.state import Leaf, shared_leaves
+from fedpriv.strategies import Leaf, Strategy, shared_leaves
 
 _SUMS = "statistic:constraints"
 
@@ -85,7 +80,7 @@ class ResolvedPlan:
         sizes = [card.size for card in cards]
         public = Randomness(seed, 0)  # only public streams are drawn from it
         plan = make_plan(strategy, privacy, sizes, network, rounds=config.rounds, randomness=public)
-        compatibility.check_problem(strategy, config.problem.everyones(), privacy, plan.queries, compare=False)
+        check_problem(strategy, config.problem.everyones(), privacy, plan.queries, compare=False)
         model, loss = make_model(config, proposal.outline)
         return cls(
             hash=proposal.hash,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from fedpriv.errors import BudgetExhausted
-from fedpriv.privacy.accounting.plan_filter import UnplannedRelease
+from fedpriv.privacy.accounting import UnplannedRelease
 from fedpriv.sites.absence_notice import InvalidNotice
 from fedpriv.sites.activity import Activity
 from fedpriv.sites.messages import Code, MalformedMessage, TrainRequest, TrainResponse, pack, unpack_request

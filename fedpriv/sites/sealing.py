@@ -16,8 +16,7 @@ from fedpriv.sites.site_keys import (
     keep_earlier,
     new_private_key,
 )
-from fedpriv.storage import files, secret_store
-from fedpriv.storage.folder import RunFolder
+from fedpriv.storage import RunFolder, files, secret_store
 
 
 def secrets_in_words(folder: Path) -> str:

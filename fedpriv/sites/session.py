@@ -11,24 +11,24 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedpriv.clients.data_fingerprints import digest_of, examples_of
-from fedpriv.clients.layout import changed_constants, constant_totals
-from fedpriv.distributed.modes import Modes
+from fedpriv.clients import changed_constants, constant_totals, digest_of, examples_of
+from fedpriv.distributed import Modes
 from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
-from fedpriv.network.rounds import ClientInput, client_update, seeded_torch_draws
-from fedpriv.oracle.backend_selection import select_backend
-from fedpriv.oracle.clipped_sums import ClippedSums
-from fedpriv.oracle.data_answerer import data_oracle
-from fedpriv.oracle.low_precision import needs_full_precision
-from fedpriv.oracle.state_check import KEPT, StateCheck, draw_check_rounds, unused_copy
-from fedpriv.privacy.ledger import Ledger, PrivacyFilter
-from fedpriv.privacy.ledger_file import facts_of_pairs
-from fedpriv.privacy.pairwise import KeyAgreedPairwise
-from fedpriv.privacy.record import Record
-from fedpriv.privacy.release.pairwise import pairs_of
-from fedpriv.randomness.agreement import AgreedSecrets
-from fedpriv.randomness.streams import Randomness, new_secret
+from fedpriv.network import ClientInput, client_update, seeded_torch_draws
+from fedpriv.oracle import (
+    KEPT,
+    ClippedSums,
+    StateCheck,
+    data_oracle,
+    draw_check_rounds,
+    needs_full_precision,
+    select_backend,
+    unused_copy,
+)
+from fedpriv.privacy import KeyAgreedPairwise, Ledger, PrivacyFilter, Record, facts_of_pairs, pairs_of
+from fedpriv.randomness import Randomness, new_secret
 from fedpriv.sites.absence_notice import MAX_OPEN_NOTICES, AbsenceNotice, InvalidNotice, Reason, absent_sites
+from fedpriv.sites.agreement import AgreedSecrets
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.messages import Code, TrainRequest, TrainResponse, pack
 from fedpriv.sites.on_record import RolledBack, SessionState, check_rollback
@@ -38,7 +38,7 @@ from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_accountant import SiteAccountant
 from fedpriv.sites.site_data import make_population
 from fedpriv.sites.site_folder import SiteFolder
-from fedpriv.strategies.state import flatten_with_names, unflatten_like
+from fedpriv.strategies import flatten_with_names, unflatten_like
 
 _LOG = logging.getLogger(__name__)
 

@@ -11,11 +11,10 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from fedpriv.data.base import size
+from fedpriv.clients import size
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.privacy.accounting.spent import PrivacySpent
-from fedpriv.settings.checks import checked
-from fedpriv.settings.pace import wait_for_pace
+from fedpriv.privacy.accounting import PrivacySpent
+from fedpriv.settings import checked, wait_for_pace
 from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.activity import Activity
 from fedpriv.sites.descriptor import CertificatePin, SiteDescriptor
@@ -33,7 +32,7 @@ from fedpriv.sites.site_data import load_site_data
 from fedpriv.sites.site_folder import SiteFolder
 from fedpriv.sites.site_plans import SitePlans
 from fedpriv.sites.site_settings import SiteBudget, SiteSettings
-from fedpriv.storage.secret_store import FOLDER
+from fedpriv.storage import FOLDER
 
 _LOG = logging.getLogger(__name__)
 _registry_lock = threading.Lock()  # guards `_locks`

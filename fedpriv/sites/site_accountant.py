@@ -6,10 +6,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fedpriv.privacy.accounting.accountant import Accountant
-from fedpriv.privacy.accounting.plan_filter import PlanFilter, n_within
-from fedpriv.privacy.accounting.spent import PrivacySpent
-from fedpriv.privacy.record import Record
+from fedpriv.privacy import Record
+from fedpriv.privacy.accounting import Accountant, PlanFilter, PrivacySpent, n_within
 
 
 class SiteAccountant:

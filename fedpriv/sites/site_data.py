@@ -8,19 +8,13 @@ from typing import Any
 from torch.utils.data import DataLoader, Dataset
 
 from fedpriv import models
-from fedpriv.clients import ownership
-from fedpriv.clients.client import Client
-from fedpriv.clients.client_set import public_sizes
-from fedpriv.clients.population import Population
-from fedpriv.clients.public_info import PublicDataInfo
-from fedpriv.clients.shard import ClientShard
+from fedpriv.clients import Client, ClientShard, Population, PublicDataInfo, check_ownership, public_sizes
 from fedpriv.config.building import divided, load_section
 from fedpriv.config.schema import DataSection
 from fedpriv.data import Split
 from fedpriv.errors import ConfigError, DataError
-from fedpriv.oracle.validation import validate_per_example
-from fedpriv.planning import compatibility
-from fedpriv.planning.privacy_warnings import warn
+from fedpriv.oracle import validate_per_example
+from fedpriv.planning import check_problem, warn
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_settings import SiteSettings
 
@@ -78,10 +72,10 @@ def make_population(settings: SiteSettings, terms: ResolvedPlan, number: int, ou
             "are (fedpriv site init), whose budget is counted by itself: who is in both pays from both"
         )
     public_sizes([client], privacy)
-    for warning in ownership.check_clients([client], None, privacy):
+    for warning in check_ownership([client], None, privacy):
         warn(warning)
     shard = ClientShard([number], terms.sizes, len(terms.cards))
     population = Population([client], shard=shard)
-    compatibility.check_problem(terms.strategy, [problem], privacy, terms.plan.queries, compare=False)
+    check_problem(terms.strategy, [problem], privacy, terms.plan.queries, compare=False)
     validate_per_example(population, privacy)
     return population

@@ -7,11 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedpriv.errors import LedgerError
-from fedpriv.privacy.accounting.accountant import Accountant
-from fedpriv.privacy.accounting.plan_filter import n_within
-from fedpriv.privacy.composition import RunCost
-from fedpriv.privacy.ledger_file import LedgerFile
-from fedpriv.privacy.record import Record
+from fedpriv.privacy import LedgerFile, Record, RunCost
+from fedpriv.privacy.accounting import Accountant, n_within
 from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan

@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from fedpriv.errors import DataError, FedprivError
-from fedpriv.privacy.record import Record
-from fedpriv.randomness.agreement import new_key, public_key
+from fedpriv.privacy import Record
 from fedpriv.sites import absence_notice
 from fedpriv.sites.absence_notice import AbsenceNotice
+from fedpriv.sites.agreement import new_key, public_key
 from fedpriv.sites.descriptor import SiteDescriptor
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.on_record import (
@@ -39,8 +39,7 @@ from fedpriv.sites.on_record import (
 from fedpriv.sites.reply_counter import ReplyCounter
 from fedpriv.sites.site_keys import AGREEMENT_KEY, SIGNING_KEY, SiteKeys, erase_unused, public_half
 from fedpriv.sites.site_settings import SETTINGS, SiteSettings, require_site
-from fedpriv.storage import files, secret_store
-from fedpriv.storage.folder import RunFolder
+from fedpriv.storage import RunFolder, files, secret_store
 
 CARD = "card.json"
 NODE_KEY = "node_key"  # authenticates the site to the transport; it protects no data

@@ -12,8 +12,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from fedpriv.errors import FedprivError
-from fedpriv.randomness import agreement
-from fedpriv.sites import absence_notice
+from fedpriv.sites import absence_notice, agreement
 from fedpriv.sites.descriptor import KIND, SIGNING, SiteDescriptor
 from fedpriv.storage import files, secret_store
 

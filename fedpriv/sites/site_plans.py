@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedpriv.privacy.accounting.spent import PrivacySpent
+from fedpriv.privacy.accounting import PrivacySpent
 from fedpriv.sites.federation_plan import FederationPlan
 from fedpriv.sites.messages import question_limit
 from fedpriv.sites.plan_filter import make_accountant, planned_records

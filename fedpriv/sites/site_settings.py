@@ -10,7 +10,7 @@ from pydantic import model_validator
 from fedpriv.config.base import Section, check
 from fedpriv.config.schema import DataSection
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.settings.checks import Count, Fraction, Positive, Whole
+from fedpriv.settings import Count, Fraction, Positive, Whole
 from fedpriv.sites.descriptor import SiteName
 from fedpriv.sites.operator_log import LogSettings
 from fedpriv.sites.policy import SitePolicy

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.errors import FedprivError, LedgerError
-from fedpriv.privacy.accounting.spent import round_up
-from fedpriv.privacy.composition import compose
+from fedpriv.privacy import compose
+from fedpriv.privacy.accounting import round_up
 from fedpriv.sites.absence_notice import AbsenceNotice
 from fedpriv.sites.connection_file import connection_rows
 from fedpriv.sites.descriptor import SiteDescriptor

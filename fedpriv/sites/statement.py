@@ -7,11 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedpriv.errors import FedprivError
-from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
-from fedpriv.privacy.adversaries import COLLUDERS, MESSAGES, MODEL, SERVER
-from fedpriv.privacy.composition import RunCost, compose
-from fedpriv.privacy.ledger_file import LedgerFile
-from fedpriv.privacy.matrix import Cell, matrix
+from fedpriv.privacy import COLLUDERS, MESSAGES, MODEL, SERVER, Cell, LedgerFile, RunCost, compose, matrix
+from fedpriv.privacy.accounting import PrivacySpent, round_up
 from fedpriv.reports import wording
 from fedpriv.reports.accounts import Price
 from fedpriv.reports.statement import Rows, Statement, Table, count_without_fedpriv, unbounded
@@ -20,8 +17,7 @@ from fedpriv.sites.on_record import plan_files
 from fedpriv.sites.site_federations import SiteFederation, charged, read_federation
 from fedpriv.sites.site_folder import CARD, SECRETS
 from fedpriv.sites.site_settings import SETTINGS, SiteBudget, SiteSettings
-from fedpriv.storage import files
-from fedpriv.storage.secret_store import is_destroyed, is_encrypted
+from fedpriv.storage import files, is_destroyed, is_encrypted
 
 _LEARNED = (
     "Others learn, too, that this site takes part, its card (name, public number of records, public key), and when it "

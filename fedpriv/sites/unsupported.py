@@ -7,9 +7,8 @@ from collections.abc import Collection
 from fedpriv.config import Config
 from fedpriv.config.network import NetworkSection, TopologySection
 from fedpriv.errors import ConfigError
-from fedpriv.network.graph import Graph
-from fedpriv.privacy.pairwise import Pairwise
-from fedpriv.privacy.settings import Cyclic, Independent, Local
+from fedpriv.network import Graph
+from fedpriv.privacy import Cyclic, Independent, Local, Pairwise
 
 
 def check_settings(config: Config, n_sites: int) -> None:

@@ -1,0 +1,5 @@
+"""Files that are whole or absent, folders with one writer, and secrets at rest."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -15,6 +15,8 @@ from typing import BinaryIO
 
 from fedpriv.errors import FedprivError
 
+__all__ = ["Appender", "erase", "make_folder", "read", "write_whole"]
+
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 

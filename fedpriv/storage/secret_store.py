@@ -23,6 +23,18 @@ from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
 from fedpriv.errors import ConfigError, FedprivError
 
+__all__ = [
+    "DESTROYED",
+    "FOLDER",
+    "check_where",
+    "destroy",
+    "is_destroyed",
+    "place_of",
+    "protect",
+    "reveal",
+    "where_is",
+]
+
 FOLDER = "folder"
 DESTROYED = "destroyed"
 IDENTITY_VARIABLE = "FEDPRIV_AGE_IDENTITY"

@@ -6,6 +6,8 @@ import json
 import math
 from typing import Any, cast
 
+__all__ = ["dumps", "epsilon", "plain"]
+
 
 def dumps(value: object, *, indent: int | None = None) -> str:
     """Returns the text of a JSON value.

@@ -11,6 +11,8 @@ from yaml.constructor import ConstructorError
 
 from fedpriv.errors import ConfigError, cut
 
+__all__ = ["DEEPEST", "read"]
+
 # far above what a configuration needs, and read within two seconds
 LONGEST = 100_000  # characters
 MOST_PARTS = 10_000  # values, and beginnings and ends of lists and mappings

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from fedpriv.config import Config, load_config
 from fedpriv.errors import ConfigError, PrivacyError
-from fedpriv.privacy.accounting.spent import PrivacySpent
-from fedpriv.privacy.composition import RunCost, compose
-from fedpriv.runs.compare import Comparison
-from fedpriv.runs.results import Result, RoundReport
-from fedpriv.runs.total import total
+from fedpriv.forecast.compare import Comparison
+from fedpriv.privacy import RunCost, compose
+from fedpriv.privacy.accounting import PrivacySpent
+from fedpriv.runs import Result, RoundReport, total
 from fedpriv.tuning.price import plan_trial
 from fedpriv.tuning.trials import run_in_folder
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpriv.storage.pictures import BLUE, VERMILION, new_figure, write_png
+from fedpriv.storage import BLUE, VERMILION, new_figure, write_png
 from fedpriv.tuning.search import Outcome, Trial
 from fedpriv.tuning.settings import SearchSettings
 from fedpriv.tuning.space import Range, Space

@@ -9,13 +9,9 @@ from dataclasses import dataclass, replace
 from fedpriv.config import Config
 from fedpriv.config.building import planned
 from fedpriv.errors import BudgetExhausted, ConfigError, PrivacyError
-from fedpriv.planning.plan import Plan
-from fedpriv.privacy.accounting import search
-from fedpriv.privacy.accounting.bounds import ceiling
-from fedpriv.privacy.accounting.epochs import count_costs
-from fedpriv.privacy.accounting.events import histories
-from fedpriv.privacy.accounting.spent import PrivacySpent, round_up
-from fedpriv.privacy.composition import RunCost, compose
+from fedpriv.planning import Plan
+from fedpriv.privacy import RunCost, compose
+from fedpriv.privacy.accounting import PrivacySpent, ceiling, count_costs, histories, round_up, search
 from fedpriv.tuning.settings import SearchSettings
 
 

@@ -13,18 +13,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedpriv.clients.layout import Layout
+from fedpriv.clients import Layout, size
 from fedpriv.config import Config
 from fedpriv.config.building import load_data, make_model, outline
-from fedpriv.data.base import size
 from fedpriv.errors import ConfigError
-from fedpriv.evaluation.evaluator import Evaluator
-from fedpriv.planning.plan import Plan
-from fedpriv.privacy.exact_rounding import add_and_round
-from fedpriv.privacy.real_noise import GaussianRows
-from fedpriv.privacy.record import Record, Relation
-from fedpriv.privacy.record_table import RecordTable
-from fedpriv.randomness.streams import Randomness
+from fedpriv.evaluation import Evaluator
+from fedpriv.planning import Plan
+from fedpriv.privacy import GaussianRows, Record, RecordTable, Relation, add_and_round
+from fedpriv.randomness import Randomness
 from fedpriv.storage import files
 from fedpriv.tuning.settings import METRIC
 

@@ -16,13 +16,11 @@ from fedpriv.config.base import check
 from fedpriv.config.building import outline
 from fedpriv.config.files import override
 from fedpriv.errors import ConfigError, DataError, FedprivError
-from fedpriv.planning.plan import Plan
-from fedpriv.privacy.budget import Budget
-from fedpriv.runs.budget_reservation import data_digest
-from fedpriv.runs.results import RoundReport, software
-from fedpriv.settings.checks import checked
-from fedpriv.storage import files, strict_json, strict_yaml
-from fedpriv.storage.folder import RunFolder
+from fedpriv.planning import Plan
+from fedpriv.privacy import Budget
+from fedpriv.runs import RoundReport, data_digest, software
+from fedpriv.settings import checked
+from fedpriv.storage import RunFolder, files, strict_json, strict_yaml
 from fedpriv.tuning import sampling, scores
 from fedpriv.tuning.price import SearchPrice, check_same_cost, plan_trial, price_search, reservation
 from fedpriv.tuning.settings import SearchSettings

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from fedpriv.errors import ConfigError
 from fedpriv.evaluation import metrics
-from fedpriv.privacy.accounting.search import NegativeBinomial, NumberOfTrials, PoissonTrials
-from fedpriv.settings.checks import Bound, Positive, PositiveOrInfinite, Whole, checked
+from fedpriv.privacy.accounting import NegativeBinomial, NumberOfTrials, PoissonTrials
+from fedpriv.settings import Bound, Positive, PositiveOrInfinite, Whole, checked
 
 METRIC = "test_accuracy"
 """The one score that may be private."""

@@ -12,7 +12,7 @@ from pydantic import model_validator
 
 from fedpriv.config.base import Section, check
 from fedpriv.errors import ConfigError
-from fedpriv.settings.checks import checked
+from fedpriv.settings import checked
 from fedpriv.storage import strict_yaml
 
 if TYPE_CHECKING:

@@ -15,13 +15,9 @@ from pathlib import Path
 from fedpriv.config.building import outline
 from fedpriv.config.of_run import plan_of
 from fedpriv.errors import FedprivError, counted
-from fedpriv.planning.plan import Plan
-from fedpriv.privacy.accounting.events import History
-from fedpriv.privacy.accounting.search import hidden
-from fedpriv.privacy.accounting.spent import PrivacySpent
-from fedpriv.privacy.adversaries import COLLUDERS, MODEL, SERVER
-from fedpriv.privacy.composition import RunCost, basic, compose
-from fedpriv.privacy.matrix import Cell, matrix
+from fedpriv.planning import Plan
+from fedpriv.privacy import COLLUDERS, MODEL, SERVER, Cell, RunCost, basic, compose, matrix
+from fedpriv.privacy.accounting import History, PrivacySpent, hidden
 from fedpriv.reports import wording
 from fedpriv.reports.report import Run
 from fedpriv.reports.run_statement import SECRET, lifetime, simulated_trust

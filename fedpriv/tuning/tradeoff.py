@@ -17,9 +17,8 @@ from fedpriv.config import Config, build, forecast, load_config
 from fedpriv.config.schema import DataSection
 from fedpriv.errors import ConfigError
 from fedpriv.evaluation import metrics
-from fedpriv.privacy.membership import detection_at, right_guesses
-from fedpriv.storage import strict_json
-from fedpriv.storage.pictures import BLUE, GREY, VERMILION, new_figure
+from fedpriv.storage import BLUE, GREY, VERMILION, new_figure, strict_json
+from fedpriv.tuning.membership import detection_at, right_guesses
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

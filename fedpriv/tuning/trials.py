@@ -10,9 +10,8 @@ from typing import Any
 
 from fedpriv.config import Config, build, to_yaml
 from fedpriv.errors import ConfigError
-from fedpriv.runs.results import Result, RoundReport
-from fedpriv.storage import files
-from fedpriv.storage.folder import RunFolder
+from fedpriv.runs import Result, RoundReport
+from fedpriv.storage import RunFolder, files
 from fedpriv.tuning import scores
 from fedpriv.tuning.settings import SearchSettings
 

@@ -12,7 +12,7 @@ from commands import DIGITS, fedpriv, refused
 from PIL import Image
 
 from fedpriv.config import forecast, load_config
-from fedpriv.privacy.membership import right_guesses
+from fedpriv.tuning.membership import right_guesses
 
 SHORT = ("data.partition.n_clients=2", "rounds=5")
 

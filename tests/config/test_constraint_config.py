@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedpriv.algorithms.private_augmented_lagrangian import suggested_share
 from fedpriv.config import Config, build, forecast, load_config, to_yaml
 from fedpriv.config.building import at_start
 from fedpriv.errors import ConfigError
 from fedpriv.reports.report import Run
 from fedpriv.strategies.advice import ConstraintNoise
-from fedpriv.strategies.private_augmented_lagrangian import suggested_share
 from fedpriv.strategies.proximal import L2
 
 TEXT = """

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fedpriv.algorithms.svrg import Epochs
 from fedpriv.config import forecast, load_config
 from fedpriv.config.strategies import STRATEGIES
 from fedpriv.errors import ConfigError
-from fedpriv.strategies.svrg import Epochs
 
 SMALL = Path(__file__).parents[2] / "configs" / "digits_iadmm.yaml"
 PUBLISHED = Path(__file__).parents[2] / "configs" / "covertype_svrg_published.yaml"

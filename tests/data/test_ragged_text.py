@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import fedpriv as fp
 from fedpriv.clients.batch import Batch
-from fedpriv.data.nested import each
+from fedpriv.models.nested import each
 from fedpriv.oracle.backends import BACKENDS
 from fedpriv.privacy.clipping import Clip
 

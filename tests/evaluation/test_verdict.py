@@ -25,7 +25,7 @@ def clients(at_most: float) -> list[fp.Client]:
 
 
 def test_an_exact_run_says_that_constraints_hold_and_what_that_costs() -> None:
-    result = fp.train(clients(0.9), fp.proximal_al(), fp.Privacy(at="none"), rounds=400)
+    result = fp.train(clients(0.9), fp.proximal_al(), fp.Privacy(at="none"), rounds=40)
     assert "constraints hold: largest violation" in str(result)
     assert f"largest multiplier {torch.tensor(result.measures['multipliers']).abs().max():.3g}" in str(result)
     assert "constraints hold" in result._repr_html_()

@@ -14,7 +14,7 @@ from torch import nn
 
 import fedpriv as fp
 from fedpriv.clients.batch import Batch
-from fedpriv.data.nested import Rows, each
+from fedpriv.models.nested import Rows, each
 
 
 def clients(kind: Kind, model: nn.Module, examples: int = 6) -> list[fp.Client]:

@@ -21,7 +21,7 @@ import fedpriv as fp
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.layout import constants
 from fedpriv.clients.population import Population
-from fedpriv.data.nested import Rows
+from fedpriv.models.nested import Rows
 from fedpriv.oracle.backend_selection import select_backend
 from fedpriv.oracle.backends import BACKENDS
 from fedpriv.oracle.validation import validate_per_example

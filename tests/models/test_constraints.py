@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
-from fedpriv.evaluation.optimality import kkt
+from fedpriv.evaluation.constrained.optimality import kkt
 from fedpriv.models import LogisticRegression, MnistCNN, resolve_loss
 from fedpriv.strategies.solvers import Newton
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import fedpriv as fp
 from fedpriv.clients.batch import Batch
-from fedpriv.data.nested import Rows, each
 from fedpriv.data.torchvision_compat import import_torchvision
+from fedpriv.models.nested import Rows, each
 from fedpriv.oracle.backends import BACKENDS
 from fedpriv.privacy.clipping import Clip
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import fedpriv as fp
-from fedpriv.data.nested import Rows
 from fedpriv.data.torchvision_compat import import_torchvision
 from fedpriv.models import add_lora, cross_entropy
+from fedpriv.models.nested import Rows
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install fedpriv[hf]")
 import_torchvision("transforms")  # transformers imports torchvision, which needs help beside a CPU build of torch

@@ -18,14 +18,14 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
+from fedpriv.algorithms.augmented_lagrangian import AdmmBlock
+from fedpriv.algorithms.private_augmented_lagrangian import ScalarizedStep
 from fedpriv.config.strategies import STRATEGIES
 from fedpriv.papers.recipe import Recipe
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.record import Record
-from fedpriv.strategies.augmented_lagrangian import AdmmBlock
 from fedpriv.strategies.base import Oracle, Strategy
 from fedpriv.strategies.fedavg import AddMeanUpdate
-from fedpriv.strategies.private_augmented_lagrangian import ScalarizedStep
 from fedpriv.strategies.spreading import keywords
 from fedpriv.strategies.state import flatten_with_names, select_rows
 

@@ -17,8 +17,8 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 
 import fedpriv as fp
 from fedpriv.clients.population import Population
-from fedpriv.data.nested import Rows
 from fedpriv.errors import PromiseWarning
+from fedpriv.models.nested import Rows
 from fedpriv.oracle.backend_selection import select_backend
 
 pytestmark = pytest.mark.filterwarnings(

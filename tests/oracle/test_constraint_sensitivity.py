@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fedpriv as fp
 from fedpriv.clients.batch import Batch
-from fedpriv.evaluation.optimality import half_width
+from fedpriv.evaluation.constrained.optimality import half_width
 from fedpriv.models import LogisticRegression, resolve_loss
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.oracle.constraints import example_losses

@@ -14,8 +14,8 @@ from torch.utils.data import TensorDataset
 import fedpriv as fp
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.population import Population
-from fedpriv.data.nested import Rows
 from fedpriv.models import VisionTransformer
+from fedpriv.models.nested import Rows
 from fedpriv.models.resnet import ResNet18
 from fedpriv.oracle.backend_selection import select_backend
 from fedpriv.oracle.backends import BACKENDS

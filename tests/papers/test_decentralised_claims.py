@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedpriv.algorithms.tracking import TwoVariableTracking
 from fedpriv.config import build, forecast, load_config
 from fedpriv.errors import ConfigError
 from fedpriv.papers import claims
@@ -15,7 +16,6 @@ from fedpriv.papers.claims import TrackingNoise
 from fedpriv.privacy.clipping import ROUNDING
 from fedpriv.privacy.schedules import Geometric
 from fedpriv.strategies.schedules import StepSize
-from fedpriv.strategies.tracking import TwoVariableTracking
 
 NOISE = TrackingNoise(epsilon_bar=0.5, gamma=0.3, q1=0.9, q2=0.95, gap=2.0)
 RUN = """

@@ -6,8 +6,8 @@ import networkx as nx
 import pytest
 
 import fedpriv as fp
+from fedpriv.algorithms.dual_averaging import DualStep
 from fedpriv.planning.plan import make_plan
-from fedpriv.strategies.dual_averaging import DualStep
 
 
 @pytest.mark.parametrize("activity", [fp.RandomEdges(2), fp.RandomNodes(0.5), fp.OnePeerExponential()], ids=str)

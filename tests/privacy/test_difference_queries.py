@@ -13,14 +13,14 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
+from fedpriv.algorithms.mirror_descent import EuclideanBall, accelerated_mirror_descent
+from fedpriv.algorithms.scaffold import scaffold
+from fedpriv.algorithms.svrg import AnchorBudget, Epochs, svrg
 from fedpriv.papers import claims
 from fedpriv.privacy.as_published import Published
 from fedpriv.privacy.clipping import ROUNDING
 from fedpriv.strategies.adaptive_clipping import ClipToHeard, adaptive_clipping
 from fedpriv.strategies.fedavg import fedavg
-from fedpriv.strategies.mirror_descent import EuclideanBall, accelerated_mirror_descent
-from fedpriv.strategies.scaffold import scaffold
-from fedpriv.strategies.svrg import AnchorBudget, Epochs, svrg
 
 SIZES = (4, 7, 5)
 VICTIM = 1

@@ -13,8 +13,8 @@ from reported_runs import CONFIG, SMALL, cli, clients
 
 import fedpriv as fp
 from fedpriv.config import build, forecast, load_config
+from fedpriv.estimators.logistic_regression import PrivateLogisticRegression
 from fedpriv.privacy.accounting.accountant import account
-from fedpriv.runs.estimators import PrivateLogisticRegression
 
 
 def relation(privacy: fp.Privacy, owners: list[fp.Client]) -> str:

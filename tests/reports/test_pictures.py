@@ -16,9 +16,9 @@ from torch.utils.data import TensorDataset
 
 import fedpriv as fp
 from fedpriv.config import build, load_config, to_yaml
+from fedpriv.forecast.compare import Comparison
 from fedpriv.reports.picture import draw
 from fedpriv.reports.report import Run
-from fedpriv.runs.compare import Comparison
 
 matplotlib.use("agg")
 RUN = Path(__file__).parents[1] / "run.yaml"

@@ -24,9 +24,9 @@ from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.privacy.record import Record
-from fedpriv.randomness.agreement import AgreedSecrets
 from fedpriv.randomness.streams import Randomness
 from fedpriv.sites import FederationPlan, Site, propose
+from fedpriv.sites.agreement import AgreedSecrets
 from fedpriv.sites.messages import unpack_response
 from fedpriv.sites.peers.neighbours import Patience
 from fedpriv.sites.peers.node import Node

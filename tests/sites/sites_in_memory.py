@@ -24,9 +24,9 @@ from fedpriv.oracle.data_answerer import data_oracle
 from fedpriv.privacy.accounting.accountant import Accountant
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.record import Record
-from fedpriv.randomness.agreement import AgreedSecrets
 from fedpriv.randomness.streams import Randomness
 from fedpriv.sites import Federation, FederationPlan, Site, propose
+from fedpriv.sites.agreement import AgreedSecrets
 from fedpriv.sites.resolved_plan import ResolvedPlan
 
 BARE = Path(__file__).parents[1] / "run.yaml"

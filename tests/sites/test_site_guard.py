@@ -12,8 +12,8 @@ from fedpriv.errors import BudgetExhausted, PrivacyError
 from fedpriv.privacy.accounting.accountant import account
 from fedpriv.privacy.accounting.plan_filter import UnplannedRelease
 from fedpriv.privacy.record import Record
-from fedpriv.randomness.agreement import new_key, public_key
 from fedpriv.sites import SiteDescriptor, absence_notice, propose
+from fedpriv.sites.agreement import new_key, public_key
 from fedpriv.sites.plan_filter import SitePlanFilter, single_site_record
 from fedpriv.sites.resolved_plan import ResolvedPlan
 from fedpriv.sites.site_accountant import SiteAccountant

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import fedpriv as fp
+from fedpriv.algorithms.private_augmented_lagrangian import private_al
+from fedpriv.algorithms.svrg import svrg
+from fedpriv.algorithms.tracking import gradient_tracking, proven_ratio
 from fedpriv.network import mixing
 from fedpriv.strategies.advice import ConstraintNoise, Outlook
-from fedpriv.strategies.private_augmented_lagrangian import private_al
-from fedpriv.strategies.svrg import svrg
-from fedpriv.strategies.tracking import gradient_tracking, proven_ratio
 
 
 def test_the_ratio_that_tracking_is_proved_for_has_a_closed_form_where_one_exchange_is_the_mean() -> None:

@@ -106,7 +106,7 @@ def test_weight_decay_moves_the_optimum_as_it_should() -> None:
 
 
 def test_mismatched_parts_are_refused() -> None:
-    from fedpriv.strategies.admm import AdmmServer, AdmmStep
+    from fedpriv.algorithms.admm import AdmmServer, AdmmStep
 
     class Deaf(AdmmServer):
         receives = ("gradient",)

@@ -12,16 +12,16 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 import fedpriv as fp
+from fedpriv.algorithms.dpsgd import decentralized_sgd
+from fedpriv.algorithms.dual_averaging import DualMap, dual_averaging
+from fedpriv.algorithms.tracking import gradient_tracking, gradient_tracking_pair
 from fedpriv.network import activity, topology
 from fedpriv.network.graph import Graph
 from fedpriv.network.rounds import RoundNetwork, initial_state, run_rounds
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies import proximal
 from fedpriv.strategies.base import Strategy
-from fedpriv.strategies.dpsgd import decentralized_sgd
-from fedpriv.strategies.dual_averaging import DualMap, dual_averaging
 from fedpriv.strategies.schedules import StepSize
-from fedpriv.strategies.tracking import gradient_tracking, gradient_tracking_pair
 
 N, DIM = 10, 3
 

@@ -11,10 +11,10 @@ from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression as Reference
 
 import fedpriv as fp
+from fedpriv.algorithms.mirror_descent import L1Ball, accelerated_mirror_descent
+from fedpriv.algorithms.svrg import svrg
 from fedpriv.strategies.erm import RandomIterate, gradient_descent
-from fedpriv.strategies.mirror_descent import L1Ball, accelerated_mirror_descent
 from fedpriv.strategies.proximal import L1, L2, Ball, Box, ElasticNet, Simplex
-from fedpriv.strategies.svrg import svrg
 
 
 def test_gradient_descent_reaches_the_optimum_of_another_solver():

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
+from fedpriv.algorithms.mirror_descent import EuclideanBall, L1Ball, accelerated_mirror_descent
 from fedpriv.models import LogisticRegression, resolve_loss
-from fedpriv.strategies.mirror_descent import EuclideanBall, L1Ball, accelerated_mirror_descent
 from fedpriv.strategies.proximal import L1, Ball, Box, ElasticNet, Proximal, Simplex
 
 ROUNDS, DIM = 16, 8

@@ -12,10 +12,10 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import fedpriv as fp
+from fedpriv.algorithms.scaffold import scaffold
 from fedpriv.models import SoftmaxRegression
 from fedpriv.strategies.adaptive_clipping import adaptive_clipping
 from fedpriv.strategies.fedavg import fedavg, fedopt, fedprox
-from fedpriv.strategies.scaffold import scaffold
 from fedpriv.strategies.server_optimizers import ServerAdaptive, ServerSgd
 
 # client i has the loss (a_i x - b_i)^2 in one unknown, with the same weight for each

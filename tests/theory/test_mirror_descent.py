@@ -10,8 +10,8 @@ from erm_worlds import logistic_objective, run
 from scipy.optimize import linprog
 
 import fedpriv as fp
+from fedpriv.algorithms.mirror_descent import EuclideanBall, L1Ball, MirrorStep, accelerated_mirror_descent
 from fedpriv.strategies.erm import gradient_descent
-from fedpriv.strategies.mirror_descent import EuclideanBall, L1Ball, MirrorStep, accelerated_mirror_descent
 from fedpriv.strategies.proximal import Ball
 
 

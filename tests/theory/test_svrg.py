@@ -8,9 +8,9 @@ from erm_optimum import LAM, ONE, OPTIMUM, X, Y, gap
 from erm_worlds import l2_optimum, logistic_objective, run
 
 import fedpriv as fp
+from fedpriv.algorithms.svrg import AnchorBudget, Epochs, proven, svrg
 from fedpriv.strategies.erm import gradient_descent
 from fedpriv.strategies.proximal import L2
-from fedpriv.strategies.svrg import AnchorBudget, Epochs, proven, svrg
 
 
 @pytest.mark.parametrize("doubling", [False, True])

@@ -27,12 +27,12 @@ def topology(
     """Describe and draw a communication graph and its mixing matrix."""
     from dataclasses import asdict
 
+    from fedpriv.cli.drawing import draw as draw_graph
     from fedpriv.cli.printing import print_json, print_rows
     from fedpriv.config.base import check
     from fedpriv.config.files import override
     from fedpriv.config.network import NetworkSection
-    from fedpriv.network.drawing import draw as draw_graph
-    from fedpriv.network.graph import graph_line, of_peers
+    from fedpriv.network import graph_line, of_peers
 
     raw: dict[str, Any] = {"topology": {"name": name}}
     for option in options or []:

@@ -91,7 +91,7 @@ def train(
         processes.launch(number, ["train", str(config), *(overrides or []), *out, *flags])
     from fedpriv.cli import running
     from fedpriv.config import load_config
-    from fedpriv.storage.folder import RunFolder
+    from fedpriv.storage import RunFolder
 
     changes = list(overrides or [])
     if fix_model:
@@ -118,8 +118,8 @@ def _extend(
     from fedpriv.cli import running
     from fedpriv.config import load_config
     from fedpriv.errors import ConfigError
-    from fedpriv.runs.run_files import config_file
-    from fedpriv.storage.folder import RunFolder
+    from fedpriv.runs import config_file
+    from fedpriv.storage import RunFolder
 
     if changed and "=" not in changed[0]:
         raise ConfigError("CONFIG", changed[0], f"leave it out: the run goes on with {earlier / 'config.yaml'}")
@@ -151,9 +151,8 @@ def resume(
     from fedpriv.cli import running
     from fedpriv.config import load_config
     from fedpriv.errors import FedprivError
-    from fedpriv.runs.integrity import findings, refuse
-    from fedpriv.runs.run_files import RunFiles, config_file
-    from fedpriv.storage.folder import RunFolder
+    from fedpriv.runs import RunFiles, config_file, findings, refuse
+    from fedpriv.storage import RunFolder
 
     path = config_file(run, f"start one in it: fedpriv train CONFIG --out {run}")
     if (run / "ledger.jsonl").exists():
@@ -177,10 +176,10 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Say what a run will cost in privacy, messages and time. Trains nothing."""
+    from fedpriv.cli.drawing import draw as draw_graph
     from fedpriv.cli.printing import busy, print_forecast, print_json
     from fedpriv.config import forecast, load_config
-    from fedpriv.network.drawing import draw as draw_graph
-    from fedpriv.network.graph import of_peers
+    from fedpriv.network import of_peers
 
     settings = load_config(shipped.resolve(config), overrides or [])
     with busy(settings.rounds):

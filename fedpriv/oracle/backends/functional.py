@@ -14,10 +14,10 @@ from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Loss
 from fedpriv.clients.layout import Layout
 from fedpriv.clients.reading import Pair
-from fedpriv.data.nested import Nested, arguments, each
 from fedpriv.models.batching import vmap
 from fedpriv.models.example_losses import example_form
 from fedpriv.models.known_code import is_known
+from fedpriv.models.nested import Nested, arguments, each
 
 ScoresOrLoss = tuple[Tensor, tuple[()]] | tuple[tuple[()], Tensor]
 """Outputs or loss of one example, the other one empty.

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.clients.client import Loss
-from fedpriv.data.nested import Nested, each, first
 from fedpriv.models.batching import vmap
+from fedpriv.models.nested import Nested, each, first
 from fedpriv.oracle.backends.calls import Call, Cells
 from fedpriv.oracle.backends.chains import Chain, WithBias, chain_of
 from fedpriv.oracle.backends.factors import Dense, Gradients, OuterProducts

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fedpriv.clients.batch import Batch
-from fedpriv.data.nested import leaves
 from fedpriv.distributed import threads
 from fedpriv.models.copies import copy_with_modules
+from fedpriv.models.nested import leaves
 from fedpriv.oracle.backends.base import Backend
 from fedpriv.oracle.backends.functional import is_on_cpu
 from fedpriv.oracle.backends.linear import LinearBackend

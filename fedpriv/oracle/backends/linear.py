@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Loss
-from fedpriv.data.nested import each, first
 from fedpriv.errors import ConfigError
+from fedpriv.models.nested import each, first
 from fedpriv.oracle.backends.chains import is_flatten, traced_nodes
 from fedpriv.oracle.backends.functional import Functional, count, is_finite, is_on_cpu, is_one_row, without_nan
 from fedpriv.oracle.backends.summation import sum_of_products

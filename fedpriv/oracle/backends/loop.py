@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Loss
 from fedpriv.clients.reading import Pair
-from fedpriv.data.nested import Nested, each
+from fedpriv.models.nested import Nested, each
 from fedpriv.oracle.backends.functional import Functional
 from fedpriv.privacy.clipping import Clip
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedpriv.clients.batch import Batch
 from fedpriv.clients.client import Loss
 from fedpriv.clients.reading import Pair
-from fedpriv.data.nested import Nested, each
+from fedpriv.models.nested import Nested, each
 from fedpriv.oracle.backends.factors import Gradients, add_all, joint_norms
 from fedpriv.oracle.backends.functional import Functional, are_finite, count, is_finite, is_on_cpu, is_one_row, unpad
 from fedpriv.oracle.backends.group_norm import FoldedGroupNorm

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.nn import functional
 
-from fedpriv.data.nested import Nested, first, leaves
+from fedpriv.models.nested import Nested, first, leaves
 from fedpriv.oracle.backends import row_operations
 from fedpriv.oracle.backends.batched_forward import BatchedForward, MixingRowsError, Operation
 from fedpriv.oracle.backends.calls import Call

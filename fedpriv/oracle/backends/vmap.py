@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 from torch.func import grad
 
-from fedpriv.data.nested import Nested, each, first
 from fedpriv.models.batching import vmap
+from fedpriv.models.nested import Nested, each, first
 from fedpriv.oracle.backends.factors import Dense, Gradients
 from fedpriv.oracle.backends.functional import is_one_row
 from fedpriv.oracle.backends.per_example import PerExample, in_cache

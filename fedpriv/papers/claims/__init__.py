@@ -4,6 +4,7 @@ One function for each paper. Where a paper's mechanism is not differentially pri
 sensitivity that the paper assumes were a bound.
 """
 
+from fedpriv.forecast.claim import Claim, NoiseClaim
 from fedpriv.papers.claims.admm import inexact_admm, output_perturbed_admm
 from fedpriv.papers.claims.decentralised import (
     SubsamplingClaim,
@@ -17,7 +18,6 @@ from fedpriv.papers.claims.decentralised import (
     two_variable_tracking,
 )
 from fedpriv.papers.claims.erm import accelerated_mirror_descent, svrg, svrg_deviation
-from fedpriv.planning.claim import Claim, NoiseClaim
 
 __all__ = [
     "Claim",

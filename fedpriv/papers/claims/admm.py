@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 
 from fedpriv.errors import ConfigError
-from fedpriv.planning.claim import Claim
-from fedpriv.privacy.accounting import bounds
-from fedpriv.privacy.accounting.events import Event
+from fedpriv.forecast.claim import Claim
+from fedpriv.privacy.accounting import Event, bounds
 
 
 def output_perturbed_admm(epsilon_bar: float, rounds: int, delta: float = 1e-5, delta_bar: float = 1e-6) -> Claim:

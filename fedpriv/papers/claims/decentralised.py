@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpriv.errors import ConfigError
-from fedpriv.planning.claim import Claim, NoiseClaim, check_positive
-from fedpriv.privacy.accounting import bounds, gaussian
-from fedpriv.privacy.accounting.events import Event
-from fedpriv.settings.checks import Positive, PositiveOrInfinite, Ratio, checked
+from fedpriv.forecast.claim import Claim, NoiseClaim, check_positive
+from fedpriv.privacy.accounting import Event, bounds, gaussian
+from fedpriv.settings import Positive, PositiveOrInfinite, Ratio, checked
 
 _ROUGH = 50.0  # above this epsilon, coarse bounds are close enough, and finer ones slow
 
@@ -132,9 +131,9 @@ def _mean_rounds(active_fraction: float, rounds: int) -> int:
 
 def _sampled(noise: float, rate: float, count: int, delta: float) -> float:
     """Epsilon of sampled Gaussian answers; the finer bound only where it pays."""
-    from fedpriv.privacy.accounting import pld
+    from fedpriv.privacy.accounting import rare_large
 
-    coarse = pld.rare_large(noise, rate, count, delta)
+    coarse = rare_large(noise, rate, count, delta)
     if coarse > _ROUGH:
         return coarse
     return min(coarse, *bounds.tight({Event("gaussian", noise, "poisson", rate): count}, delta).values())

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from fedpriv.planning.claim import Claim, check_positive
+from fedpriv.forecast.claim import Claim, check_positive
 from fedpriv.privacy.accounting import gaussian
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedpriv.errors import ConfigError, check_count
+from fedpriv.forecast.claim import Claim, check_positive
 from fedpriv.papers.claims.admm import inexact_admm, output_perturbed_admm
 from fedpriv.papers.claims.decentralised import (
     TrackingNoise,
@@ -17,9 +18,7 @@ from fedpriv.papers.claims.decentralised import (
     two_variable_tracking,
 )
 from fedpriv.papers.claims.erm import accelerated_mirror_descent, svrg, svrg_deviation
-from fedpriv.planning.claim import Claim, check_positive
-from fedpriv.privacy.accounting.calibration import enough
-from fedpriv.privacy.accounting.events import Event, History
+from fedpriv.privacy.accounting import Event, History, enough
 
 Settings = Mapping[str, float]
 

@@ -10,6 +10,8 @@ from functools import lru_cache
 from fedpriv.privacy.accounting import gaussian, rdp
 from fedpriv.privacy.accounting.events import Event, History, covers
 
+__all__ = ["tight"]
+
 BOUNDS = ("pure", "rdp", "gaussian", "pld")
 _SLOW = "pld"
 _FINE_NOISE = 2.0**16  # steps of the noise of random allocation in a factor of 2

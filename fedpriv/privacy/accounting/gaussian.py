@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
+__all__ = ["epsilon_of", "log_delta", "ratio_of", "root"]
+
 Array = NDArray[np.float64]
 _HUGE = 1e6  # there is hardly any noise, and rounding hides the curve
 _SLACK = 1e-10  # relative; pushes the root finder's answer to the safe side

@@ -35,6 +35,8 @@ from fedpriv.privacy.accounting.events import History
 from fedpriv.privacy.accounting.orders import ORDERS
 from fedpriv.settings.checks import Positive, checked
 
+__all__ = ["hidden"]
+
 Array = NDArray[np.float64]
 _MOST_TRIALS = 10_000
 

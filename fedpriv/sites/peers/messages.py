@@ -32,7 +32,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from fedpriv.randomness.agreement import AgreedSecrets
+from fedpriv.sites.agreement import AgreedSecrets
 from fedpriv.sites.messages import MalformedMessage
 from fedpriv.sites.reply_counter import ReplyCounter
 

@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedpriv.errors import FedprivError
-from fedpriv.evaluation.evaluator import Evaluator
-from fedpriv.network.rounds import initial_state, server_update
+from fedpriv.evaluation import Evaluator
+from fedpriv.network import initial_state, server_update
 from fedpriv.sites.counter_store import CounterStore
 from fedpriv.sites.federation import Transport
 from fedpriv.sites.messages import MalformedMessage, TrainRequest, unpack_response

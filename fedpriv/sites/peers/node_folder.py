@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import FedprivError
-from fedpriv.network.rounds import TrainState
+from fedpriv.network import TrainState
 from fedpriv.sites.on_record import NODE_LINKS, NODE_STATE
 from fedpriv.sites.peers.round_links import Correction
 from fedpriv.storage import files

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import networkx as nx
 
-from fedpriv.network.graph import Graph
+from fedpriv.network import Graph
 from fedpriv.sites.resolved_plan import ResolvedPlan
-from fedpriv.storage.pictures import BLUE, GREY, new_figure, write_png
+from fedpriv.storage import BLUE, GREY, new_figure, write_png
 
 
 def neighbour_names(terms: ResolvedPlan, number: int) -> Sequence[str]:

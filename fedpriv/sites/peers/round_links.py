@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.errors import ConfigError
-from fedpriv.network.graph import Graph
+from fedpriv.network import Graph
 from fedpriv.sites.resolved_plan import ResolvedPlan
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from fedpriv.clients.layout import Layout, copy_trainable
+from fedpriv.clients import Layout, copy_trainable
 from fedpriv.sites.peers.node import Node
 from fedpriv.sites.peers.node_report import NodeRound
 from fedpriv.sites.recording import MODEL, RESULT, ROUNDS

@@ -1,0 +1,339 @@
+"""Proximal augmented Lagrangian with inner ADMM (He, Peng and Sun, 2024), without noise: not private.
+
+Problem: min_w sum_i f_i(w) + h(w)  s.t. c_i(w) <= 0 (or = 0), i = 1..n. (Constraints on data of the server: one more
+client, without an objective.) Outer k = 0, 1, ..., tau_k = s / (k + 1)^2:
+
+    w^{k+1} ~ argmin l_k = sum_i P_i + h + ||w - w^k||^2 / (2 (n+1) beta)    with  dist_inf(0, dl_k) <= tau_k    (10)
+    P_i = f_i + (||[mu_i + beta c_i]_+||^2 - ||mu_i||^2) / (2 beta) + ||w - w^k||^2 / (2 (n+1) beta)    (14)
+    mu_i <- [mu_i + beta c_i(w^{k+1})]_+        (no [.]_+ for equalities)
+    stop: ||w^{k+1} - w^k||_inf + beta tau_k <= beta eps_1  and  max_i ||mu_i^{k+1} - mu_i^k||_inf <= beta eps_2    (11)
+
+Inner ADMM from u_i = w^k, lambda_i = -grad P_i(w^k), u~_i = u_i + lambda_i / rho, e_{t+1} = q^t:
+
+    server  w = argmin h + ||w - w^k||^2 / (2 (n+1) beta) + sum_i rho/2 ||u~_i - w||^2    (18), closed form
+    client  e~_i = ||grad P_i(w) + lambda_i - rho (w - u_i)||_inf    (22), with the OLD lambda_i and u_i
+            u_i ~ argmin P_i(u) + <lambda_i, u - w> + rho/2 ||u - w||^2    (19), gradient at most e_{t+1}
+            lambda_i += rho (u_i - w);  u~_i = u_i + lambda_i / rho
+    until sum_i e~_i <= tau_k (the server's step is exact); then dist_inf(0, dl_k(w)) <= tau_k
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedpriv.settings import Count, Positive, Ratio, RegistryEntry, check_finite, checked
+from fedpriv.strategies import (
+    LBFGS,
+    STALLED,
+    Consensus,
+    Memory,
+    Network,
+    Oracle,
+    Outer,
+    Proximal,
+    Solver,
+    Strategy,
+    Zero,
+    gradient,
+    largest,
+    penalty,
+    raised,
+    spread,
+    violations,
+)
+
+INNER, ACCEPTED, START = 0.0, 1.0, 2.0
+MONITOR = ("objective", "violation", "stationarity", "complementarity")
+
+
+@dataclass(frozen=True)
+class LocalBlock:
+    """A client's state.
+
+    Attributes:
+        u: u_i, `[n, dim]`.
+        dual: lambda_i, `[n, dim]`.
+        anchor: w^k, `[n, dim]`.
+        multipliers: mu_i, `[n, m]`.
+        prepared: What the solver computed in advance for this inner loop, `[n, ...]`.
+    """
+
+    u: Tensor
+    dual: Tensor
+    anchor: Tensor
+    multipliers: Tensor
+    prepared: Tensor
+
+
+@dataclass(frozen=True)
+class AdmmBlock:
+    """Client i's block of the inner ADMM, and its multipliers.
+
+    Receives `w`, the phase (whether w is an inner iterate or accepted as w^{k+1}) and the inner tolerance. Sends `u~_i`
+    and five numbers: e~_i (0 outside of inner rounds), and objective, violation, complementarity and change of the
+    multipliers if w is accepted.
+
+    Args:
+        outer: The outer loop's parameters.
+        rho: ADMM penalty parameter.
+        solver: Solves the subproblem.
+    """
+
+    receives: ClassVar[tuple[str, ...]] = ("consensus", "phase", "tolerance")
+    sends: ClassVar[tuple[str, ...]] = ("shifted_primal", "certificate")
+    memory: ClassVar[Memory] = "private"  # multipliers and copies
+    linear: ClassVar[bool] = False  # messages are not linear in the answers
+
+    outer: Outer
+    rho: float
+    solver: Solver
+
+    def init(self, params: Tensor) -> LocalBlock:
+        """Zero multipliers; one column, which grows to the number of constraints in the first round."""
+        rows = params.new_zeros(len(params), 1)
+        return LocalBlock(params.clone(), torch.zeros_like(params), params.clone(), rows, rows[:, :0])
+
+    def __call__(self, received: Tensor, state: LocalBlock, oracle: Oracle) -> tuple[Tensor, LocalBlock]:
+        """Computes one communication round."""
+        w = received[:, :-2]
+        phase = float(received[0, -2])
+        tolerance = float(received[0, -1])
+        if phase == INNER:
+            u, numbers, state = self._inner(w, state, oracle, tolerance)
+        else:
+            u, numbers, state = self._restart(w, state, oracle, phase)
+        return torch.cat([u + state.dual / self.rho, numbers], 1), state
+
+    def _merit(self, state: LocalBlock, oracle: Oracle) -> Callable[[Tensor], Tensor]:
+        """Returns the merit function `P_i`, eq 14."""
+        beta = self.outer.beta
+        mu = state.multipliers
+        n = oracle.n_clients
+
+        def merit(u: Tensor) -> Tensor:
+            objective, values = oracle.exact(u)
+            proximal = (u - state.anchor).square().sum(1) / (2 * (n + 1) * beta)
+            return objective + penalty(mu, values, beta, oracle.equality) + proximal
+
+        return merit
+
+    def _inner(
+        self, w: Tensor, state: LocalBlock, oracle: Oracle, tolerance: float
+    ) -> tuple[Tensor, Tensor, LocalBlock]:
+        """Computes e~_i of eq 22, solves the subproblem (19) and moves the dual."""
+        _, measures = self._measure(w, state, oracle)
+        merit = self._merit(state, oracle)
+        dual = state.dual
+        rho = self.rho
+        error = (_gradient_at(merit, w) + dual - rho * (w - state.u)).abs().amax(1)
+
+        def subproblem(u: Tensor) -> Tensor:
+            return merit(u) + (dual * (u - w)).sum(1) + rho / 2 * (u - w).square().sum(1)
+
+        u = self.solver.solve(subproblem, state.u, tolerance, state.prepared)
+        return u, torch.cat([error.unsqueeze(1), measures], 1), replace(state, u=u, dual=dual + rho * (u - w))
+
+    def _restart(self, w: Tensor, state: LocalBlock, oracle: Oracle, phase: float) -> tuple[Tensor, Tensor, LocalBlock]:
+        """Updates the multipliers (not at the start) and begins the next inner loop at w."""
+        multipliers, measures = self._measure(w, state, oracle)
+        if phase != ACCEPTED:
+            # as they were, in the width of the constraints
+            multipliers = state.multipliers + 0 * multipliers
+        state = replace(state, multipliers=multipliers, anchor=w, u=w)
+        merit = self._merit(state, oracle)
+        rho = self.rho
+        state = replace(state, dual=-_gradient_at(merit, w))
+        if phase == START:
+            prepared = self.solver.prepare(lambda u: merit(u) + rho / 2 * u.square().sum(1), w)
+            state = replace(state, prepared=prepared)
+        return w, torch.nn.functional.pad(measures, (1, 0)), state
+
+    def _measure(self, w: Tensor, state: LocalBlock, oracle: Oracle) -> tuple[Tensor, Tensor]:
+        """Returns the multipliers to set if w is accepted, `[n, m]`, and the message's last four numbers, `[n, 4]`."""
+        with torch.no_grad():
+            objective, values = oracle.exact(w)
+        old = state.multipliers
+        equality = oracle.equality
+        raised_multipliers = raised(old, values, self.outer.beta, equality)
+        slack = (raised_multipliers * values).where(~equality, 0.0)
+        worst = [largest(v) for v in (violations(values, equality), slack, raised_multipliers - old)]
+        return raised_multipliers, torch.stack([objective, *worst], 1)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The server's state: its position in the loops, its decisions, and the numbers that a run shows.
+
+    Attributes:
+        w: The newest w, `[dim]`.
+        anchor: w^k, `[dim]`.
+        phase: INNER if `w` is an inner iterate, ACCEPTED if it is w^{k+1}, or START.
+        outer: Outer rounds.
+        inner: Rounds of this inner loop.
+        inner_total: Rounds of all inner loops.
+        certified: Whether the last inner loop ended by its certificate, not by its cap.
+        done: Whether the run is over.
+        converged: Whether eq 11 and the certificate hold.
+        stalled: Outer rounds without progress.
+        least_violation: Violation with which the next one is compared.
+        objective: Value of the objective, with h, `[]`.
+        violation: Largest violation of a client, `[]`.
+        complementarity: Largest `|mu_i c_i|` of an inequality, `[]`.
+        stationarity: Upper bound on `dist_inf(0, dL)`; NaN before the first certificate, `[]`.
+    """
+
+    w: Tensor
+    anchor: Tensor
+    objective: Tensor
+    violation: Tensor
+    complementarity: Tensor
+    stationarity: Tensor
+    phase: float = START
+    outer: int = 0
+    inner: int = 0
+    inner_total: int = 0
+    certified: bool = False
+    done: bool = False
+    converged: bool = False
+    stalled: int = 0
+    least_violation: float = math.inf
+
+
+@dataclass(frozen=True)
+class ConstrainedAdmmServer:
+    """The server: solves its step in closed form, checks the certificates, and decides when to stop.
+
+    Args:
+        outer: The outer loop's parameters.
+        rho: ADMM penalty parameter.
+        regularizer: h.
+        inner_decay: `q` of `e_{t+1} = q^t`.
+        inner_rounds: Most rounds of an inner loop; if the last loop needs more, the run reports `converged` as false.
+    """
+
+    receives: ClassVar[tuple[str, ...]] = ("shifted_primal", "certificate")
+    sends: ClassVar[tuple[str, ...]] = ("consensus", "phase", "tolerance")
+    is_sum: ClassVar[bool] = False
+
+    outer: Outer
+    rho: float
+    regularizer: Proximal
+    inner_decay: float
+    inner_rounds: int
+
+    def init(self, params: Tensor) -> tuple[Tensor, Loop]:
+        """Sends `w^0` and the phase START to all."""
+        w = params[0]
+        zero = params.new_zeros(())
+        return _broadcast_row(w, START, 1.0).expand(len(params), -1), Loop(w, w, zero, zero, zero, zero + math.nan)
+
+    def __call__(self, message: Tensor, network: Network, state: Loop) -> tuple[Tensor, Loop]:
+        """Computes one communication round."""
+        n = network.n_clients
+        # u~_i, e~_i and objectives are added up; of the other numbers the largest counts
+        rows = network.gather(message)
+        sums = network.total(rows[:, :-3])[0]
+        violation, complementarity, change = network.largest(rows[:, -3:])[0]
+        shifted = sums[:-2]
+        error = sums[-2]
+        objective = sums[-1]
+        objective = objective + self.regularizer.value(state.w.unsqueeze(0))[0]
+        state = replace(state, objective=objective, violation=violation, complementarity=complementarity)
+        if state.phase == INNER:
+            state = self._check_certificate(error, state)
+        else:
+            state = self._start_next_outer(float(change), state)
+        if state.phase == ACCEPTED or state.done:
+            return network.scatter(_broadcast_row(state.w, ACCEPTED, 1.0)), state
+        # the server's step in closed form, eq 18
+        share = 1 / ((n + 1) * self.outer.beta)
+        weight = n * self.rho + share
+        center = (self.rho * shifted + share * state.anchor) / weight
+        w = self.regularizer.prox(center, 1 / weight)
+        tolerance = max(self.inner_decay**state.inner, 1e-2 * self.outer.tau(state.outer))
+        state = replace(state, w=w, inner=state.inner + 1, inner_total=state.inner_total + 1)
+        return network.scatter(_broadcast_row(w, INNER, tolerance)), state
+
+    def _check_certificate(self, error: Tensor, state: Loop) -> Loop:
+        """Accepts w if the certificate holds, or if the inner loop has reached its largest number of rounds."""
+        # of the Lagrangian at w with the multipliers that it would set, eq 11
+        state = replace(state, stationarity=error + (state.w - state.anchor).abs().max() / self.outer.beta)
+        certified = bool(error <= self.outer.tau(state.outer))
+        if certified or state.inner >= self.inner_rounds:
+            return replace(state, phase=ACCEPTED, certified=certified)
+        return state
+
+    def _start_next_outer(self, change: float, state: Loop) -> Loop:
+        """Stops, or begins the next inner loop, from clients' numbers at an accepted w."""
+        if state.phase != START:
+            state = replace(self._decide(float(state.violation), change, state), outer=state.outer + 1)
+        if state.done:
+            return state
+        return replace(state, anchor=state.w, inner=0, phase=INNER)
+
+    def _decide(self, violation: float, change: float, state: Loop) -> Loop:
+        """Decides whether the run has converged or stalled."""
+        moved = float((state.w - state.anchor).abs().max())
+        converged = self.outer.stops(state.outer, moved, change) and state.certified
+        stalled, least = self.outer.stalls(state.stalled, state.least_violation, violation)
+        done = converged or stalled >= STALLED
+        return replace(state, converged=converged, stalled=stalled, least_violation=least, done=done)
+
+
+@checked("strategy")
+def proximal_al(
+    outer: Outer = Outer(),
+    rho: Positive = 1.0,
+    *,
+    regularizer: Proximal = Zero(),
+    solver: Solver = LBFGS(),
+    inner_decay: Ratio = 0.5,
+    inner_rounds: Count = 2000,
+) -> Strategy:
+    """Constrained training without privacy: proximal augmented Lagrangian with inner ADMM (He, Peng and Sun, 2024).
+
+    Messages reveal exact gradients and constraint values, so it needs `Privacy(at="none")`.
+
+    Args:
+        outer: Penalty, tolerances and stopping rule of the outer loop.
+        rho: ADMM penalty parameter, in the units of the objective's curvature.
+        regularizer: Convex h, added to the sum of the clients' objectives.
+        solver: Solves subproblems: `LBFGS()` (default), `Newton()`, `AcceleratedGradient()`, `Quadratic()`.
+        inner_decay: Round t of an inner loop solves subproblems to the tolerance `inner_decay**t`; in (0, 1).
+        inner_rounds: Most rounds of one inner loop.
+
+    Returns:
+        The strategy. It ends by itself when w is stationary and feasible to the tolerances of `outer`.
+
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+    server = ConstrainedAdmmServer(outer, rho, regularizer, inner_decay, inner_rounds)
+    block = AdmmBlock(outer, rho, solver)
+    return Strategy(block, server, Consensus(), "proximal_al", regularizer, MONITOR)
+
+
+def _gradient_at(merit: Callable[[Tensor], Tensor], w: Tensor) -> Tensor:
+    """Returns gradients at the received point, `[n, dim]`; refuses those that are not finite."""
+    slope = gradient(merit, w)[1]
+    check_finite(slope, "gradient of objective and constraints")
+    return slope
+
+
+def _broadcast_row(w: Tensor, phase: float, tolerance: float) -> Tensor:
+    """Returns the server's row: w, the phase and the tolerance, `[1, dim + 2]`."""
+    return torch.cat([w, w.new_tensor([phase, tolerance])]).unsqueeze(0)
+
+
+NAMES = {
+    "proximal_al": RegistryEntry(
+        spread(proximal_al, outer=Outer),
+        "proximal augmented Lagrangian for constraints (He, Peng and Sun), exact: needs at: none",
+    )
+}

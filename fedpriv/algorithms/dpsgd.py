@@ -1,0 +1,97 @@
+"""Decentralised gradient descent, adapt-then-combine (Lian et al., 2017, D-PSGD; Chen and Sayed, 2012).
+
+    x_i <- sum_j W_ij (x_j - alpha_t g~_j(x_j))
+
+g~_j is the private gradient of node j and W the mixing matrix. With a constant step, nodes with different data do not
+reach the common optimum (heterogeneity bias); with a decaying one they do. With a geometric step and a geometric noise
+schedule it is DPOP (Huang, Mitra and Vaidya, 2015), whose Laplace noise on x is alpha_t times noise on the gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from fedpriv.settings import RegistryEntry, checked
+from fedpriv.strategies import (
+    Average,
+    ClientOptimizerState,
+    GossipAverage,
+    Memory,
+    Optimizer,
+    Oracle,
+    Rate,
+    Sgd,
+    StepSize,
+    Strategy,
+    in_round,
+    last_or_average,
+)
+
+
+@dataclass(frozen=True)
+class Descend:
+    """Makes a gradient step from the mixed model."""
+
+    receives: ClassVar[tuple[str, ...]] = ("mixed_row",)
+    sends: ClassVar[tuple[str, ...]] = ("row",)
+    linear: ClassVar[bool] = False  # neighbours see single rows
+
+    step_size: Rate
+    optimizer: Optimizer[Any] = Sgd()
+
+    @property
+    def memory(self) -> Memory:
+        """`"none"` for plain steps; other optimisers' state depends on answers."""
+        if isinstance(self.optimizer, Sgd):
+            return "none"
+        return "private"
+
+    def init(self, params: Tensor) -> ClientOptimizerState:
+        """Returns the optimiser's state."""
+        return ClientOptimizerState(0, self.optimizer.init(params))
+
+    def __call__(
+        self, received: Tensor, state: ClientOptimizerState, oracle: Oracle
+    ) -> tuple[Tensor, ClientOptimizerState]:
+        """Computes one round."""
+        t = state.t + 1
+        gradient = oracle.gradient(received)
+        if self.optimizer.corrects:
+            variance = oracle.noise_variance
+        else:
+            variance = None
+        size = in_round(self.step_size, t)
+        x, optimizer_state = self.optimizer.step(received, gradient, size, state.optimizer, variance)
+        return x, ClientOptimizerState(t, optimizer_state)
+
+
+@checked("strategy")
+def decentralized_sgd(
+    step_size: Rate = StepSize(0.1), *, optimizer: Optimizer[Any] = Sgd(), average: Average | None = None
+) -> Strategy:
+    """Decentralised (stochastic) gradient descent on a graph (D-PSGD; Lian et al., 2017).
+
+    Args:
+        step_size: Step size `alpha_t` of each round.
+        optimizer: How a node steps along its gradient: `Sgd()`, `Momentum()`, `Adam()` or `AdamW()`. Its state stays at
+            the node and is not mixed.
+        average: None reports the last model; a number p the average of all rounds' models by `t**p`, or an `Ema()`.
+
+    Returns:
+        The strategy. Each round every active node computes one private gradient.
+
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+    local = Descend(step_size, optimizer)
+    return Strategy(local, GossipAverage(), last_or_average(average), "decentralized_sgd")  # pyright: ignore[reportArgumentType] - memory is a property: it depends on the optimiser
+
+
+NAMES = {
+    "decentralized_sgd": RegistryEntry(
+        decentralized_sgd, "decentralised gradient descent on a graph (Lian et al., D-PSGD)"
+    )
+}

@@ -1,0 +1,261 @@
+"""A private augmented Lagrangian: noisy constraint values, public multipliers, noisy gradients of the Lagrangian.
+
+Our variant of He, Peng and Sun (2024), whose messages reveal gradients and constraint values. It asks each client two
+private queries a round, for a fixed number of rounds T; all else is computed from the answers. Round t:
+
+    c^_i  = private constraint values at w
+    pi_i  = min([mu_i + beta c^_i]_+, pi_max)        public; for an equality within [-pi_max, pi_max]
+    g~_i  = private gradient of f_i + <pi_i, c_i> at w
+    mu_i  <- min([mu_i + beta c^_i]_+, pi_max)       from the same c^_i
+    z_i   = argmin <g~_i, z> + ||z - w||^2 / (2 eta_t)
+    w     = prox_h(mean_i z_i),  eta_t = eta / t**decay
+
+The last round only measures c^_i, several times, at the weighted average of the w's, which is the model reported. No
+decision depends on data, so T and the noise are known beforehand. beta multiplies the noise of c^.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedpriv.errors import ConfigError
+from fedpriv.settings import Bound, Count, NonNegative, Positive, RegistryEntry, checked
+from fedpriv.strategies import (
+    ConstraintNoise,
+    Memory,
+    Network,
+    Oracle,
+    Outlook,
+    Proximal,
+    Rate,
+    Strategy,
+    Zero,
+    in_round,
+)
+
+
+@dataclass(frozen=True)
+class Prices:
+    """A client's state.
+
+    Attributes:
+        multipliers: mu_i / n, for the mean objective, `[n, m]`.
+        measured: The newest private constraint values, `[n, m]`.
+        t: Rounds so far.
+    """
+
+    multipliers: Tensor
+    measured: Tensor
+    t: int
+
+
+@dataclass(frozen=True)
+class ScalarizedStep:
+    """The local step.
+
+    Args:
+        rounds: T, with the measuring round; None until it is set to the run's.
+        beta: Step size of the multipliers.
+        largest: `pi_max`.
+        learning_rate: `eta`.
+        decay: `eta_t = eta / t**decay`.
+        measurements: How often the constraint values of the reported model are measured.
+    """
+
+    receives: ClassVar[tuple[str, ...]] = ("model",)
+    sends: ClassVar[tuple[str, ...]] = ("model", "constraint")
+    memory: ClassVar[Memory] = "private"  # multipliers: functions of its own answers, which must be noised in full
+    linear: ClassVar[bool] = False  # not in its answers: multipliers are cut off
+
+    rounds: int | None
+    beta: float
+    largest: float
+    learning_rate: Rate
+    decay: float
+    measurements: int
+
+    def __post_init__(self) -> None:
+        if self.rounds is not None and self.rounds < 2:
+            raise ConfigError("rounds", self.rounds, _FIX)
+
+    def init(self, params: Tensor) -> Prices:
+        """Zero multipliers; one column until the first answer shows how many there are."""
+        rows = params.new_zeros(len(params), 1)
+        return Prices(rows, rows, 0)
+
+    def __call__(self, received: Tensor, state: Prices, oracle: Oracle) -> tuple[Tensor, Prices]:
+        """Computes one round."""
+        w = received
+        t = state.t + 1
+        if t == self.rounds:
+            measured = torch.stack([oracle.statistic(w, "constraints") for _ in range(self.measurements)]).mean(0)
+            return _append_worst(w, measured, oracle.equality), Prices(state.multipliers, measured, t)
+        if self.rounds is not None and t > self.rounds:
+            raise ConfigError(
+                "rounds",
+                t,
+                f"private_al was made for {self.rounds} rounds; leave its number out: it takes that of the run",
+            )
+        values = oracle.statistic(w, "constraints")
+        # the state holds lambda / n, for the mean objective; the update works on lambda
+        moved = oracle.n_clients * state.multipliers + self.beta * values
+        lowest = torch.zeros_like(moved).where(~oracle.equality, -self.largest)
+        prices = moved.clamp(lowest, torch.full_like(moved, self.largest))
+        gradient = oracle.lagrangian_gradient(w, prices)
+        z = w - in_round(self.learning_rate, t) / t**self.decay * gradient
+        return _append_worst(z, values, oracle.equality), Prices(prices / oracle.n_clients, values, t)
+
+    def advice(self, run: Outlook) -> list[str]:
+        """Suggests a share of the budget for values that suits beta, and warns of a beta too large for their noise."""
+        noise = run.constraints
+        if noise is None:
+            return []
+        share = suggested_share(self.beta, noise)
+        warnings: list[str] = []
+        if share is not None:
+            warnings.append(f"privacy.statistics.share, suggested: {share:.0%}, with which a step has the least noise")
+        if self.beta * noise.deviation > self.largest / 10:
+            warnings.append(
+                f"beta = {self.beta:g} drowns the multipliers in noise: a step of theirs has standard deviation "
+                f"{self.beta * noise.deviation:.3g} where their cap is {self.largest:g}; use a beta of at most "
+                f"{self.largest / 10 / noise.deviation:.2g}, a larger share for values, fewer rounds or more examples "
+                "a client"
+            )
+        return warnings
+
+
+def suggested_share(beta: float, noise: ConstraintNoise) -> float | None:
+    """Returns the share of a round's budget for constraint values with the least noise in a step; None if it is fixed.
+
+    A step's noise is the gradient's, of squared norm `dim (clip / m)^2 / (1 - share)`, and that of the multipliers
+    times a constraint's gradient, of norm at most about the clip: `(beta reach clip)^2 / share`. With numerators a^2
+    and b^2 the sum is least at b / (a + b), and the clip cancels.
+    """
+    if noise.reach is None:
+        return None
+    gradient_noise = math.sqrt(noise.dim) / noise.examples
+    value_noise = beta * noise.reach
+    return value_noise / (gradient_noise + value_noise)
+
+
+@dataclass(frozen=True)
+class MeanState:
+    """The server's state.
+
+    Attributes:
+        average: Weighted average of the w's, `[1, dim]`.
+        weight: Sum of the weights, `[]`.
+        t: Rounds so far.
+        worst_estimate: The largest noisy value that a client reported in the newest round, `[]`.
+        measurements: How often the reported model's constraint values were measured.
+    """
+
+    average: Tensor
+    weight: Tensor
+    t: int
+    worst_estimate: Tensor
+    measurements: int
+
+
+@dataclass(frozen=True)
+class ProximalMean:
+    """`w = prox_h(mean z)` and the average of the w's with weights `t**power`, which the last round measures."""
+
+    receives: ClassVar[tuple[str, ...]] = ("model", "constraint")
+    sends: ClassVar[tuple[str, ...]] = ("model",)
+    is_sum: ClassVar[bool] = False
+
+    rounds: int | None
+    regularizer: Proximal
+    learning_rate: Rate
+    decay: float
+    power: float
+    measurements: int
+
+    def init(self, params: Tensor) -> tuple[Tensor, MeanState]:
+        """All start from the first client's model."""
+        zero = params.new_zeros(())
+        return params[:1].expand_as(params), MeanState(0 * params[:1], zero, 0, zero, 0)
+
+    def __call__(self, message: Tensor, network: Network, state: MeanState) -> tuple[Tensor, MeanState]:
+        """Computes w and the average; in the last round it sends the average, for the report."""
+        rows = network.gather(message)
+        t = state.t + 1
+        z = rows[:, :-1]
+        worst = rows[:, -1:]
+        # the largest noisy value that a client reports, which a run shows after each round
+        state = replace(state, t=t, worst_estimate=network.largest(worst)[0, 0])
+        if t == self.rounds:
+            state = replace(state, measurements=state.measurements + self.measurements)
+            return network.scatter(state.average), state
+        mean = network.total(z) / network.n_clients
+        w = self.regularizer.prox(mean, in_round(self.learning_rate, t) / t**self.decay)
+        weight = state.weight + t**self.power
+        average = state.average + t**self.power / weight * (w - state.average)
+        state = replace(state, average=average, weight=weight)
+        # in the last round clients measure the average
+        if t + 1 == self.rounds:
+            return network.scatter(average), state
+        return network.scatter(w), state
+
+
+_FIX = "must be a whole number, at least 2: one to learn, and the last to measure"
+Rounds = Annotated[int, Bound(_FIX, 2, inf, "[)")]
+
+
+@checked("strategy")
+def private_al(
+    rounds: Rounds | None = None,
+    *,
+    regularizer: Proximal = Zero(),
+    beta: Positive = 1.0,
+    largest: Positive = 3.0,
+    learning_rate: Rate = 1.0,
+    decay: NonNegative = 0.5,
+    average: NonNegative = 2.0,
+    measurements: Count = 4,
+) -> Strategy:
+    """Private training under constraints: an augmented Lagrangian on noisy gradients and constraint values.
+
+    Args:
+        rounds: Number of rounds of the run, the last of which only measures the result. None: as many as the run has.
+        regularizer: Convex h, added to the mean loss.
+        beta: Step size of the multipliers; it multiplies the noise of the constraint values.
+        largest: Upper bound on the multipliers.
+        learning_rate: Step size, before `decay`: a number or a schedule.
+        decay: The step size is divided by `t**decay`; 0 does not change it.
+        average: The reported model is the average of all rounds' w, weighted by `t**average`.
+        measurements: How often the last round measures the reported model's constraint values, to average them.
+
+    Returns:
+        The strategy, for `Privacy(at="gradient")`; with `rounds` for a run of exactly so many.
+
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+    step = ScalarizedStep(rounds, beta, largest, learning_rate, decay, measurements)
+    server = ProximalMean(rounds, regularizer, learning_rate, decay, average, measurements)
+    return Strategy(step, server, name="private_al", monitor=("worst_estimate",), regularizer=regularizer)
+
+
+def _append_worst(rows: Tensor, values: Tensor, equality: Tensor) -> Tensor:
+    """Appends each client's largest violation to its row."""
+    far = values.abs().where(equality, values)
+    if values.shape[1]:
+        worst = far.amax(1, keepdim=True)
+    else:
+        worst = rows.new_zeros(len(rows), 1)
+    return torch.cat([rows, worst], 1)
+
+
+NAMES = {
+    "private_al": RegistryEntry(
+        private_al, "augmented Lagrangian for constraints with private values and gradients, a fixed number of rounds"
+    )
+}

@@ -1,0 +1,318 @@
+"""DP-SVRG and DP-SVRG++: variance reduction on private answers (Wang, Ye, Xu, 2017, algorithms 1 and 2).
+
+Problem: min_x F(x) + h(x), F the mean loss of all examples of all clients. Epoch s = 1, 2, ... of m_s inner steps:
+
+    v~  = private full gradient at x~    (released once an epoch)
+    x_1 = prox_{eta h}(x_0 - eta v~)     (SVRG starts at x_0 = x~, where the difference below is zero)
+    v   = d~ + v~,  d~ = private difference of the gradients at x_{t-1} and x~, on a fresh batch
+    x_t = prox_{eta h}(x_{t-1} - eta v),  t = 2, ..., m_s
+    x~  = mean of x_1 .. x_{m_s}
+
+SVRG: m_s = m, x_0 = x~. SVRG++: m_s = 2^s m, x_0 is the last inner iterate, and the first inner step also needs a d~.
+
+Each private answer, v~ or d~, takes one round. The difference of one example is clipped to twice the bound of a
+gradient or, for an L-smooth loss, to L ||x_{t-1} - x~||, which it cannot pass and which shrinks near the anchor x~. The
+paper adds noise to v at every inner step, for batches of one, with an unspecified constant: docs/papers/erm.md says
+what that costs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedpriv.errors import ConfigError
+from fedpriv.settings import Count, NonNegative, Positive, checked
+from fedpriv.strategies import Memory, Network, Oracle, Outlook, Proximal, Rate, Rounds, Strategy, Zero, in_round
+
+
+@checked("strategy.epochs")
+@dataclass(frozen=True)
+class Epochs:
+    """The division of rounds into epochs of SVRG.
+
+    An epoch has one round for the full gradient and one for each inner step but the first, where the difference is
+    zero. With `doubling` the first inner step needs a round too.
+
+    Args:
+        length: Inner steps of an epoch; with `doubling`, `length 2^s` in epoch s = 1, 2, ...
+        doubling: Whether epochs double in length, as in SVRG++.
+    """
+
+    length: Count
+    doubling: bool = False
+
+    def inner_steps(self, epoch: int) -> int:
+        """Returns `m_s` of epoch s = 1, 2, ..."""
+        if self.doubling:
+            return self.length * 2**epoch
+        return self.length
+
+    def rounds_of(self, epoch: int) -> int:
+        """Returns the number of rounds of that epoch."""
+        if self.doubling:
+            return self.inner_steps(epoch) + 1
+        return self.inner_steps(epoch)
+
+    def rounds(self, epochs: int) -> int:
+        """Returns the number of rounds of the first `epochs` epochs."""
+        return sum(self.rounds_of(epoch) for epoch in range(1, epochs + 1))
+
+    def whole(self, rounds: int) -> int:
+        """Returns how many epochs end within `rounds` rounds."""
+        return self._whole_and_rest(rounds)[0]
+
+    def is_anchor(self, round_index: int) -> bool:
+        """Returns whether round `round_index` (from 0) asks for the full gradient: the first round of an epoch."""
+        if self.doubling:
+            return self._whole_and_rest(round_index)[1] == 0
+        return round_index % self.length == 0
+
+    def _whole_and_rest(self, rounds: int) -> tuple[int, int]:
+        """Returns the number of whole epochs in a number of rounds, and the number of remaining rounds."""
+        epoch = 1
+        while rounds >= self.rounds_of(epoch):
+            rounds -= self.rounds_of(epoch)
+            epoch += 1
+        return epoch - 1, rounds
+
+
+@checked("privacy.schedule")
+@dataclass(frozen=True)
+class AnchorBudget:
+    """Budget schedule for SVRG, with different shares for full gradients and differences.
+
+    Attributes:
+        epochs: The rounds that ask for a full gradient.
+        anchor: Share of a full gradient; a difference has share 1.
+    """
+
+    epochs: Epochs
+    anchor: Positive = 1.0
+
+    def share(self, round_index: int) -> float:
+        """Returns the share of round `round_index` (from 0)."""
+        if self.epochs.is_anchor(round_index):
+            return self.anchor
+        return 1.0
+
+
+@dataclass(frozen=True)
+class SendDifference:
+    """Sends the full gradient at a new anchor, else the difference of the gradients at x and at the anchor x~.
+
+    Receives `(x, x~)` side by side, `[k, 2 dim]`; where they are equal the full gradient is wanted.
+    """
+
+    receives: ClassVar[tuple[str, ...]] = ("point", "anchor")
+    sends: ClassVar[tuple[str, ...]] = ("gradient",)
+    memory: ClassVar[Memory] = "none"  # the count of rounds is public
+    linear: ClassVar[bool] = True  # the answer itself
+
+    epochs: Epochs
+    smoothness: float | None = None
+
+    def init(self, params: Tensor) -> Rounds:
+        """Returns the number of rounds, 0."""
+        return Rounds(0)
+
+    def __call__(self, received: Tensor, state: Rounds, oracle: Oracle) -> tuple[Tensor, Rounds]:
+        """Asks for one private answer."""
+        t = state.t
+        point, anchor = received.chunk(2, 1)
+        if self.epochs.is_anchor(t):
+            answer = oracle.full_gradient(anchor)
+        else:
+            answer = oracle.gradient_difference(point, anchor, self._bound(point, anchor))
+        return answer, Rounds(t + 1)
+
+    def advice(self, run: Outlook) -> list[str]:
+        """Warns of rounds after the last whole epoch, which are lost: the reported anchor moves when an epoch ends."""
+        whole = self.epochs.whole(run.rounds)
+        used = self.epochs.rounds(whole)
+        following = self.epochs.rounds(whole + 1)
+        if used == run.rounds:
+            return []
+        last = run.rounds - used
+        if used:
+            lost = f"epochs end after {used} and after {following}, so the last {last} rounds are paid for and not used"
+        else:
+            lost = f"the first epoch ends after {following}, so the model stays where it starts"
+        return [f"rounds = {run.rounds}: {lost}"]
+
+    def _bound(self, point: Tensor, anchor: Tensor) -> float | None:
+        """Returns `L ||x - x~||`, the same for all clients, who received the same points; positive for equal points."""
+        if self.smoothness is None:
+            return None
+        distance = float((point[:1] - anchor[:1]).double().norm())
+        # the norm above was rounded; and a bound of zero would leave the answer without noise
+        return self.smoothness * max(distance * (1 + 1e-6), 1e-9)
+
+
+@dataclass(frozen=True)
+class EpochState:
+    """The server's state.
+
+    Attributes:
+        point: The iterate x, `[1, dim]`.
+        anchor: x~, `[1, dim]`.
+        anchor_gradient: v~, `[1, dim]`.
+        sum: Sum of the epoch's iterates so far, `[1, dim]`.
+        round: Rounds so far.
+        steps: Inner steps of the epoch so far.
+        epoch: s, from 1; 0 before the first.
+    """
+
+    point: Tensor
+    anchor: Tensor
+    anchor_gradient: Tensor
+    sum: Tensor
+    round: int
+    steps: int
+    epoch: int
+
+
+@dataclass(frozen=True)
+class VarianceReducedStep:
+    """The server's equations, see the module, on means of the messages."""
+
+    receives: ClassVar[tuple[str, ...]] = ("gradient",)
+    sends: ClassVar[tuple[str, ...]] = ("point", "anchor")
+    is_sum: ClassVar[bool] = True
+
+    epochs: Epochs
+    learning_rate: Rate
+    regularizer: Proximal = field(default_factory=Zero)
+
+    def init(self, params: Tensor) -> tuple[Tensor, EpochState]:
+        """All start from the first client's model, projected onto the domain of h."""
+        x = self.regularizer.prox(params[:1].clone(), 0.0)
+        return _broadcast_rows(x, x, len(params)), EpochState(x, x, 0 * x, 0 * x, 0, 0, 0)
+
+    def __call__(self, message: Tensor, network: Network, state: EpochState) -> tuple[Tensor, EpochState]:
+        """Makes one step; at the end of an epoch the anchor moves."""
+        mean = network.mean(message)
+        t = state.round
+        x = state.point
+        anchor = state.anchor
+        full = state.anchor_gradient
+        total = state.sum
+        steps = state.steps
+        epoch = state.epoch
+        is_anchor = self.epochs.is_anchor(t)
+        if is_anchor:
+            # the message is the full gradient, with which an epoch begins
+            full = mean[:1].clone()
+            total = 0 * x
+            steps = 0
+            epoch += 1
+            direction = full
+        else:
+            direction = mean[:1] + full
+        if not (is_anchor and self.epochs.doubling):
+            rate = in_round(self.learning_rate, t + 1)
+            x = self.regularizer.prox(x - rate * direction, rate)
+            total = total + x
+            steps += 1
+        if steps == self.epochs.inner_steps(epoch):
+            anchor = self.regularizer.prox(total / steps, 0.0)  # a mean may round to a point outside of a set
+            if not self.epochs.doubling:
+                x = anchor
+        return _broadcast_rows(x, anchor, len(mean)), EpochState(x, anchor, full, total, t + 1, steps, epoch)
+
+
+@dataclass(frozen=True)
+class ReportAnchor:
+    """Reports the anchor, which is the mean of the last whole epoch's iterates."""
+
+    def init(self, received: Tensor) -> None:
+        """Has no state."""
+
+    def __call__(self, received: Tensor, state: None) -> tuple[Tensor, None]:
+        """Returns the second half of what the server sends."""
+        return received.chunk(2, 1)[1], state
+
+
+@checked("strategy")
+def svrg(
+    learning_rate: Rate,
+    epoch_length: Count,
+    regularizer: Proximal = Zero(),
+    *,
+    smoothness: Positive | None = None,
+    doubling: bool = False,
+) -> Strategy:
+    """DP-SVRG or DP-SVRG++: variance-reduced private gradients, with a server (Wang, Ye, Xu, 2017).
+
+    Args:
+        learning_rate: Step size, a number or a schedule of rounds. The paper's is `fedpriv.algorithms.svrg.proven` for
+            SVRG and 1 / (13 L) for SVRG++.
+        epoch_length: m, inner steps of an epoch (SVRG++: of half the first epoch). `proven` gives the paper's for SVRG.
+        regularizer: h; none by default. Put an l2 term here, not into the loss.
+        smoothness: Smoothness L of each example's loss, if known: differences of gradients are clipped to L times the
+            distance of the points, so they need less noise. 1/4 for the logistic loss of rows of norm 1. Too small a
+            value costs accuracy, not privacy.
+        doubling: Whether epochs double in length: SVRG++.
+
+    Returns:
+        The strategy. A run of S epochs has `Epochs(epoch_length, doubling).rounds(S)` rounds.
+
+    Raises:
+        ConfigError: a number is out of range.
+    """
+    epochs = Epochs(epoch_length, doubling)
+    local = SendDifference(epochs, smoothness)
+    if doubling:
+        name = "dp_svrg_plus_plus"
+    else:
+        name = "dp_svrg"
+    return Strategy(local, VarianceReducedStep(epochs, learning_rate, regularizer), ReportAnchor(), name, regularizer)
+
+
+@checked("strategy")
+def proven(
+    smoothness: Positive,
+    strong_convexity: NonNegative,
+    *,
+    learning_rate: Positive | None = None,
+    epoch_length: Count | None = None,
+) -> tuple[float, int]:
+    """Returns a step size and epoch length of DP-SVRG for which an epoch provably halves the suboptimality.
+
+    With eta = a / L and k = L / mu the theorem needs `k / (a (1 - 8a) m) + 8a (m + 1) / (m (1 - 8a)) < 1/2`. The epoch
+    is shortest for a = 1/48: m above 192 k + 2/3. Source: Wang, Ye, Xu, 2017, theorem 4.2, equation 4.
+
+    Args:
+        smoothness: L of each example's loss.
+        strong_convexity: mu of the objective; at least that of the regulariser.
+        learning_rate: eta, if given; by default 1 / (48 L).
+        epoch_length: m, if given (it is not checked); by default the smallest that the theorem allows.
+
+    Returns:
+        eta and m.
+
+    Raises:
+        ConfigError: `epoch_length` is not given and no length will do: mu is zero, or eta at least 1 / (24 L).
+    """
+    eta = learning_rate or 1 / (48 * smoothness)
+    if epoch_length is not None:
+        return eta, epoch_length
+    if not strong_convexity > 0:
+        fix = "the paper's L / mu needs a strongly convex regulariser such as l2; else give a length, or use SVRG++"
+        raise ConfigError("strategy.epoch_length", None, fix)
+    a = eta * smoothness
+    k = smoothness / strong_convexity
+    room = 0.5 - 12 * a  # (1/2 - 8a / (1 - 8a)) (1 - 8a)
+    if not room > 0:
+        fix = f"no epoch is long enough for theorem 4.2 at {eta:g}: take less than 1 / (24 smoothness), or a length"
+        raise ConfigError("strategy.epoch_length", None, fix)
+    return eta, math.floor((k / a + 8 * a) / room) + 1
+
+
+def _broadcast_rows(point: Tensor, anchor: Tensor, n: int) -> Tensor:
+    """Returns what all clients receive: point and anchor side by side, `[n, 2 dim]`."""
+    return torch.cat([point, anchor], 1).expand(n, -1)

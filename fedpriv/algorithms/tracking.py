@@ -1,0 +1,267 @@
+"""Gradient tracking on a graph: with one exchanged variable (Xie, Liu and Chai, 2025) and with two (their eq 7).
+
+One variable, round k = 1, 2, ..., y_i(0) = 0, only z is sent:
+
+    zbar = W z(k)    (4a)
+    y   += beta (z(k) - zbar)    (4b)
+    z(k+1) = zbar - alpha_k (y + g~(z(k)))    (4c)
+
+g~ is the private gradient and W the mixing matrix. The paper adds noise xi to z instead of the gradient, which is the
+same as noise -xi / alpha_k on the gradient.
+
+Two variables, y_i(0) = g~(x(0)), both sent:
+
+    x(k+1) = W x(k) - alpha y(k)    (7a)
+    y(k+1) = W y(k) + g~(x(k+1)) - g~(x(k))    (7b)
+
+This is our reading of PP-DOAGT and Diff-TV-AB, whose equations differ in detail: they add independent noise to both
+variables, while here the same noised gradient enters both.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedpriv.errors import ConfigError
+from fedpriv.settings import NonNegative, RegistryEntry, checked
+from fedpriv.strategies import (
+    Average,
+    GossipAverage,
+    Last,
+    Memory,
+    MixedRows,
+    Oracle,
+    Outlook,
+    Output,
+    Peers,
+    Rate,
+    StepSize,
+    Strategy,
+    in_round,
+    last_or_average,
+)
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """A node's state.
+
+    Attributes:
+        sent: The z that it sent in the last round, `[n, dim]`.
+        y: Its tracking variable, `[n, dim]`.
+        t: Rounds so far.
+    """
+
+    sent: Tensor
+    y: Tensor
+    t: int
+
+
+@checked("strategy")
+@dataclass(frozen=True)
+class ImplicitTracking:
+    """The local step with one exchanged variable.
+
+    Args:
+        step_size: `alpha_k`.
+        beta: Gain of the tracking variable y; `alpha_k beta <= 1`.
+        gradient_at: Where the gradient is computed: `"sent"`, at the node's own z, as published, or `"mixed"`, at zbar,
+            in which the noise of neighbours averages out. Both cost the same.
+    """
+
+    receives: ClassVar[tuple[str, ...]] = ("mixed_row",)
+    sends: ClassVar[tuple[str, ...]] = ("row",)
+    memory: ClassVar[Memory] = "private"  # it adds up answers in y that only a node's own noise covers
+    linear: ClassVar[bool] = False  # neighbours see single rows
+
+    step_size: Rate
+    beta: NonNegative
+    gradient_at: Literal["sent", "mixed"] = "sent"
+
+    def __post_init__(self) -> None:
+        self._step(1)
+
+    def init(self, params: Tensor) -> Tracked:
+        """Starts with z at the initial parameters and y = 0."""
+        return Tracked(params.clone(), torch.zeros_like(params), 0)
+
+    def __call__(self, received: Tensor, state: Tracked, oracle: Oracle) -> tuple[Tensor, Tracked]:
+        """Computes one round."""
+        t = state.t + 1
+        step = self._step(t)
+        y = state.y + self.beta * (state.sent - received)
+        if self.gradient_at == "sent":
+            gradient = oracle.gradient(state.sent)
+        else:
+            gradient = oracle.gradient(received)
+        sent = received - step * (y + gradient)
+        return sent, Tracked(sent, y, t)
+
+    def advice(self, run: Outlook) -> list[str]:
+        """Warns of geometric steps that fall more slowly than the proof allows, as in the paper's experiments."""
+        if isinstance(self.step_size, StepSize):
+            ratio = self.step_size.ratio
+        else:
+            ratio = 1.0
+        if run.graph is None or ratio == 1:
+            proved = 1.0
+        else:
+            proved = proven_ratio(run.graph)
+        if ratio <= proved:
+            return []
+        return [
+            f"step_size.ratio = {ratio:g}: the paper's proof of convergence needs at most {proved:.2g} on this graph "
+            "(its own experiments use .92 and more)"
+        ]
+
+    def _step(self, t: int) -> float:
+        """Returns `alpha_k`, and checks it; of a `StepSize` only the first, which is the largest unless it grows."""
+        step = in_round(self.step_size, t)
+        if step * self.beta > 1 and (t == 1 or not isinstance(self.step_size, StepSize)):
+            raise ConfigError("strategy.beta", self.beta, f"needs step_size beta <= 1, so at most {1 / step:g}")
+        return step
+
+
+def proven_ratio(graph: Peers) -> float:
+    """Returns the largest ratio q1 of geometric steps for which gradient tracking is proved to converge on this graph.
+
+    Theorem 5.18 of the paper with its theta at the limit 1:
+    `q1^2 <= (1 - s^2)^4 / (96 (2 + s^2) (3 + s^2) ||W - I||^2)` for the second largest absolute eigenvalue s of W.
+    """
+    square = (1 - graph.spectral_gap) ** 2
+    weights = torch.from_numpy(graph.weights.toarray())
+    away = float(torch.linalg.matrix_norm(weights - torch.eye(len(weights)), 2))
+    return (1 - square) ** 2 / math.sqrt(96 * (2 + square) * (3 + square)) / max(away, 1e-12)
+
+
+@dataclass(frozen=True)
+class TrackedPair:
+    """A node's state when two variables are exchanged.
+
+    Attributes:
+        y: Its y, `[n, dim]`.
+        gradient: The last answer, `[n, dim]`.
+        t: Rounds so far.
+    """
+
+    y: Tensor
+    gradient: Tensor
+    t: int
+
+
+@dataclass(frozen=True)
+class TwoVariableTracking:
+    """The local step with two exchanged variables, x and y side by side, `[n, 2 dim]`."""
+
+    receives: ClassVar[tuple[str, ...]] = ("mixed_pair",)
+    sends: ClassVar[tuple[str, ...]] = ("pair",)
+    memory: ClassVar[Memory] = "private"  # the last answer is kept
+    linear: ClassVar[bool] = False  # neighbours see single rows
+
+    step_size: Rate
+
+    def init(self, params: Tensor) -> TrackedPair:
+        """Starts at zeros: the first answer becomes the first y."""
+        zeros = torch.zeros_like(params)
+        return TrackedPair(zeros, zeros.clone(), 0)
+
+    def __call__(self, received: Tensor, state: TrackedPair, oracle: Oracle) -> tuple[Tensor, TrackedPair]:
+        """Computes one round."""
+        t = state.t + 1
+        mixed_x, mixed_y = received.chunk(2, dim=-1)
+        x = mixed_x - in_round(self.step_size, t) * state.y
+        gradient = oracle.gradient(x)
+        y = mixed_y + gradient - state.gradient
+        return torch.cat([x, y], -1), TrackedPair(y, gradient, t)
+
+
+@dataclass(frozen=True)
+class GossipPair(GossipAverage):
+    """`GossipAverage` of x and y side by side."""
+
+    receives: ClassVar[tuple[str, ...]] = ("pair",)
+    sends: ClassVar[tuple[str, ...]] = ("mixed_pair",)
+
+    def init(self, params: Tensor) -> tuple[Tensor, MixedRows]:
+        """Sends `(x, 0)`."""
+        pair = torch.cat([params, torch.zeros_like(params)], -1)
+        return pair, MixedRows(pair)
+
+
+@dataclass(frozen=True)
+class FirstOfPair:
+    """Reports x of (x, y) through another output."""
+
+    output: Output[Any] = field(default_factory=Last)
+
+    def init(self, received: Tensor) -> Any:  # noqa: ANN401 - whatever the output inside keeps
+        """Returns the other output's state."""
+        return self.output.init(received.chunk(2, dim=-1)[0])
+
+    def __call__(self, received: Tensor, state: Any) -> tuple[Tensor, Any]:  # noqa: ANN401
+        """Returns the other output's models."""
+        return self.output(received.chunk(2, dim=-1)[0], state)
+
+
+@checked("strategy")
+def gradient_tracking(
+    step_size: Rate = StepSize(0.1),
+    beta: NonNegative | None = None,
+    *,
+    gradient_at: Literal["sent", "mixed"] = "sent",
+    average: Average | None = None,
+) -> Strategy:
+    """Gradient tracking on a graph with one exchanged variable (Xie, Liu and Chai, 2025).
+
+    Args:
+        step_size: Step size `alpha_k`, a number or a schedule; the paper's is `StepSize(gamma, ratio=q1)`.
+        beta: Gain of the tracking variable; `0.1 / step_size` of round 1 by default, at most `1 / step_size`.
+        gradient_at: Where a node computes its gradient: at the model that it `"sent"`, as published, or at the average
+            of its neighbours' (`"mixed"`), which is less noisy and costs the same.
+        average: None reports the last mixed model; a number p the average of all rounds' by `t**p`, or an `Ema()`.
+
+    Returns:
+        The strategy. With a constant step and without noise it converges linearly to the optimum of smooth strongly
+        convex problems, however different the nodes' data are.
+
+    Raises:
+        ConfigError: `beta` is too large, or an argument is out of range.
+    """
+    if beta is None:
+        beta = 0.1 / in_round(step_size, 1)
+    local = ImplicitTracking(step_size, beta, gradient_at)
+    return Strategy(local, GossipAverage(), last_or_average(average), "gradient_tracking")
+
+
+@checked("strategy")
+def gradient_tracking_pair(step_size: Rate = StepSize(0.1), *, average: Average | None = None) -> Strategy:
+    """Gradient tracking on a graph with two exchanged variables (Xie, Liu and Chai, 2025, eq 7): twice the bytes.
+
+    Args:
+        step_size: Step size `alpha`.
+        average: None reports the last model; a number p the average of all rounds' models by `t**p`, or an `Ema()`.
+
+    Returns:
+        The strategy.
+
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+    local = TwoVariableTracking(step_size)
+    return Strategy(local, GossipPair(), FirstOfPair(last_or_average(average)), "gradient_tracking_pair")
+
+
+NAMES = {
+    "gradient_tracking": RegistryEntry(
+        gradient_tracking, "gradient tracking on a graph, one exchanged variable (Xie, Liu, Chai)"
+    ),
+    "gradient_tracking_pair": RegistryEntry(
+        gradient_tracking_pair,
+        "gradient tracking on a graph, two exchanged variables (the family of PP-DOAGT, Diff-TV-AB)",
+    ),
+}

@@ -1,0 +1,259 @@
+"""Data augmentation: random views of an example, whose mean gradient is clipped once.
+
+With K views an example's contribution is the clipped mean of K gradients, so that the sensitivity is that of one view.
+Source: De, Berrada, Hayes, Smith, Balle (2022), arXiv:2204.13650, augmentation multiplicity.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedpriv.errors import ConfigError, DataError, in_short
+from fedpriv.models.nested import Nested, each, first, leaves, structure
+from fedpriv.randomness.borrowed import global_generators
+from fedpriv.settings.checks import Count, Fraction, NonNegative, Probability, checked
+from fedpriv.settings.plugins import Registry, RegistryEntry
+
+Function = Callable[[Any], Any]
+"""Maps one example's input to a random view of it; draws from torch's, NumPy's or Python's global generator."""
+
+
+class Transform(ABC):
+    """A random change of inputs: row i of the result depends on row i of the inputs, and on no other row."""
+
+    draws: int
+    """Number of random numbers that a view takes."""
+
+    @abstractmethod
+    def views(self, inputs: Nested, uniform: Tensor) -> Nested:
+        """Returns a view of each row: `[n, ...] -> [n, ...]`.
+
+        Args:
+            inputs: The rows, read only.
+            uniform: Random numbers in [0, 1), `[n, draws]` in float64 on the inputs' device.
+        """
+
+
+@checked("augment")
+@dataclass(frozen=True)
+class Flip(Transform):
+    """Flips images left to right, `[n, c, h, w]`.
+
+    Args:
+        chance: Probability of a flip.
+    """
+
+    chance: Probability = 0.5
+    draws = 1
+
+    def views(self, inputs: Nested, uniform: Tensor) -> Nested:
+        """See `Transform`."""
+        images = _images(inputs, "flip")
+        return images.flip(3).where((uniform[:, 0] < self.chance)[:, None, None, None], images)
+
+
+@checked("augment")
+@dataclass(frozen=True)
+class Crop(Transform):
+    """Pads images with zeros on all sides and cuts out the old size at a random position, `[n, c, h, w]`.
+
+    Args:
+        padding: Number of pixels on each side; an image moves by at most so many.
+    """
+
+    padding: Count
+    draws = 2
+
+    def views(self, inputs: Nested, uniform: Tensor) -> Nested:
+        """See `Transform`."""
+        images = _images(inputs, "crop")
+        corners = (uniform * (2 * self.padding + 1)).long()  # top and left corner, [n, 2]
+        height, width = images.shape[2:]
+        rows = corners[:, :1] + torch.arange(height, device=images.device)  # [n, h]
+        columns = corners[:, 1:] + torch.arange(width, device=images.device)  # [n, w]
+        padded = functional.pad(images, (self.padding,) * 4).movedim(1, 3)  # [n, h + 2p, w + 2p, c]
+        image = torch.arange(len(images), device=images.device)[:, None, None]
+        return padded[image, rows[:, :, None], columns[:, None]].movedim(3, 1)
+
+
+@checked("augment")
+@dataclass(frozen=True)
+class Affine(Transform):
+    """Rotates, shifts, scales and shears images about their middle, `[n, c, h, w]`; new pixels are 0.
+
+    Each amount is uniform between minus and plus its bound.
+
+    Args:
+        degrees: Largest turn.
+        shift: Largest move along each axis, in pixels.
+        scale: Largest relative change of size.
+        shear: Largest angle of shearing along the width, in degrees.
+    """
+
+    degrees: NonNegative = 0.0
+    shift: NonNegative = 0.0
+    scale: Fraction = 0.0
+    shear: NonNegative = 0.0
+    draws = 5
+
+    def views(self, inputs: Nested, uniform: Tensor) -> Nested:
+        """See `Transform`."""
+        images = _images(inputs, "affine")
+        height, width = images.shape[2:]
+        turn, slant, size, across, down = (2 * uniform.to(images) - 1).unbind(1)
+        turn = turn * math.radians(self.degrees)
+        slant = (slant * math.radians(self.shear)).tan()
+        size = 1 / (1 + size * self.scale)
+        cos = size * turn.cos()
+        sin = size * turn.sin()
+        # from a pixel of the view to its source, in the units of grid_sample: half a width and half a height are 1
+        to_x = cos, (cos * slant - sin) * (height / width), across * self.shift * 2 / width
+        to_y = sin * (width / height), cos + sin * slant, down * self.shift * 2 / height
+        maps = torch.stack([torch.stack(to_x, 1), torch.stack(to_y, 1)], 1)  # [n, 2, 3]
+        grid = functional.affine_grid(maps, list(images.shape), align_corners=False)
+        return functional.grid_sample(images, grid, align_corners=False)
+
+
+@dataclass(frozen=True)
+class Each(Transform):
+    """A transform by a function of one example's input, called for each view with the global generators seeded anew.
+
+    Args:
+        function: The function, such as a transform of `torchvision.transforms.v2`. It gets a copy on the processor.
+    """
+
+    function: Function
+    draws = 1
+
+    def views(self, inputs: Nested, uniform: Tensor) -> Nested:
+        """See `Transform`.
+
+        Raises:
+            DataError: a view has another shape, or the function fails.
+        """
+        device = first(inputs).device
+        rows = each(Tensor.cpu, inputs)
+        views = list[Nested]()
+        with global_generators() as seed:
+            for row, number in enumerate((uniform[:, 0] * 2**53).long().tolist()):
+                seed(number)
+                views.append(self._view(each(lambda values, row=row: values[row].clone(), rows)))
+        return each(lambda *values: torch.stack(values).to(device), *views)
+
+    def _view(self, example: Nested) -> Nested:
+        try:
+            view = self.function(example)
+        except Exception as error:  # whatever a user's function raises
+            raise DataError(f"augmentation fails on an example ({in_short(error)}): repair the function") from error
+        if _shape_in_words(view) != _shape_in_words(example):
+            difference = f"augmentation makes {_shape_in_words(view)} of an example's {_shape_in_words(example)}"
+            raise DataError(
+                f"{difference}: give views of the shape and type of the example, as the model and test data have"
+            )
+        return cast("Nested", view)
+
+
+@checked("augmentation")
+@dataclass(frozen=True)
+class Augmentation:
+    """Random views of each example of a client, new ones whenever it is drawn. Test data are never augmented.
+
+    Args:
+        transforms: Applied in order to an example's input: `Flip`, `Crop`, `Affine`, a `Transform` of your own, or a
+            function of one input, as those of `torchvision.transforms.v2` are, which draws from torch's, NumPy's or
+            Python's global generator. They must keep shape and type.
+        multiplicity: Number of views of each example; the mean of their gradients is clipped once. A batch takes so
+            many times as long.
+
+    Guarantee: an example changes its client's sum by at most the clip bound, as without augmentation, and the views of
+    no other example. Views of a private run follow from the secret of its noise.
+
+    Raises:
+        ConfigError: an argument is of another type.
+    """
+
+    transforms: Sequence[Transform | Function] = ()
+    multiplicity: Count = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "transforms", tuple(self.transforms))
+        for transform in self.transforms:
+            if not (isinstance(transform, Transform) or callable(transform)) or isinstance(transform, type):
+                fix = "give objects such as Flip(), or functions of one example's input"
+                raise ConfigError("augmentation.transforms", transform, fix)
+
+    @cached_property
+    def steps(self) -> tuple[Transform, ...]:
+        """The transforms; functions are wrapped in `Each`."""
+        return tuple(step if isinstance(step, Transform) else Each(step) for step in self.transforms)
+
+    @property
+    def draws(self) -> int:
+        """Number of random numbers that a view takes."""
+        return sum(step.draws for step in self.steps)
+
+    def views(self, inputs: Nested, uniform: Tensor) -> Nested:
+        """Returns a view of each row, `[n, ...] -> [n, ...]`, by its random numbers `[n, draws]`."""
+        if not self.steps:
+            return inputs
+        widths = [step.draws for step in self.steps]
+        for step, numbers in zip(self.steps, uniform.split(widths, 1), strict=True):
+            inputs = step.views(inputs, numbers)
+        return inputs
+
+    def try_out(self, inputs: Nested) -> None:
+        """Refuses transforms that do not fit inputs like these `[n, ...]`, of which only shapes and types are used.
+
+        Raises:
+            ConfigError: the transforms fail on made-up numbers, or change their shape or type.
+        """
+        made_up = each(lambda like: torch.full_like(like[:1], 0.5 if like.is_floating_point() else 0), inputs)
+        names = ", ".join(type(step).__name__ for step in self.steps)
+        try:
+            views = self.views(made_up, torch.full((1, self.draws), 0.5, device=first(made_up).device).double())
+        except DataError as error:
+            raise ConfigError("augmentation.transforms", names, str(error)) from error
+        if _shape_in_words(views) != _shape_in_words(made_up):
+            change = f"{_shape_in_words(views)} of {_shape_in_words(made_up)}"
+            fix = f"make {change}: views must have the shape and type of examples"
+            raise ConfigError("augmentation.transforms", names, fix)
+
+
+def _images(inputs: Nested, name: str) -> Tensor:
+    """Returns the inputs if they are images `[n, c, h, w]`; refuses others, for the transform of this name."""
+    images = first(inputs)
+    if len(leaves(inputs)) != 1 or images.dim() != 4 or not images.is_floating_point():
+        mismatch = f"takes images [c, h, w], and an input is {_shape_in_words(inputs, 1)}"
+        raise ConfigError("augment", name, f"{mismatch}: leave out data.flat, or use a function of your own")
+    return images
+
+
+def _shape_in_words(value: object, skip: int = 0) -> str:
+    """Formats the nesting, shapes and types of a tree, without its first `skip` dimensions."""
+    tree = cast("Nested", value)
+    shapes = [f"{tuple(leaf.shape[skip:])} {str(leaf.dtype).removeprefix('torch.')}" for leaf in leaves(tree)]
+    if len(shapes) == 1 and isinstance(value, Tensor):
+        return shapes[0]
+    if shapes:
+        return f"{structure(tree)} of {', '.join(shapes)}"
+    return f"a {type(value).__name__} without tensors"
+
+
+AUGMENTATIONS = Registry(
+    {
+        "flip": RegistryEntry(Flip, "images left to right"),
+        "crop": RegistryEntry(Crop, "images padded with zeros and cut out again at a random place"),
+        "affine": RegistryEntry(Affine, "images turned, moved, scaled and sheared"),
+    },
+    (Transform,),
+    "fedpriv.augmentations",
+)

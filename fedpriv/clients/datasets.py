@@ -1,0 +1,42 @@
+"""What a run needs to know of a data set, whoever made it: how many examples it has, and who may train on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from typing import Any
+
+from torch.utils.data import Dataset, TensorDataset
+
+from fedpriv.errors import DataError
+
+PUBLISHED = frozenset(
+    {
+        "adult",
+        "breast_cancer",
+        "covertype",
+        "digits",
+        "femnist",
+        "heart",
+        "mnist",
+        "monks",
+        "sensors",
+        "shakespeare",
+        "torchvision",
+    }
+)
+"""Names of fedpriv's data sets whose rows are the same whenever they are loaded with the same options."""
+
+
+class ExactOnly(TensorDataset):
+    """Examples that a private run refuses: their preparation depends on all of them, or some occur twice."""
+
+
+def size(dataset: Dataset[Any]) -> int:
+    """Returns the number of examples.
+
+    Raises:
+        DataError: the data set has no `__len__`.
+    """
+    if not isinstance(dataset, Sized):
+        raise DataError(f"{type(dataset).__name__} has no length: give a map-style torch Dataset")
+    return len(dataset)

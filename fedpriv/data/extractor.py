@@ -1,0 +1,248 @@
+"""Frozen extractors: features that a network from the user's own file computes once, before training.
+
+The network was fitted on other data, and counts as public: epsilon covers neither those data nor the network. What it
+makes of an example must depend on no other example, which is tried on made-up ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, TensorDataset
+
+from fedpriv.data.base import Split, labels_of
+from fedpriv.errors import ConfigError, DataError, in_short
+from fedpriv.models import load_weights
+from fedpriv.settings import Count, checked, nearest
+
+_FIELD = "data.extractor"
+_DIFFERENCE = 1e-3  # of features of an example alone and among others, relative to their size: rounding is far below
+Network = Callable[[Tensor], Tensor]
+"""Maps a batch of inputs `[b, ...]` to features `[b, ...]`."""
+
+
+@checked("data.extractor")
+@dataclass(frozen=True)
+class Extractor:
+    """A network in a file, whose outputs are the inputs of the model that is trained.
+
+    Args:
+        file: A `.safetensors` file, or a `.pt` or `.pth` file with a `state_dict`: code in it is not executed. Or an
+            `.onnx` file, which has its layers in itself; it needs the extra `onnx`.
+        model: The network's architecture, a key of `MODELS` or `package.module:Name`; none for ONNX.
+        options: The options of that model, such as `{n_classes: 1000}`.
+        without: Patterns of names that keep their initial values, such as `fc.*` where the head is not used.
+        layer: Name of the layer whose output is the features; empty for the output of the network.
+        unit: Scale each example's features to norm 1, so that gradients have similar norms.
+        sha256: Digest that the file must have; empty does not check. The statement repeats it.
+
+    Raises:
+        ConfigError: `model` is missing for a file of weights, or given for an ONNX file.
+    """
+
+    file: str
+    model: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    without: tuple[str, ...] = ()
+    layer: str = ""
+    unit: bool = True
+    sha256: str = ""
+
+    def __post_init__(self) -> None:
+        if self.is_onnx and (self.model or self.options or self.without or self.layer):
+            fix = "an ONNX file has its layers in itself: leave out model, options, without and layer"
+            raise ConfigError(_FIELD, self.file, fix)
+        if not self.is_onnx and not self.model:
+            raise ConfigError(f"{_FIELD}.model", self.model, "name the model that the weights are of, or give .onnx")
+
+    @property
+    def is_onnx(self) -> bool:
+        """Whether the file holds layers besides weights."""
+        return Path(self.file).suffix.lower() == ".onnx"
+
+    def digest(self) -> str:
+        """Returns the SHA-256 digest of the file's contents.
+
+        Raises:
+            ConfigError: the file cannot be read, or is another than `sha256` says.
+        """
+        try:
+            with Path(self.file).open("rb") as opened:
+                digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        except OSError as error:
+            raise ConfigError(f"{_FIELD}.file", self.file, f"cannot be read ({error.strerror}): correct it") from error
+        if self.sha256 and self.sha256.lower() != digest:
+            raise ConfigError(f"{_FIELD}.sha256", self.sha256, f"{self.file} has {digest}: take the file that is meant")
+        return digest
+
+
+@checked("extract_features")
+def extract_features(
+    network: nn.Module | Network, dataset: Dataset[Any], *, layer: str = "", unit: bool = True, batch_size: Count = 256
+) -> TensorDataset:
+    """Replaces each input by the features that a frozen network computes of it, once.
+
+    Epsilon covers neither the network nor the data that it was fitted on: both must be public.
+
+    Args:
+        network: A module, which is used in eval mode, or a function of batches.
+        dataset: Examples `(input, target)`.
+        layer: Name of the module's layer whose output is taken; empty for its own.
+        unit: Scale each example's features to norm 1; features of norm 0 stay.
+        batch_size: Examples at a time.
+
+    Returns:
+        Features float32 `[n, n_features]`, and the targets as they are.
+
+    Raises:
+        ConfigError: there is no such layer, or what the network makes of an example depends on others.
+        DataError: the network cannot take an input, or a feature is not finite.
+    """
+    compute = network
+    if isinstance(network, nn.Module):
+        network.eval()
+        compute = _output_of(network, layer)
+    elif layer:
+        raise ConfigError(f"{_FIELD}.layer", layer, "is for a torch module: leave it out")
+    first: Tensor = dataset[0][0]
+    with torch.no_grad():
+        _check_alone(compute, first)
+        features = torch.cat([_features(compute, inputs) for inputs in _batches(dataset, batch_size)])
+    if unit:
+        norms = torch.linalg.vector_norm(features, dim=1, keepdim=True)
+        features = features / norms.clamp_min(torch.finfo(features.dtype).tiny)
+    return TensorDataset(features, labels_of(dataset))
+
+
+def _batches(dataset: Dataset[Any], batch_size: int) -> list[Tensor]:
+    n = len(dataset)  # pyright: ignore[reportArgumentType] - `Split` has checked it
+    if type(dataset) is TensorDataset:
+        return [*dataset.tensors[0].split(batch_size)]
+    inputs = [dataset[index][0] for index in range(n)]
+    return [torch.stack(inputs[start : start + batch_size]) for start in range(0, n, batch_size)]
+
+
+def _features(compute: Network, inputs: Tensor) -> Tensor:
+    """Returns the features of a batch, float32 `[b, n_features]`."""
+    try:
+        outputs = compute(inputs)
+        features = torch.as_tensor(outputs).float().reshape(len(inputs), -1)
+    except Exception as error:  # whatever a user's network raises
+        fix = "give inputs of the shape that it was made for (data.transforms, size)"
+        shape = tuple(inputs.shape[1:])
+        raise DataError(f"the extractor cannot take inputs of shape {shape} ({in_short(error)}): {fix}") from error
+    if not torch.isfinite(features).all():
+        raise DataError("the extractor computes features that are not finite: check its file, and the inputs' range")
+    return features
+
+
+def _check_alone(compute: Network, example: Tensor) -> None:
+    """Refuses a network whose features of an example change with the rest of the batch; looks at no example's values.
+
+    Args:
+        compute: The network.
+        example: An example, of which shape and type are taken.
+    """
+    generator = torch.Generator().manual_seed(0)
+    shape = (3, *example.shape)
+    if example.is_floating_point():
+        made_up = torch.rand(shape, generator=generator)
+    else:
+        made_up = torch.randint(2, shape, generator=generator).to(example.dtype)
+    together = _features(compute, made_up)
+    alone = torch.cat([_features(compute, row[None]) for row in made_up])
+    if not torch.allclose(together, alone, rtol=_DIFFERENCE, atol=_DIFFERENCE * float(alone.abs().max())):
+        fix = "an extractor must look at one example at a time, since epsilon counts one: replace such layers"
+        raise ConfigError(_FIELD, "the network", f"makes another thing of an example among others: {fix}")
+
+
+def _output_of(network: nn.Module, layer: str) -> Network:
+    """Returns a function that computes the output of the network, or of its layer of this name."""
+    if not layer:
+        return network
+    layers = dict(network.named_modules())
+    if layer not in layers:
+        raise ConfigError(
+            f"{_FIELD}.layer", layer, f"the model has no such layer{nearest(layer, filter(None, layers))}"
+        )
+
+    def compute(inputs: Tensor) -> Tensor:
+        outputs: list[Tensor] = []
+
+        def keep(module: nn.Module, inputs: object, output: Tensor) -> None:
+            outputs.append(output)
+
+        hook = layers[layer].register_forward_hook(keep)
+        try:
+            network(inputs)
+        finally:
+            hook.remove()
+        return outputs[-1]
+
+    return compute
+
+
+def load_onnx(file: str | Path) -> Network:
+    """Loads an ONNX file with one input, as a function of batches that returns its first output.
+
+    Raises:
+        ConfigError: the extra `onnx` is missing, or the file cannot be read or has several inputs.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        fix = "an .onnx file needs onnxruntime: pip install fedpriv[onnx]"
+        raise ConfigError(f"{_FIELD}.file", str(file), fix) from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    try:
+        session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the library's own kinds
+        raise ConfigError(f"{_FIELD}.file", str(file), f"is no ONNX file to be read ({in_short(error)})") from error
+    names = [node.name for node in session.get_inputs()]
+    if len(names) != 1:
+        raise ConfigError(f"{_FIELD}.file", str(file), f"has the inputs {names}: give a network of one input")
+    return lambda inputs: torch.from_numpy(session.run(None, {names[0]: inputs.numpy()})[0])
+
+
+def through(extractor: Extractor, split: Split, build: Callable[..., nn.Module]) -> Split:
+    """Returns a data set whose inputs are features.
+
+    Args:
+        extractor: The network, and what of it is taken.
+        split: The data set.
+        build: Builds a model by name, see `fedpriv.models.resolve`.
+
+    Raises:
+        ConfigError: the file, the model or the layer does not fit.
+        DataError: the network cannot take the inputs.
+    """
+    digest = extractor.digest()
+    if extractor.is_onnx:
+        network = load_onnx(extractor.file)
+    else:
+        options = dict(extractor.options)
+        n_classes = options.pop("n_classes", split.n_classes)
+        shape = tuple(split.train[0][0].shape)
+        network = build(extractor.model, input_shape=shape, n_classes=n_classes, **options)
+        load_weights(network, extractor.file, without=extractor.without)
+
+    def features(dataset: Dataset[Any]) -> TensorDataset:
+        return extract_features(network, dataset, layer=extractor.layer, unit=extractor.unit)
+
+    return Split(
+        train=features(split.train),
+        test=features(split.test),
+        n_classes=split.n_classes,
+        writers=split.writers,
+        description=f"{split.description}; features of {extractor.file} (SHA-256 {digest[:16]}...)",
+        test_writers=split.test_writers,
+        target_scale=split.target_scale,
+        writer_names=split.writer_names,
+    )

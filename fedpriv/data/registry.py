@@ -1,0 +1,99 @@
+"""The names of data sets. The module of a data set is imported when it is first looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from fedpriv.data.base import DataFacts, DatasetEntry, Split
+from fedpriv.errors import ConfigError
+from fedpriv.settings import checked, plugins
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One data set.
+
+    Attributes:
+        function: The function that loads it, as `module.name`.
+        description: One line about it.
+        facts: Its public facts, or the name of the function in the same module that returns them.
+    """
+
+    function: str
+    description: str
+    facts: DataFacts | str | None = None
+
+    def entry(self) -> DatasetEntry:
+        """Imports the module."""
+        module, _, name = self.function.partition(".")
+        functions: dict[str, Callable[..., Any]] = vars(import_module(f"fedpriv.data.{module}"))
+        if isinstance(self.facts, str):
+            return DatasetEntry(functions[name], self.description, functions[self.facts])
+        return DatasetEntry(functions[name], self.description, self.facts)
+
+
+_TABLE = {
+    "csv": _Row("csv_file.csv", "your own table, from comma-separated files and public ranges"),
+    "parquet": _Row("parquet_file.parquet", "your own table, from Parquet files and public ranges"),
+    "sql": _Row("sql_table.sql", "your own table or view in a database, with public ranges"),
+    "image_folder": _Row("image_folder.image_folder", "your own images, a folder for each class"),
+    "hf": _Row(
+        "hugging_face.hugging_face", "your own files of Hugging Face's datasets: save_to_disk, Parquet, CSV, JSON"
+    ),
+    "libsvm": _Row("libsvm.libsvm", "your own files in LIBSVM's sparse text format, such as a9a"),
+    "digits": _Row("digits.digits", "scikit-learn's 8x8 digits; needs no file", DataFacts(1437, (1, 8, 8), 10)),
+    "sensors": _Row("sensors.sensors", "simulated sensors that look at one point, regression; needs no file"),
+    "mnist": _Row("mnist.mnist", "MNIST, 28x28, 60000 train and 10000 test images", DataFacts(60000, (1, 28, 28), 10)),
+    "torchvision": _Row(
+        "torchvision_sets.torchvision",
+        "CIFAR-10, CIFAR-100, SVHN, Fashion-MNIST, KMNIST or EMNIST, in torchvision's folder layout",
+        "torchvision_facts",
+    ),
+    "adult": _Row("tables.adult", "UCI Adult (census income), 38 features and a constant, 2 classes"),
+    "breast_cancer": _Row("tables.breast_cancer", "UCI breast cancer, original or diagnostic, 2 classes"),
+    "monks": _Row("tables.monks", "UCI monks-1, 17 one-hot features, 2 classes"),
+    "femnist": _Row("femnist.femnist", "FEMNIST of LEAF, 28x28, 62 classes, by writer"),
+    "shakespeare": _Row("shakespeare.shakespeare", "Shakespeare by role, the next character of 97 in windows of 80"),
+    "heart": _Row("heart.heart", "UCI heart disease, 18 features and a constant, 2 classes, by hospital"),
+    "covertype": _Row(
+        "covertype.covertype", "UCI Covertype, 54 features and a constant, rows of norm 1, binary or 7 classes"
+    ),
+}
+
+
+class _Rows(Mapping[str, DatasetEntry]):
+    def __getitem__(self, name: str) -> DatasetEntry:
+        return _TABLE[name].entry()
+
+    def __contains__(self, name: object) -> bool:
+        return name in _TABLE
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_TABLE)
+
+    def __len__(self) -> int:
+        return len(_TABLE)
+
+
+DATASETS = plugins.Registry(_Rows(), (Split,), "fedpriv.data", DatasetEntry)
+
+
+@checked("data")
+def load(name: str, **options: object) -> Split:
+    """Loads a data set.
+
+    Args:
+        name: A key of `DATASETS`, or `package.module:function` that returns a `Split`.
+        **options: The loader's own options.
+
+    Raises:
+        ConfigError: unknown name or option.
+        DataError: the data are missing or broken.
+    """
+    split = plugins.build(name, DATASETS, options, field="data")
+    if not isinstance(split, Split):  # a user's function may return anything
+        raise ConfigError("data", name, f"returned a {type(split).__name__}: return a fedpriv.data.Split")
+    return split

@@ -1,0 +1,57 @@
+"""Which objects of scikit-learn called `fit`: searches fit many times, pipelines transform the rows before.
+
+An estimator counts the epsilon of one fit, on the rows that it got. Whoever calls it decides what else is read and
+spent, so `fit` looks for its callers among the frames of the stack.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+
+from sklearn.pipeline import Pipeline
+
+from fedpriv.estimators.public_encoder import learning_steps
+
+_SEVERAL_FITS = (
+    "calibration",
+    "ensemble",
+    "feature_selection",
+    "inspection",
+    "model_selection",
+    "multiclass",
+    "multioutput",
+    "semi_supervised",
+)
+"""Modules of scikit-learn that fit clones of an estimator, each on rows of the same data."""
+
+
+@dataclass(frozen=True)
+class FitCallers:
+    """What called `fit`.
+
+    Attributes:
+        several: The object or function that makes several fits, e.g. `GridSearchCV`; None if there is none.
+        learning: Steps of the pipelines around the estimator that learn from rows, e.g. `scaler (StandardScaler)`.
+    """
+
+    several: str | None
+    learning: tuple[str, ...]
+
+
+def fit_callers() -> FitCallers:
+    """Returns what of scikit-learn is on the stack."""
+    several: str | None = None
+    learning = list[str]()
+    frame = inspect.currentframe()
+    while frame is not None:
+        package, _, module = frame.f_globals.get("__name__", "").partition(".")
+        if package == "sklearn":
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, Pipeline):
+                learning += [name for name in learning_steps(owner) if name not in learning]
+            if module.partition(".")[0] in _SEVERAL_FITS:
+                # the outermost one; a function such as cross_val_score has no self
+                several = frame.f_code.co_name if owner is None else type(owner).__name__
+        frame = frame.f_back
+    return FitCallers(several, tuple(learning))

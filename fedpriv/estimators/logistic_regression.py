@@ -1,0 +1,673 @@
+"""Private learning with scikit-learn's interface: `PrivateLogisticRegression(epsilon=1.0).fit(X, y)`."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import warnings
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from numbers import Integral
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import diags_array, hstack, issparse, sparray, spmatrix
+from scipy.special import expit, ndtri, softmax
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.linear_model import LogisticRegression as PublicRegression
+from sklearn.utils import Tags, check_array
+from sklearn.utils.extmath import row_norms
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from fedpriv.clients import make_clients
+from fedpriv.errors import ConfigError, DataError, PromiseWarning
+from fedpriv.estimators import logistic_intervals
+from fedpriv.estimators.fit_callers import FitCallers, fit_callers
+from fedpriv.models import LogisticRegression, Loss, PerExampleLoss, SoftmaxRegression, cross_entropy, logistic
+from fedpriv.planning import Compute
+from fedpriv.privacy import Clip, Privacy
+from fedpriv.privacy.accounting import gaussian
+from fedpriv.runs import Result, total, train
+from fedpriv.settings import checked
+from fedpriv.strategies import L2, Zero, gradient_descent
+
+Rows = ArrayLike | spmatrix | sparray
+_CONSTANT = 0.25  # beside rows of norm at most 1: a larger one slows the other columns down, and needs more noise
+_INPUT_NORM = math.sqrt(1 + _CONSTANT**2)  # largest norm of a row with the constant
+_CLIP = 0.4
+_MOST_STEPS = 500
+_COUNT_SHARE = 0.002  # of the squared sensitivity / noise, for the count of long rows
+_ALL_LONG = 0.99  # mean squared norm of scaled rows, at most 1, above which most rows were longer than the bound
+_GUESSABLE = 2**64
+
+
+@checked("", values=False)
+class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
+    """Logistic regression by private gradient descent with momentum (DP-GD; Wang, Ye, Xu, 2017).
+
+    Guarantee: the fitted coefficients are (epsilon, delta)-differentially private for neighbouring data sets that
+    differ in one row with its label and weight; the numbers of rows and columns and the set of classes are public.
+
+    This does not cover other uses of the data. Choose parameters on other data, scale columns by public constants
+    instead of their means and deviations, and give encoders public categories (`OneHotEncoder(categories=...)`).
+
+    Args:
+        epsilon: Privacy of the whole fit; `math.inf` fits without noise, and `spent_` says that it is not private.
+        delta: Failure probability; well below one over the number of rows.
+        data_norm: Public bound on the l2 norm of rows: rows are divided by it, and longer ones scaled down to norm 1.
+            None is the square root of the number of columns, for columns in [-1, 1]; then 1/500 of the budget pays for
+            a private count of the rows that are longer, and fit warns if they are the most. The closer the bound, the
+            better the fit; the one-hot columns of one variable count as one column.
+        clip_norm: Bound on the l2 norm of one row's gradient, its weight included. Without clipping the norm is at most
+            1.03 (1.46 for 3 classes or more); a smaller bound needs less noise and weakens badly predicted rows. None
+            is 0.4; with `intervals` nothing is clipped, since that would bias the coefficients.
+        lam: Weight of the l2 regulariser `lam/2 ||w||^2`, where rows have norm at most 1 and the constant feature is
+            1/4; 0 is none.
+        max_iter: Number of gradient steps; momentum is `1 - 6 / max_iter`. More steps need more noise each. None is
+            `sqrt(12 mu n)` for n rows, from 10 to 500, where mu is the ratio of sensitivity to noise of one Gaussian
+            mechanism that is (epsilon, delta)-private.
+        classes: The labels; None takes those in `y`, which reveals which labels occur: `spent_` says so. `classes_` is
+            sorted, as everywhere in scikit-learn; the order here says only for which class `coefficients()` are.
+        class_weight: Public positive numbers by label, 1 for those left out. Only their ratios count: they are
+            divided by the largest. "balanced" would count private labels and is refused.
+        intervals: Also estimate how far off the coefficients may be, from sampling and from noise together, with a
+            part of the budget (`fedpriv.estimators.logistic_intervals`); for two classes, without weights.
+            `coefficients()` and `covariance_` then have them. `max_iter` is then 60 by default; too few steps give wide
+            intervals. `plan_intervals` forecasts their widths without private rows.
+        random_state: An int repeats the fit, but who knows it can remove the noise (`spent_` says so for ints below
+            2^64, which can be guessed); None draws a secret seed.
+
+    Attributes:
+        classes_: Labels, `[n_classes]`.
+        coef_: `[n_classes, n_features]`, or `[1, n_features]` for the second of two classes; for rows as given (of norm
+            at most `data_norm`).
+        intercept_: `[n_classes]`, or `[1]`.
+        covariance_: With `intervals`, the covariance of the coefficients and the intercept, which is last,
+            `[n_features + 1, n_features + 1]`; infinite where noise hides it.
+        n_features_in_: Number of columns.
+        n_iter_: Number of gradient steps.
+        spent_: What the fit spent: epsilon with its delta, unit, relation and accountant.
+
+    >>> from sklearn.datasets import make_blobs
+    >>> X, y = make_blobs(2000, centers=[[-2, 0], [2, 0]], random_state=0)
+    >>> model = PrivateLogisticRegression(epsilon=1.0, data_norm=5.0, random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.9)
+    True
+    """
+
+    n_features_in_: int
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        *,
+        data_norm: float | None = None,
+        clip_norm: float | None = None,
+        lam: float = 0.0,
+        max_iter: int | None = None,
+        classes: ArrayLike | None = None,
+        class_weight: Mapping[Any, float] | None = None,
+        intervals: bool = False,
+        random_state: int | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.data_norm = data_norm
+        self.clip_norm = clip_norm
+        self.lam = lam
+        self.max_iter = max_iter
+        self.classes = classes
+        self.class_weight = class_weight
+        self.intervals = intervals
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Tags:
+        """Declares to scikit-learn that sparse rows are accepted."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def fit(self, X: Rows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> PrivateLogisticRegression:
+        """Fits to rows `[n, n_features]` and labels `[n]`.
+
+        Each fit spends epsilon. Within a search or a cross-validation of scikit-learn, and behind pipeline steps that
+        learn from rows, fit warns, and `spent_` names what epsilon does not cover.
+
+        Args:
+            X: Dense array or scipy sparse matrix, which becomes dense here: about 16 bytes times n times n_features.
+            y: Labels.
+            sample_weight: Factors in [0, 1] of the rows' losses, `[n]`; private, as rows are. The mean loss divides by
+                n, not by their sum. Gradients are clipped with the weight included.
+
+        Raises:
+            ValueError: parameters or data cannot be used.
+        """
+        _check_numbers(X)
+        callers = fit_callers()
+        with _nan_explained():
+            validated: Any = validate_data(self, cast(Any, X), cast(Any, y), accept_sparse="csr", dtype=np.float64)
+        rows, labels = validated
+        check_classification_targets(labels)
+        self._check_settings()
+        codes = self._codes(labels)
+        weights = self._class_weights()[codes] * _row_weights(sample_weight, len(codes))
+        inputs = _with_constant(rows, self._bound())
+        if self.intervals:
+            return self._fit_with_intervals(inputs, codes, weights, callers)
+        targets = np.stack([codes, weights], 1, dtype=np.float64)
+        model, loss, smoothness = self._model(inputs.shape[1])
+        steps = self._steps(len(codes))
+        privacy = self._privacy(steps)
+        regularizer = L2(self.lam) if self.lam else Zero()
+        # all rows are those of one client
+        result = train(
+            make_clients(model, loss, [TensorDataset(torch.from_numpy(inputs), torch.from_numpy(targets))]),
+            gradient_descent(1 / smoothness, regularizer, momentum=max(0.0, 1 - 6 / steps), average=4.0),
+            privacy,
+            rounds=steps,
+            secret_seed=self._seed(inputs, targets),
+            compute=Compute(backend="linear", device="cpu", dtype="float64"),
+            progress=False,
+        )
+        params = result.params.view(-1, inputs.shape[1]).numpy()
+        # undo the scaling of rows and of the constant feature
+        self.coef_ = params[:, :-1] / self._bound()
+        self.intercept_ = params[:, -1] * _CONSTANT
+        self.n_iter_ = result.rounds
+        spent = result.spent
+        if self._counts_long_rows:
+            spent = total([self._count_long_rows(rows, targets), result])
+        self.spent_ = replace(spent, not_covered=self._not_covered(callers))
+        return self
+
+    def coefficients(self, level: float = 0.95, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Returns a row for each coefficient and for the intercept, as `pandas.DataFrame` takes them.
+
+        Each has its name, the class whose odds it is about (`outcome`), the coefficient, its standard error, the ends
+        of its confidence interval, and the odds ratio with those of its interval: by how much the odds of that class
+        grow with one unit of the column. The class is the last of `classes` in the order that was given; without
+        `classes` it is the second, as in `coef_`. Of the other class coefficients have the other sign.
+
+        Intervals count sampling and privacy noise together. They assume that the logistic model is right, that no row
+        is longer than `data_norm`, and that there are many rows. They are for one coefficient at a time.
+
+        Args:
+            level: Probability with which an interval covers the coefficient.
+            names: Names of the columns; by default those of the DataFrame. Behind a `PublicEncoder` they are
+                `encoder.get_feature_names_out()`.
+
+        Raises:
+            ConfigError: the model was fitted without `intervals`, the level is not between 0 and 1, or there is not one
+                name for each column.
+        """
+        check_is_fitted(self)
+        if not self.intervals:
+            raise ConfigError("intervals", False, "needs intervals=True, which spends a part of the budget on them")
+        quantile = _quantile(level)
+        names = _column_names(names, getattr(self, "feature_names_in_", None), self.n_features_in_)
+        outcome = self.classes_[1]
+        if self.classes is not None:
+            outcome = np.asarray(self.classes)[-1]
+        if outcome == self.classes_[1]:
+            sign = 1.0
+        else:
+            sign = -1.0
+        values = [*(sign * self.coef_[0]).tolist(), sign * float(self.intercept_[0])]
+        errors = np.sqrt(np.diag(self.covariance_)).tolist()
+        rows = list[dict[str, Any]]()
+        for name, value, error in zip([*names, "intercept"], values, errors, strict=True):
+            rows.append({"name": str(name), "outcome": outcome, **coefficient_row(value, error, quantile)})
+        return rows
+
+    def summary(self, level: float = 0.95, names: Sequence[str] | None = None) -> str:
+        """Returns the coefficients as a table of text, with the epsilon that they cost.
+
+        Args:
+            level: Probability with which an interval covers the coefficient.
+            names: Names of the columns, as in `coefficients`.
+
+        Raises:
+            ConfigError: as `coefficients` does.
+        """
+        rows = self.coefficients(level, names)
+        ends = f"{100 * level:g} % interval"
+        odds = f"odds ratio, {ends}"
+        table = [["", "coefficient", "standard error", ends, odds]]
+        for row in rows:
+            interval = f"{row['low']:.3f} to {row['high']:.3f}"
+            ratio = f"{row['odds_ratio']:.3g}, {row['odds_low']:.3g} to {row['odds_high']:.3g}"
+            table.append([row["name"], f"{row['coefficient']:.3f}", f"{row['standard_error']:.3f}", interval, ratio])
+        widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
+        lines = [f"Odds of {rows[0]['outcome']}; intervals count sampling and privacy noise"]
+        for first, *others in table:
+            cells = [text.rjust(width) for text, width in zip(others, widths[1:], strict=True)]
+            lines.append("  ".join([first.ljust(widths[0]), *cells]))
+        return "\n".join([*lines, str(self.spent_)])
+
+    def plan_intervals(
+        self,
+        X: Rows,
+        y: ArrayLike | None = None,
+        *,
+        n: int | None = None,
+        level: float = 0.95,
+        names: Sequence[str] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Forecasts the intervals of `fit` with `intervals` from public or made-up rows. Spends nothing.
+
+        Args:
+            X: Public or made-up rows that are distributed like the private ones, `[m, n_features]`.
+            y: Their labels, of two classes. Without labels all chances are taken for 1/2: the narrowest case.
+            n: Number of private rows; by default the number of rows in X.
+            level: Probability with which an interval covers the coefficient.
+            names: Names of the columns, as in `coefficients`.
+
+        Returns:
+            A row for each coefficient and for the intercept: its name, the standard error to expect, and the width of
+            the interval; both are infinite where noise hides the coefficients.
+
+        Raises:
+            ConfigError: a setting or an argument is out of range, or y does not have two classes.
+        """
+        quantile = _quantile(level)
+        if n is None:
+            n = len(cast(Any, y)) if y is not None else cast(Any, X).shape[0]
+        if not (isinstance(n, Integral) and n >= 1):
+            raise ConfigError("n", n, "the number of private rows, at least 1")
+        self._check_settings()
+        # not validate_data, which would keep the number of columns as if this were a fit
+        check: Any = check_array
+        rows = check(X, accept_sparse="csr", dtype=np.float64)
+        bound = _bound_on_rows(self.data_norm, rows.shape[1])
+        inputs = _with_constant(rows, bound)
+        params = np.zeros(inputs.shape[1])
+        if y is not None:
+            labels = np.unique(np.asarray(y))
+            if len(labels) != 2:
+                raise ConfigError("y", labels.tolist(), "labels of two classes, or None")
+            inverse_weight = math.inf
+            if self.lam > 0:
+                inverse_weight = 1 / (self.lam * len(inputs))
+            plain = PublicRegression(C=inverse_weight, fit_intercept=False, max_iter=1000)
+            params = plain.fit(inputs, np.asarray(y) == labels[1]).coef_[0]
+        covariance = logistic_intervals.forecast(
+            inputs,
+            params,
+            int(n),
+            norm=_INPUT_NORM,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            lam=self.lam,
+        )
+        errors = np.sqrt(np.diag(covariance)) * _units(bound, rows.shape[1])
+        known = getattr(X, "columns", None)
+        forecasts = list[dict[str, Any]]()
+        for name, error in zip(
+            [*_column_names(names, known, rows.shape[1]), "intercept"], errors.tolist(), strict=True
+        ):
+            forecasts.append({"name": name, "standard_error": error, "width": 2 * quantile * error})
+        return forecasts
+
+    def decision_function(self, X: Rows) -> NDArray[np.float64]:
+        """Returns scores `[n, n_classes]`, or `[n]` for the second of two classes. Rows are scaled as in `fit`."""
+        check_is_fitted(self)
+        with _nan_explained():
+            rows: Any = validate_data(self, cast(Any, X), accept_sparse="csr", dtype=np.float64, reset=False)
+        scores = _shortened(rows, self._bound()) @ self.coef_.T + self.intercept_
+        if len(self.classes_) == 2:
+            return scores[:, 0]
+        return scores
+
+    def predict(self, X: Rows) -> NDArray[Any]:
+        """Returns labels `[n]`."""
+        scores = self.decision_function(X)
+        if scores.ndim == 1:
+            return self.classes_[(scores > 0).astype(int)]
+        return self.classes_[scores.argmax(1)]
+
+    def predict_proba(self, X: Rows) -> NDArray[np.float64]:
+        """Returns probabilities `[n, n_classes]`."""
+        scores = self.decision_function(X)
+        if scores.ndim == 1:
+            return np.stack([expit(-scores), expit(scores)], 1)
+        return softmax(scores, axis=1)
+
+    def _fit_with_intervals(
+        self,
+        inputs: NDArray[np.float64],
+        codes: NDArray[np.int64],
+        weights: NDArray[np.float64],
+        callers: FitCallers,
+    ) -> PrivateLogisticRegression:
+        """Fits coefficients with their covariance; see `logistic_intervals.estimate`."""
+        if len(self.classes_) != 2:
+            raise ConfigError("intervals", True, f"are for two classes, and there are {len(self.classes_)}")
+        if self.class_weight is not None or (weights != 1).any():
+            raise ConfigError("intervals", True, "are for rows of equal weight: leave class_weight, sample_weight out")
+        if self.clip_norm is not None:
+            raise ConfigError("clip_norm", self.clip_norm, "clipping biases coefficients: leave it out with intervals")
+        self._check_possible(*inputs.shape)
+        result = logistic_intervals.estimate(
+            inputs,
+            codes,
+            norm=_INPUT_NORM,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            lam=self.lam,
+            steps=self.max_iter,
+            seed=self._seed(inputs, codes.astype(np.float64)),
+        )
+        # undo the scaling of rows and of the constant feature
+        units = _units(self._bound(), self.n_features_in_)
+        params = result.params * units
+        self.coef_ = params[None, :-1]
+        self.intercept_ = params[-1:]
+        with np.errstate(invalid="ignore"):
+            self.covariance_ = np.outer(units, units) * result.covariance
+        self.n_iter_ = result.steps
+        self.spent_ = replace(result.spent, not_covered=self._not_covered(callers))
+        if self.data_norm is None and result.squared_norm - _CONSTANT**2 > _ALL_LONG:
+            _warn_of_long_rows(self._bound(), stacklevel=4)
+        if not np.isfinite(np.diag(self.covariance_)).all():
+            warnings.warn(
+                "the noise is too large for intervals: they are infinite. Take a larger epsilon, fewer columns, a "
+                "closer data_norm, or more rows; plan_intervals forecasts widths without spending",
+                PromiseWarning,
+                stacklevel=3,
+            )
+        return self
+
+    def _check_possible(self, n: int, d: int) -> None:
+        """Refuses n rows with d coefficients whose intervals are infinite whatever the rows are.
+
+        Raises:
+            ConfigError: names how many rows would be needed at least.
+        """
+        budget = logistic_intervals.Budget.of(self.epsilon, self.delta, n, _INPUT_NORM)
+        # the information of the intercept is at most this, and that of the columns together at most 1/4
+        largest = min(_CONSTANT**2 / 4, 1 / (4 * (d - 1)))
+        ratio = logistic_intervals.reliable_ratio(budget, d, largest)
+        if ratio < 1:
+            raise ConfigError(
+                "epsilon",
+                self.epsilon,
+                f"is too small for intervals of {d} coefficients from {n} rows: whatever the rows are, they would be "
+                f"infinite. At this epsilon they need at least {math.ceil(n / ratio)} rows, and usually far more: see "
+                "plan_intervals. Take a larger epsilon, fewer columns, or intervals=False",
+            )
+
+    def _not_covered(self, callers: FitCallers) -> tuple[str, ...]:
+        """Returns what the fit reveals of the data besides epsilon, and against whom its noise does not help."""
+        reveals = list[str]()
+        if callers.several is not None and self.epsilon != math.inf:
+            reveals.append(f"the other fits of {callers.several}")
+            warnings.warn(
+                f"{callers.several} fits several times, and each fit spends epsilon={self.epsilon:g} of its rows: "
+                "spent_ counts one fit. Choose settings on public or made-up rows, or with fedpriv tune, which counts "
+                "every trial",
+                PromiseWarning,
+                stacklevel=3,
+            )
+        if callers.learning:
+            steps = ", ".join(callers.learning)
+            reveals.append(f"what {steps} learned from the rows")
+            warnings.warn(
+                f"{steps} learns from private rows, which no epsilon covers: fedpriv.PublicEncoder takes ranges, "
+                "stand-ins and categories from public knowledge",
+                PromiseWarning,
+                stacklevel=3,
+            )
+        if self.classes is None:
+            reveals.append("the set of labels, read from y")
+        if self.random_state is not None and abs(self.random_state) < _GUESSABLE:
+            reveals.append("whoever guesses random_state")
+        return tuple(reveals)
+
+    def _check_settings(self) -> None:
+        """Refuses settings that training would refuse under another name, later, or not at all."""
+        if self.epsilon != math.inf:
+            Privacy(epsilon=self.epsilon, delta=self.delta)
+        if not (self.lam >= 0 and math.isfinite(self.lam)):
+            raise ConfigError("lam", self.lam, "must be finite and not negative; 0 is no regulariser")
+        if self.max_iter is not None and not (isinstance(self.max_iter, Integral) and self.max_iter >= 1):
+            raise ConfigError("max_iter", self.max_iter, "a whole number of steps, at least 1, or None")
+        if not (self.random_state is None or isinstance(self.random_state, Integral)):
+            raise ConfigError("random_state", self.random_state, "an int, or None for a secret seed")
+
+    @property
+    def _counts_long_rows(self) -> bool:
+        """True if a part of the budget asks how many rows are longer than the default `data_norm`."""
+        return self.data_norm is None and self.epsilon != math.inf
+
+    def _count_long_rows(self, rows: Rows, targets: NDArray[np.float64]) -> Result:
+        """Warns if most rows are longer than `data_norm`, by a private count; returns the run that counted."""
+        ratio = gaussian.ratio_of(self.epsilon, self.delta) * math.sqrt(_COUNT_SHARE)
+        # 1/2 for a long row, else -1/2
+        signs = (row_norms(cast(Any, rows)) > self._bound() * (1 + 1e-9)) - 0.5
+        privacy = Privacy(noise_multiplier=1 / ratio, delta=self.delta, clip=Clip(0.5))
+        mean, result = logistic_intervals.private_mean(signs[:, None], privacy, self._seed(signs, targets))
+        deviation = 1 / (ratio * len(signs))
+        if float(mean[0]) > 3 * deviation:
+            _warn_of_long_rows(self._bound(), stacklevel=4)
+        return result
+
+    def _privacy(self, steps: int) -> Privacy:
+        """Returns the privacy of so many gradient steps."""
+        if self.epsilon == math.inf:
+            return Privacy(at="none", delta=self.delta)
+        bound = self.clip_norm
+        if bound is None:
+            bound = _CLIP
+        privacy = Privacy(epsilon=self.epsilon, delta=self.delta, clip=Clip(bound))
+        if not self._counts_long_rows:
+            return privacy
+        ratio = gaussian.ratio_of(self.epsilon, self.delta) * math.sqrt(1 - _COUNT_SHARE)
+        return Privacy(noise_multiplier=math.sqrt(steps) / ratio, delta=self.delta, clip=Clip(bound))
+
+    def _steps(self, n: int) -> int:
+        """Returns the number of gradient steps for n rows; more where there is less noise."""
+        if self.max_iter is not None:
+            return int(self.max_iter)
+        # T steps with momentum go T^2 / 6 gradients far, and noise with them: with mu n their errors stay of equal size
+        if self.epsilon == math.inf:
+            ratio = math.inf
+        else:
+            ratio = gaussian.ratio_of(self.epsilon, self.delta)
+        return round(min(max(math.sqrt(12 * ratio * n), 10), _MOST_STEPS))
+
+    def _codes(self, labels: NDArray[Any]) -> NDArray[np.int64]:
+        """Sets `classes_` and returns the index of each label in it, `[n]`."""
+        if self.classes is None:
+            self.classes_ = np.unique(labels)
+        else:
+            self.classes_ = np.unique(np.asarray(self.classes))
+        if len(self.classes_) < 2:
+            raise ValueError("y holds one class only; give at least two classes, or name them with classes=")
+        codes = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
+        if (self.classes_[codes] != labels).any():
+            raise ConfigError("classes", self.classes, "y holds a label that is not among them")
+        return codes
+
+    def _class_weights(self) -> NDArray[np.float64]:
+        """Returns the weight of each class, at most 1."""
+        factors: Any = {} if self.class_weight is None else self.class_weight
+        if not isinstance(factors, Mapping):
+            fix = "would count private labels; give public numbers by label, e.g. {0: 0.1, 1: 1}"
+            raise ConfigError("class_weight", factors, fix)
+        unknown = set(factors) - set(self.classes_.tolist())
+        if unknown:
+            raise ConfigError("class_weight", factors, f"{unknown} are no labels; there are {self.classes_.tolist()}")
+        weights = np.array([float(factors.get(label, 1)) for label in self.classes_.tolist()])
+        if not (np.isfinite(weights).all() and (weights > 0).all()):
+            raise ConfigError(
+                "class_weight", factors, "positive finite numbers; leave rows of weight 0 out of the data"
+            )
+        return weights / weights.max()
+
+    def _model(self, n_inputs: int) -> tuple[nn.Module, Loss, float]:
+        """Returns a linear model, its loss of one row times the row's weight, and the largest smoothness of that."""
+        # the largest squared norm of a row with the constant feature
+        squared = _INPUT_NORM**2
+        if len(self.classes_) == 2:
+            return LogisticRegression(n_inputs), _weighted(logistic), squared / 4
+        return SoftmaxRegression(n_inputs, len(self.classes_)), _weighted(cross_entropy), squared / 2
+
+    def _seed(self, *data: NDArray[np.float64]) -> int | None:
+        """Returns a secret seed that depends on the parameters and the data, not on `random_state` alone.
+
+        Otherwise two fits that differ in either would share their noise. The difference of two such answers has no
+        noise at all, and cross-validation or a grid search makes just such fits.
+        """
+        if self.random_state is None:
+            return None
+        hasher = hashlib.blake2b(repr(sorted(self.get_params().items())).encode(), digest_size=16)
+        for values in data:
+            hasher.update(np.ascontiguousarray(values).tobytes())
+        return int.from_bytes(hasher.digest(), "little")
+
+    def _bound(self) -> float:
+        """Returns `data_norm`; its default depends on the number of columns alone."""
+        return _bound_on_rows(self.data_norm, self.n_features_in_)
+
+
+def _check_numbers(rows: Any) -> None:  # noqa: ANN401 - whatever a user gives
+    """Refuses a DataFrame with columns that are not numbers.
+
+    Raises:
+        DataError: names the first such column and what encodes it.
+    """
+    if not hasattr(rows, "iloc") or not hasattr(rows, "dtypes") or not hasattr(rows, "columns"):
+        return
+    for column, dtype in zip(rows.columns, rows.dtypes, strict=True):
+        if getattr(dtype, "kind", "O") not in "biufc":
+            raise DataError(
+                f"X: column {column} is {dtype}, not numbers: encode it by public categories, with "
+                "fedpriv.PublicEncoder(numbers={...}, categories={...}) in front"
+            )
+
+
+def coefficient_row(value: float, error: float, quantile: float) -> dict[str, float]:
+    """Returns a coefficient with its interval, `quantile` standard errors to each side, and its odds ratio."""
+    low = value - quantile * error
+    high = value + quantile * error
+    with np.errstate(over="ignore"):
+        odds, odds_low, odds_high = (float(number) for number in np.exp([value, low, high]))
+    return {
+        "coefficient": value,
+        "standard_error": error,
+        "low": low,
+        "high": high,
+        "odds_ratio": odds,
+        "odds_low": odds_low,
+        "odds_high": odds_high,
+    }
+
+
+def _warn_of_long_rows(bound: float, stacklevel: int) -> None:
+    """Warns that the columns were not scaled."""
+    warnings.warn(
+        f"most rows are longer than {bound:.3g}, the default data_norm for columns in [-1, 1], and were scaled down to "
+        "that length (a private answer, which epsilon covers): divide columns by public bounds, with "
+        "fedpriv.PublicEncoder, or give data_norm",
+        PromiseWarning,
+        stacklevel=stacklevel,
+    )
+
+
+def _quantile(level: float) -> float:
+    """Returns half the width of an interval of this level in standard errors."""
+    if not 0 < level < 1:
+        raise ConfigError("level", level, "a probability between 0 and 1, e.g. 0.95")
+    return float(ndtri((1 + level) / 2))
+
+
+def _bound_on_rows(data_norm: float | None, n_columns: int) -> float:
+    """Returns `data_norm`; its default depends on the number of columns alone."""
+    if data_norm is None:
+        return math.sqrt(n_columns)
+    if not (np.isfinite(data_norm) and data_norm > 0):
+        fix = "give a positive bound on the l2 norm of rows that does not come from the data, e.g. sqrt(n_columns)"
+        raise ConfigError("data_norm", data_norm, f"{fix} for columns in [-1, 1]")
+    return data_norm
+
+
+def _with_constant(rows: Rows, bound: float) -> NDArray[np.float64]:
+    """Returns the rows scaled into the unit ball, with the constant feature, `[n, n_features + 1]`, dense."""
+    short = _shortened(rows, bound) / bound
+    columns: Any = [short, np.full((short.shape[0], 1), _CONSTANT)]
+    if issparse(rows):
+        return hstack(columns).toarray()
+    return np.hstack(columns)
+
+
+def _units(bound: float, n_columns: int) -> NDArray[np.float64]:
+    """Returns what undoes the scaling of rows and of the constant feature, `[n_columns + 1]`."""
+    return np.append(np.full(n_columns, 1 / bound), _CONSTANT)
+
+
+def _column_names(names: Sequence[str] | None, known: Iterable[str] | None, n_columns: int) -> list[str]:
+    """Returns the names of the columns: those given, those of the DataFrame, or x0, x1, ..."""
+    if names is None:
+        if known is None:
+            known = [f"x{index}" for index in range(n_columns)]
+        return [str(name) for name in known]
+    if len(names) != n_columns:
+        raise ConfigError("names", list(names), f"give one for each of the {n_columns} columns")
+    return [str(name) for name in names]
+
+
+def _shortened(rows: Any, bound: float) -> Any:  # noqa: ANN401 - dense or sparse, as given
+    """Returns rows, dense or sparse, of norm at most `bound`: longer ones are scaled down."""
+    factors = bound / np.maximum(row_norms(rows), bound)
+    if issparse(rows):
+        return diags_array(factors) @ rows
+    return rows * factors[:, None]
+
+
+def _row_weights(sample_weight: ArrayLike | None, n: int) -> NDArray[np.float64]:
+    """Validates the weights of n rows, by default 1; returns `[n]`."""
+    if sample_weight is None:
+        weights = np.ones(n)
+    else:
+        weights = column_or_1d(sample_weight, dtype=np.float64)
+    if len(weights) != n:
+        raise DataError(f"sample_weight has {len(weights)} numbers for {n} rows: give one for each")
+    if not ((weights >= 0) & (weights <= 1)).all():
+        raise DataError(
+            "sample_weight has numbers outside [0, 1], so that a row could do more than its epsilon allows: divide "
+            "them by a public bound on the largest"
+        )
+    return weights
+
+
+def _weighted(per_example: PerExampleLoss) -> Loss:
+    """A row's loss times its weight; targets `[n, 2]` are a class number and a weight."""
+
+    def losses(outputs: Tensor, targets: Tensor) -> Tensor:
+        return targets[:, 1] * per_example(outputs, targets[:, 0].long())
+
+    return Loss(losses)
+
+
+@contextmanager
+def _nan_explained() -> Generator[None]:
+    """Replaces scikit-learn's advice on missing values: an imputer would compute its fill values without noise.
+
+    Raises:
+        DataError: a value is NaN or infinite.
+    """
+    try:
+        yield
+    except ValueError as error:
+        what = str(error).splitlines()[0].rstrip(".:")
+        if "NaN" not in what and "infinity" not in what:
+            raise
+        fix = "fill such values with public ones, as fedpriv.PublicEncoder does; epsilon does not cover an imputer's"
+        raise DataError(f"{what}: {fix}") from None

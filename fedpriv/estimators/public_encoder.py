@@ -1,0 +1,173 @@
+"""A scikit-learn transformer that learns nothing from data, and a check for pipelines that do.
+
+`StandardScaler`, `SimpleImputer` and `OneHotEncoder` read means, medians and categories from private rows; no epsilon
+of the estimator behind them covers that. `PublicEncoder` takes ranges, stand-ins and categories from its settings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.compose import ColumnTransformer
+from sklearn.pipeline import FeatureUnion, Pipeline
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
+from sklearn.utils import Tags, get_tags
+
+from fedpriv.data.table_encoder import TableEncoder, check_columns, table_of
+from fedpriv.errors import DataError, PrivacyError
+from fedpriv.settings import checked
+
+_INSTEAD = "fedpriv.PublicEncoder takes ranges, stand-ins and categories from public knowledge"
+
+
+@checked("", values=False)
+class PublicEncoder(TransformerMixin, BaseEstimator):
+    """Encodes the columns of a DataFrame by public ranges and categories; `fit` looks at no value.
+
+    Guarantee: the encoding of a row depends on these settings and on no other row, so it costs no epsilon.
+
+    Args:
+        numbers: For each numeric column its range `[low, high]`, which is mapped to [-1, 1]; values outside count as
+            the nearest end.
+        categories: For each categorical column its values, which become one 0/1 feature each.
+        missing: For a column the public value that stands for one that is missing.
+        indicators: Columns that get one more 0/1 feature: 1 where the value is missing.
+        drop_first: Leave out the feature of each column's first category, so that coefficients compare with it.
+
+    Attributes:
+        data_norm_: Public bound on the norm of an encoded row, for `PrivateLogisticRegression(data_norm=...)`.
+        n_features_in_: Number of columns of the frame.
+    """
+
+    def __init__(
+        self,
+        numbers: Mapping[str, tuple[float, float]] | None = None,
+        categories: Mapping[str, Sequence[str | int]] | None = None,
+        missing: Mapping[str, float | int | str] | None = None,
+        indicators: Sequence[str] = (),
+        *,
+        drop_first: bool = False,
+    ) -> None:
+        self.numbers = numbers
+        self.categories = categories
+        self.missing = missing
+        self.indicators = indicators
+        self.drop_first = drop_first
+
+    def __sklearn_tags__(self) -> Tags:
+        """Declares to scikit-learn that there is nothing to fit, and that text is accepted."""
+        tags = super().__sklearn_tags__()
+        tags.requires_fit = False
+        tags.input_tags.string = True
+        tags.input_tags.categorical = True
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def fit(self, X: Any, y: object = None) -> PublicEncoder:  # noqa: ANN401 - a frame
+        """Checks the settings and the names of the columns. Looks at no value."""
+        check_columns("X", self._encoder().feature_columns, _names(X))
+        self.n_features_in_ = len(_names(X))
+        return self
+
+    def transform(self, X: Any) -> NDArray[np.float64]:  # noqa: ANN401 - a frame
+        """Returns features `[n, n_features]`.
+
+        Raises:
+            ConfigError: the frame lacks a column, or a setting is wrong.
+            DataError: a value is missing without a rule, no number or not listed; the message names the row.
+        """
+        encoder = self._encoder()
+        check_columns("X", encoder.feature_columns, _names(X))
+        features = encoder.inputs(table_of(X, encoder.feature_columns, "X")).double().numpy()
+        return features[:, self._kept(encoder)]
+
+    def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:
+        """Returns the name of each feature, e.g. `age` and `smoker=yes`."""
+        encoder = self._encoder()
+        return np.array([encoder.feature_names[index] for index in self._kept(encoder)], dtype=object)
+
+    @property
+    def data_norm_(self) -> float:
+        """The square root of the number of columns and indicators: each adds at most 1 to a row's squared norm."""
+        return math.sqrt(len(self.numbers or {}) + len(self.categories or {}) + len(self.indicators))
+
+    def _encoder(self) -> TableEncoder:
+        # the label has a name that no column has
+        return TableEncoder(
+            label="",
+            classes=[0],
+            numbers=self.numbers or {},
+            categories=self.categories or {},
+            missing=self.missing or {},
+            indicators=self.indicators,
+            bias=False,
+        )
+
+    def _kept(self, encoder: TableEncoder) -> list[int]:
+        """Returns the indices of the features that are not left out."""
+        if not self.drop_first:
+            return list(range(len(encoder.feature_names)))
+        firsts = {f"{column}={values[0]}" for column, values in (self.categories or {}).items()}
+        return [index for index, name in enumerate(encoder.feature_names) if name not in firsts]
+
+
+@checked("check_pipeline")
+def check_pipeline(pipeline: Any) -> None:  # noqa: ANN401 - an estimator of scikit-learn
+    """Refuses a pipeline that learns from private rows before its private estimator does.
+
+    Steps without anything to fit, such as `PublicEncoder`, `FunctionTransformer` and `Normalizer`, and encoders with
+    given categories pass.
+
+    Args:
+        pipeline: A `Pipeline`, `ColumnTransformer` or transformer; of a pipeline the last step is the estimator, whose
+            own promise counts.
+
+    Raises:
+        PrivacyError: names each step that learns from data, and what to use instead.
+    """
+    if isinstance(pipeline, Pipeline):
+        names = learning_steps(pipeline)
+    else:
+        names = list(_learning(pipeline, type(pipeline).__name__))
+    if names:
+        raise PrivacyError(f"{', '.join(names)} would learn from private rows, which no epsilon covers: {_INSTEAD}")
+
+
+def learning_steps(pipeline: Pipeline) -> list[str]:
+    """Returns the names of the steps before the last that learn from data, e.g. `scaler (StandardScaler)`."""
+    return [name for step, transformer in pipeline.steps[:-1] for name in _learning(transformer, step)]
+
+
+def _learning(transformer: Any, name: str) -> list[str]:  # noqa: ANN401 - a transformer of scikit-learn
+    """Returns the names of the parts of a transformer that learn from data."""
+    if transformer is None or isinstance(transformer, str):  # "passthrough", "drop"
+        return []
+    if isinstance(transformer, Pipeline):
+        return [part for step, inner in transformer.steps for part in _learning(inner, f"{name}.{step}")]
+    if isinstance(transformer, ColumnTransformer):
+        parts = transformer.transformers
+        return [part for step, inner, _ in parts for part in _learning(inner, f"{name}.{step}")]
+    if isinstance(transformer, FeatureUnion):
+        return [part for step, inner in transformer.transformer_list for part in _learning(inner, f"{name}.{step}")]
+    encodes: Literal["auto"] | Any = getattr(transformer, "categories", "auto")
+    if isinstance(transformer, OneHotEncoder | OrdinalEncoder) and not isinstance(encodes, str):
+        return []
+    if not get_tags(transformer).requires_fit:
+        return []
+    return [f"{name} ({type(transformer).__name__})"]
+
+
+def _names(frame: Any) -> list[str]:  # noqa: ANN401 - whatever a user gives
+    """Returns the names of a frame's columns.
+
+    Raises:
+        DataError: it is no DataFrame.
+    """
+    if not hasattr(frame, "iloc") or not hasattr(frame, "columns"):  # pandas is no dependency
+        raise DataError(f"X is a {type(frame).__name__}: give a pandas DataFrame, whose columns have names")
+    return [str(column) for column in frame.columns]

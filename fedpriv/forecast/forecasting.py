@@ -1,0 +1,442 @@
+"""What a run will cost, computed before it starts and without its data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from fedpriv.clients import Client, Layout, PublicDataInfo, as_client_set, check_clients, frozen, public_sizes
+from fedpriv.errors import ConfigError, counted
+from fedpriv.forecast.claim import Claim, NoiseClaim
+from fedpriv.forecast.noises import NoisesForecast, forecast_of_noises
+from fedpriv.forecast.pairs import PairsForecast, forecast_of_pairs
+from fedpriv.forecast.warnings import warnings_of_draft
+from fedpriv.models import Problem
+from fedpriv.network import Graph, GraphFacts, Star, graph_line
+from fedpriv.planning import (
+    Compute,
+    Plan,
+    RunSketch,
+    check_compute,
+    check_problem,
+    explain,
+    network_for,
+    notebook_display,
+    warnings_of_no_network,
+)
+from fedpriv.privacy import (
+    Allocation,
+    Cyclic,
+    FixedSize,
+    Gaussian,
+    Pairwise,
+    PerClient,
+    Poisson,
+    Privacy,
+    Sampling,
+    SamplingName,
+    Uniform,
+)
+from fedpriv.privacy.accounting import PrivacySpent, account
+from fedpriv.randomness import Randomness
+from fedpriv.settings import Count, checked
+from fedpriv.strategies import Strategy
+
+Formula = Callable[[float, int, int, float], NoiseClaim]
+RoundTimer = Callable[[RunSketch, Plan, Compute], tuple[float, str]]
+"""What a paper would call a noise: its deviation over the clip, rounds, examples of a client, active fraction."""
+
+_SAMPLED: dict[SamplingName, SamplingName] = {
+    "full": "poisson",
+    "poisson": "poisson",
+    "without_replacement": "without_replacement",
+}
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The cost of a run.
+
+    Attributes:
+        strategy: The algorithm.
+        rounds: Number of rounds.
+        n_clients: Number of clients.
+        examples: Fewest and most examples of a client.
+        releases: Number of noised answers.
+        noise_multiplier: Noise over sensitivity in a round whose schedule share is 1; None without noise.
+        spent: Epsilon of the whole run.
+        first_round: Epsilon of the first round alone.
+        parameters: Numbers in a message: the model's trained parameters.
+        frozen: Number of parameters that are not trained, and so neither sent nor noised.
+        floats_per_round: Numbers sent and received by all participants, on average.
+        bytes_per_round: `floats_per_round` in bytes.
+        network: Properties of the graph; None with a server.
+        batches: How the examples of an answer are drawn, in words.
+        if_activity_hidden: Epsilon if inactive nodes sent noise too and nobody learned who is active, as some papers
+            assume. Here inactive nodes are silent, so it is not claimed. None if all nodes are always active.
+        seconds_per_round: Measured on made-up data of the same shape; None when not asked for.
+        backend: What computed gradients then, and why faster backends were refused; None when not asked for.
+        claim: The paper's privacy claim for a published variant.
+        formula: The epsilon that the paper's noise formula gives for this noise; None where it does not apply.
+        over_time: How the noise of rounds belongs together, in words; None if each round has its own.
+        pairs: What is left of noise that cancels between pairs of clients; None where they add none.
+        noises: What other noise would leave in the final model; None where there is nothing to choose.
+        warnings: What the user should know.
+    """
+
+    strategy: str
+    rounds: int
+    n_clients: int
+    examples: tuple[int, int]
+    releases: int
+    noise_multiplier: float | None
+    spent: PrivacySpent
+    first_round: PrivacySpent
+    parameters: int
+    frozen: int
+    floats_per_round: int
+    bytes_per_round: int
+    network: GraphFacts | None
+    batches: str
+    if_activity_hidden: float | None
+    seconds_per_round: float | None
+    backend: str | None
+    claim: Claim | None
+    formula: NoiseClaim | None
+    over_time: str | None
+    pairs: PairsForecast | None
+    noises: NoisesForecast | None
+    warnings: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the forecast as values for JSON; infinity is `"inf"`."""
+        return _plain(asdict(self))
+
+    def rows(self) -> dict[str, str]:
+        """Returns what `fedpriv plan` prints: the name and the text of each row."""
+        smallest, largest = self.examples
+        examples = f"{smallest}" if smallest == largest else f"{smallest} to {largest}"
+        rows = {
+            "strategy": f"{self.strategy}, {counted(self.rounds, 'round')}",
+            "clients": f"{self.n_clients}, with {examples} examples each",
+            "privacy": str(self.spent),
+            "one round": str(self.first_round),
+            "noise multiplier": "none" if self.noise_multiplier is None else f"{self.noise_multiplier:.4g}",
+            "batches": self.batches,
+            "releases": str(self.releases),
+        }
+        if self.parameters:
+            a_round = size_in_words(self.bytes_per_round)
+            whole = size_in_words(self.bytes_per_round * self.rounds)
+            rows["messages"] = (
+                f"{self.parameters:,} numbers each; {self.floats_per_round:,} numbers a round ({a_round}), "
+                f"{whole} in the whole run"
+            )
+        if self.frozen:
+            rows["parameters"] = f"{self.parameters:,} trained, {self.frozen:,} frozen"
+        if self.over_time is not None:
+            rows["noise"] = self.over_time
+        if self.network is not None:
+            rows["graph"] = graph_line(self.network)
+        if self.if_activity_hidden is not None:
+            rows["whoever sees messages"] = f"epsilon={self.spent.epsilon:.4g}, as they also see which nodes are silent"
+            rows["final model only"] = (
+                f"epsilon<={self.spent.epsilon:.4g}; amplified by sampling of nodes it would be "
+                f"{self.if_activity_hidden:.4g}, which holds only if inactive nodes add noise too (not claimed)"
+            )
+        if self.formula is not None:
+            rows["by the paper's formula"] = (
+                f"this noise would be called epsilon={self.formula.stated_epsilon:.4g} ({self.formula.paper}, "
+                f"{self.formula.assumes}); its true price is {self.spent.epsilon:.4g}"
+            )
+        if self.seconds_per_round is not None:
+            whole = self.seconds_per_round * self.rounds
+            rows["time"] = f"about {self.seconds_per_round:.3g} s a round, {whole:.3g} s in all, without evaluation"
+        if self.backend is not None:
+            rows["gradients"] = self.backend
+        if self.claim is not None:
+            rows["the paper's claim"] = f"{self.claim.stated} ({self.claim.paper})"
+            views = "; ".join(f"{view}: {epsilon:.4g}" for view, epsilon in self.claim.views)
+            if views:
+                rows["its noise costs"] = f"epsilon at delta={self.spent.delta:g}, {views}"
+        if self.pairs is not None:
+            rows |= _if_collude(self.pairs)
+        return rows
+
+    def tables(self) -> list[list[str]]:
+        """Returns tables of the noise that other settings would leave in the model, each a heading and lines."""
+        return [comparison.lines() for comparison in (self.pairs, self.noises) if comparison is not None]
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        width = max(len(name) for name in rows)
+        lines = [f"{name:<{width}}  {value}" for name, value in rows.items()]
+        lines += [line for table in self.tables() for line in table]
+        return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
+
+    def _repr_html_(self) -> str:
+        return notebook_display.card(f"plan of {self.strategy}", {**self.rows(), "warnings": " ".join(self.warnings)})
+
+
+def forecast(
+    draft: RunSketch,
+    *,
+    compute: Compute | None = None,
+    compare: bool = False,
+    time_round: RoundTimer | None = None,
+    claim: Claim | None = None,
+    formula: Formula | None = None,
+) -> Forecast:
+    """Computes a run's epsilon, noise and traffic without training.
+
+    Args:
+        draft: The run.
+        compute: Settings of speed.
+        compare: Whether the run is compared with a centralised solver.
+        time_round: Measures the seconds of a round on made-up data of the same shape; returns these and the backend.
+        claim: The paper's privacy claim for a published variant.
+        formula: The paper's noise formula, for runs that draw one example a round.
+
+    Raises:
+        ConfigError: the run cannot work, or no noise reaches its target.
+    """
+    compute = compute or Compute()
+    plan = draft.plan().on(compute.planned_device)
+    network = draft.network
+    check_compute(compute, draft.strategy, network, plan.privacy, draft.model, draft.loss)
+    check_problem(draft.strategy, draft.problems, plan.privacy, plan.queries, compare=compare)
+    parameters = Layout.of(draft.model).dim
+    sizes = draft.outline.sizes
+    floats = round(parameters * network.expected_rows)
+    if time_round is None:
+        seconds, backend = None, None
+    else:
+        seconds, backend = time_round(draft, plan, compute)
+    return Forecast(
+        strategy=draft.strategy.name,
+        rounds=draft.rounds,
+        n_clients=len(sizes),
+        examples=(min(sizes), max(sizes)),
+        releases=len(plan.records),
+        noise_multiplier=plan.privacy.noise_multiplier,
+        spent=plan.spent(),
+        first_round=account([r for r in plan.records if r.round == 0], plan.n_clients, plan.privacy.delta),
+        parameters=parameters,
+        frozen=frozen(draft.model),
+        floats_per_round=floats,
+        bytes_per_round=floats * torch.finfo(getattr(torch, compute.dtype)).bits // 8,
+        network=network.facts(),
+        batches=_batches_in_words(plan.privacy.sampling, min(sizes)),
+        if_activity_hidden=_if_hidden(plan, network.active_fraction),
+        seconds_per_round=seconds,
+        backend=backend,
+        claim=claim,
+        formula=None if formula is None else _formula_claim(formula, draft, plan),
+        over_time=_correlated_noise_in_words(plan, parameters),
+        pairs=forecast_of_pairs(plan, network, Randomness(draft.seed)),
+        noises=forecast_of_noises(draft, plan),
+        warnings=tuple(warnings_of_draft(draft, plan, claim)),
+    )
+
+
+@checked("", explain)
+def plan(
+    clients: Sequence[Client] | Sequence[int],
+    strategy: Strategy,
+    privacy: Privacy,
+    *,
+    rounds: Count,
+    network: Star | Graph | None = None,
+    model: nn.Module | None = None,
+    seed: int = 0,
+    compute: Compute | None = None,
+) -> Forecast:
+    """Computes what a run will cost: its epsilon, noise, releases and messages. Trains nothing and reads no example.
+
+    Args:
+        clients: The data owners, or the number of examples of each, where there are no data yet.
+        strategy: The algorithm, as for `train`.
+        privacy: The privacy settings, as for `train`.
+        rounds: Number of rounds.
+        network: Who talks to whom, as for `train`; a server and all clients by default.
+        model: What is to be trained, by which the size of messages is known; the clients' by default.
+        seed: Public seed of cohorts and links.
+        compute: Settings of speed.
+
+    Returns:
+        The plan: it prints as `fedpriv plan` does, and has `spent`, `noise_multiplier` and the like.
+
+    Raises:
+        ConfigError: the run cannot work, or no noise reaches its target.
+
+    Example:
+        >>> import fedpriv
+        >>> privacy = fedpriv.Privacy(epsilon=3, sampling=fedpriv.Poisson(rate=0.1))
+        >>> planned = fedpriv.plan([500] * 10, fedpriv.fedavg(0.5), privacy, rounds=20)
+        >>> planned.releases, planned.spent.epsilon <= 3
+        (20, True)
+    """
+    if len(clients) == 0:
+        raise ConfigError(
+            "clients", clients, "a run needs at least one client: give them, or their numbers of examples"
+        )
+    sizes = [int(size) for size in clients if isinstance(size, int)]
+    problems = [Problem()]
+    sizes_declared = False
+    loss: nn.Module = nn.Identity()
+    if len(sizes) < len(clients):  # clients with data, of which only the public sizes are used
+        owners = cast("Sequence[Client]", clients)
+        check_clients(owners)
+        client_set = as_client_set(owners)
+        sizes = public_sizes(owners, privacy)
+        problems = list(client_set.problems)
+        sizes_declared = client_set.sizes_declared
+        model = model or owners[0].model
+        loss = cast("nn.Module", owners[0].loss)
+    if min(sizes) < 1:
+        raise ConfigError("clients", min(sizes), "numbers of examples are at least 1")
+    outline = PublicDataInfo(tuple(sizes), (), None)
+    draft = RunSketch(
+        strategy,
+        privacy,
+        network_for(len(sizes), network),
+        rounds,
+        outline,
+        problems,
+        model or nn.Identity(),
+        loss,
+        seed,
+        sizes_declared=sizes_declared,
+    )
+    result = forecast(draft, compute=compute)
+    if network is not None:
+        return result
+    by_network = warnings_of_no_network(strategy, len(sizes), "python")
+    return replace(result, warnings=(*result.warnings, *by_network))
+
+
+def _batches_in_words(sampling: Sampling, fewest: int) -> str:
+    if isinstance(sampling, Poisson):
+        return f"each example with probability {sampling.rate:g} (Poisson)"
+    if isinstance(sampling, Cyclic):
+        if sampling.rate < 1:
+            subsampling = f", each of its examples with probability {sampling.rate:g} (Poisson)"
+        else:
+            subsampling = ""
+        return f"{sampling.blocks} fixed slots of each client's examples, one a round in turn (cyclic){subsampling}"
+    if isinstance(sampling, Allocation):
+        return f"each example in one of {sampling.batches} batches of an epoch, drawn in secret (random allocation)"
+    if sampling == FixedSize(1):
+        return "exactly one example, uniformly, as Liu, Johansson and Shi draw it; priced as without replacement"
+    if isinstance(sampling, FixedSize):
+        if fewest < sampling.size:
+            exception = "; all of them where a client has fewer"
+        else:
+            exception = ""
+        return f"exactly {sampling.size} examples, without replacement{exception}"
+    return "all examples"
+
+
+def _correlated_noise_in_words(plan: Plan, parameters: int) -> str | None:
+    """Returns how the noise of rounds belongs together and what its history takes in memory; None if it is independent.
+
+    The history has rows of float64, of each client or of the sum.
+    """
+    noise = plan.privacy.over_time
+    if noise is None:
+        return None
+    if plan.privacy.trust.sums_only:
+        rows = 1
+    else:
+        rows = plan.n_clients
+    history_bytes = (len(noise.factor.band) or len(noise.factor.scales)) * rows * parameters * 8
+    if noise.separation == 1:
+        participation = "every round"
+    else:
+        participation = f"one of {noise.separation} rounds"
+    if history_bytes:
+        kind = f"cancels over rounds, {history_bytes / 1e6:.3g} MB in memory"
+    else:
+        kind = "independent"
+    return f"{kind}; each {plan.privacy.unit} takes part in {participation}"
+
+
+def _if_hidden(plan: Plan, active_fraction: float) -> float | None:
+    """Returns epsilon if inactive nodes sent noise too and nobody learned who is active.
+
+    None where that changes nothing, or where no bound is known.
+    Every node takes part in every round, and each record is sampled with the product of both probabilities (the larger
+    one where they are unequal).
+    """
+    units = {record.unit for record in plan.records}
+    if active_fraction == 1 or not plan.privacy.private or units != {"sample"}:
+        return None
+    if isinstance(plan.privacy.trust, Pairwise):  # who takes part decides how well they hide each other
+        return None
+    if any(record.sampling == "allocation" for record in plan.records):  # no price is known for both together
+        return None
+    one_per_query = {(record.round, record.index): record for record in plan.records}
+    # a round without participants has no rates; its query's rates are those of other rounds
+    rates = {record.query: _largest(record.rate) for record in plan.records if record.rate}
+    hidden = [
+        replace(r, clients=None, sampling=_SAMPLED[r.sampling], rate=active_fraction * rates.get(r.query, 1.0))
+        for r in one_per_query.values()
+    ]
+    return account(hidden, plan.n_clients, plan.privacy.delta).epsilon
+
+
+def _largest(rate: PerClient) -> float:
+    if isinstance(rate, tuple):
+        return max(rate)
+    return rate
+
+
+def _formula_claim(formula: Formula, draft: RunSketch, plan: Plan) -> NoiseClaim | None:
+    """Returns the epsilon that the paper's formula gives for the run's noise; None where the formula does not apply.
+
+    Formulas are for equal clients, Gaussian noise of one size, and an example a round (also: one in expectation).
+    """
+    privacy = plan.privacy
+    sampling = privacy.sampling
+    examples = min(draft.outline.sizes)
+    one_each = sampling == FixedSize(1) or (
+        isinstance(sampling, Poisson) and math.isclose(sampling.rate * examples, 1, rel_tol=0.01)
+    )
+    if not one_each or not privacy.private or privacy.unit != "sample" or isinstance(privacy.trust, Pairwise):
+        return None
+    if privacy.noise_multiplier is None or privacy.mechanism != Gaussian() or privacy.schedule != Uniform():
+        return None
+    noise = privacy.noise_multiplier * privacy.sensitivity / privacy.clip.bound
+    return formula(noise, draft.rounds, examples, draft.network.active_fraction)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - a JSON value
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and math.isinf(value):
+        return "inf"
+    return value
+
+
+def _if_collude(forecast: PairsForecast) -> dict[str, str]:
+    rows = dict[str, str]()
+    for case in forecast.if_others:
+        name = f"if {case.colluders or 'none'} collude"
+        rows[name] = "no bound is known" if case.spent is None else str(case.spent)
+    return rows
+
+
+def size_in_words(n_bytes: float) -> str:
+    """Formats a number of bytes with a unit, e.g. `1.5 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.3g} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.3g} TB"

@@ -1,0 +1,53 @@
+from .constraints import CONSTRAINTS, OBJECTIVES
+from .lora import Lora, add_lora
+from .losses import IGNORED, Loss, PerExampleLoss, cross_entropy, hinge, logistic, predict, squared_error
+from .nested import Nested, Rows, each, first, leaves
+from .networks import FemnistCNN, LinearRegression, LinearSVM, LogisticRegression, MnistCNN, SoftmaxRegression
+from .problem import Problem
+from .registry import LOSSES, MODELS, make, resolve, resolve_loss
+from .resnet import ResNet18
+from .transformer import CharTransformer, VisionTransformer
+from .tuning import train_only
+from .validation import fix_model, shipped, validate_model
+from .weights import Weights, load_weights
+
+__all__ = [
+    "CONSTRAINTS",
+    "IGNORED",
+    "LOSSES",
+    "MODELS",
+    "OBJECTIVES",
+    "CharTransformer",
+    "FemnistCNN",
+    "LinearRegression",
+    "LinearSVM",
+    "LogisticRegression",
+    "Lora",
+    "Loss",
+    "MnistCNN",
+    "Nested",
+    "PerExampleLoss",
+    "Problem",
+    "ResNet18",
+    "Rows",
+    "SoftmaxRegression",
+    "VisionTransformer",
+    "Weights",
+    "add_lora",
+    "cross_entropy",
+    "each",
+    "first",
+    "fix_model",
+    "hinge",
+    "leaves",
+    "load_weights",
+    "logistic",
+    "make",
+    "predict",
+    "resolve",
+    "resolve_loss",
+    "shipped",
+    "squared_error",
+    "train_only",
+    "validate_model",
+]

@@ -1,0 +1,33 @@
+from . import files as files
+from . import secret_store as secret_store
+from . import strict_json as strict_json
+from . import strict_yaml as strict_yaml
+from .files import write_whole
+from .folder import RunFolder
+from .identity import of_config
+from .pictures import BLUE, COLORS, GREEN, GREY, ORANGE, VERMILION, new_figure, write_png
+from .saved import CONFIG, checked
+from .secret_store import FOLDER, is_destroyed, is_encrypted
+
+__all__ = [
+    "BLUE",
+    "COLORS",
+    "CONFIG",
+    "FOLDER",
+    "GREEN",
+    "GREY",
+    "ORANGE",
+    "VERMILION",
+    "RunFolder",
+    "checked",
+    "files",
+    "is_destroyed",
+    "is_encrypted",
+    "new_figure",
+    "of_config",
+    "secret_store",
+    "strict_json",
+    "strict_yaml",
+    "write_png",
+    "write_whole",
+]
