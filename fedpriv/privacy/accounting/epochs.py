@@ -4,8 +4,8 @@ An epoch has one price for all its answers (`allocation`), which is charged with
 free, as long as their noise is at least that of the first. An epoch that ends early, or of which some rounds are left
 out, costs at most a whole one (docs/design/0010-allocation.md), so that it does not matter which answers follow.
 
-What belongs together is one epoch, one answer of each of its rounds, and one attempt: answers of a round, and attempts
-with fresh noise, have assignments of their own, and so a price of their own. Rounds are those of one run: where records
+What belongs together is one epoch, one answer of each of its rounds, and one `attempt`: several answers of a round, and
+a run and one that extends it, have assignments of their own, and so a price of their own. Rounds are those of one run: where records
 of several runs follow each other, a round that comes again begins another epoch, which is charged. Runs whose records
 alternate must be priced apart, or differ in `attempt`.
 """

@@ -47,8 +47,8 @@ class PlanFilter:
         plan: The planned releases, in the order of their rounds. They must not depend on the data.
         accountant: Counts what is released. Others may count with it, too: their releases take from the same limit.
         limit: The most that any client may spend, as epsilon at the accountant's delta; None for no limit.
-        attempt: Label of the noise that the plan is made with. Releases on record with another label, of an earlier
-            attempt or of a run that this one extends, are counted beside the plan.
+        attempt: Label of the plan's releases. Those on record with another label, of a run that this one extends, are
+            counted beside the plan.
         fits: Whether the whole plan is known to be within the limit if nothing else is counted, since its noise was
             computed from that limit.
 
