@@ -47,8 +47,8 @@ def check_other_runs(subject: AuditTarget, data: Data) -> CheckResult:
             runs.append(_read(path.parent))
         except FedprivError as error:
             unreadable.append(str(error))
-    runs = _without_copies(runs)
     audited = next((run for run in runs if subject.folder is not None and run.folder.samefile(subject.folder)), None)
+    runs = _without_copies(sorted(runs, key=lambda run: run is not audited))  # of copies the audited one stays
     if audited is None:
         data_name = subject.data_name
     else:

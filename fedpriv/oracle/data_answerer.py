@@ -38,7 +38,7 @@ from fedpriv.privacy.noise_history import NoiseHistory
 from fedpriv.privacy.pairwise import variance_inflation
 from fedpriv.privacy.release import NoiseStreams, PlannedRelease
 from fedpriv.privacy.release.table import ReleaseTable
-from fedpriv.privacy.settings import Privacy, Sampling
+from fedpriv.privacy.settings import Cyclic, Privacy, Sampling
 from fedpriv.randomness.streams import PairSecrets, Randomness
 from fedpriv.settings.checks import check_finite
 
@@ -257,10 +257,23 @@ class DataAnswerer(ABC):
             The noised rows; of a sum the mean over all participants, drawn or not, in every row.
         """
         self._newest = planned, factors
+        self._check_turn(planned)
         if not self._scheme.sums_only:
             return self._open(self._scheme.add_noise(planned, rows, factors, context.positions.tolist()))
         total = self._open(self._scheme.add_noise(planned, self._sum_clients(rows), factors, []))
         return (total / len(context.clients)).expand(self._n_rows, -1)
+
+    def _check_turn(self, planned: PlannedRelease) -> None:
+        """Refuses a batch of another block of examples than the one whose turn has the price."""
+        time = planned.record.time
+        sampling = self._privacy.sampling
+        if time is None or self._privacy.unit != "sample" or not isinstance(sampling, Cyclic):
+            return
+        slot = self._sampler.slot(sampling)
+        if slot != time.slot:
+            raise PrivacyError(
+                f"round {planned.record.round} has block {slot} take part, and it is the turn of block {time.slot}"
+            )
 
     def _open(self, release: Release) -> Tensor:
         """Records a release in the ledger and returns its value."""

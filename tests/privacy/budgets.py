@@ -28,7 +28,7 @@ def mu_of(epsilon: float) -> float:
 
 def run(noise: float, name: str, rounds: int = 1, n_clients: int = 3, **changes: object) -> RunCost:
     base = replace(Record(0, "gradient", 0, "gaussian", noise, "sample", "replace_one"), **changes)
-    return RunCost(name, [replace(base, round=t) for t in range(rounds)], n_clients, noise=name)
+    return RunCost(name, [replace(base, round=t) for t in range(rounds)], n_clients, run_name=name)
 
 
 def budget(folder: Path, epsilon: float = 2.0, **terms: object) -> Budget:

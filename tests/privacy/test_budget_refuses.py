@@ -45,9 +45,9 @@ def test_a_run_that_also_releases_what_has_no_price_is_refused(tmp_path: Path):
         budget(tmp_path).reserve(replace(run(5.0, "r"), not_covered=("the optimality gap, exact",)))
 
 
-def test_a_run_without_a_name_of_its_noise_is_refused(tmp_path: Path):
-    with pytest.raises(ConfigError, match="name the noise"):
-        budget(tmp_path).reserve(replace(run(5.0, "r"), noise=None))
+def test_a_run_without_a_name_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match="give the run a name of its own"):
+        budget(tmp_path).reserve(replace(run(5.0, "r"), run_name=None))
 
 
 def test_other_whole_clients_are_refused(tmp_path: Path):
@@ -66,12 +66,12 @@ def test_no_more_is_given_back_than_was_reserved(tmp_path: Path):
         found.close("other", "rounds")
 
 
-def test_the_same_noise_is_not_reserved_twice(tmp_path: Path):
+def test_a_run_is_not_reserved_twice(tmp_path: Path):
     found = budget(tmp_path, 3.0)
     found.reserve(run(5.0, "r"))
-    with pytest.raises(PrivacyError, match="would draw the noise of r"):
+    with pytest.raises(PrivacyError, match="has a reservation"):
         found.check(run(5.0, "r"))
-    with pytest.raises(PrivacyError, match="would draw the noise of r"):
+    with pytest.raises(PrivacyError, match="has a reservation"):
         found.reserve(run(5.0, "r"))
 
 

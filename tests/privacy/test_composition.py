@@ -115,9 +115,6 @@ def test_what_has_no_common_price_is_refused():
     mixed = RunCost("mixed", [*run(1.0).records, *run(1.0, unit="client").records], 3)
     with pytest.raises(PrivacyError, match="mixed protects different units"):
         compose([mixed], DELTA)
-    copies = [replace(run(1.0, name=name), noise="the same") for name in ("one", "copy")]
-    with pytest.raises(PrivacyError, match="one and copy drew the same noise"):
-        compose(copies, DELTA)
     with pytest.raises(ConfigError, match="accountant"):
         compose([run(1.0)], DELTA, "clt")
     with pytest.raises(ConfigError, match="runs"):

@@ -5,9 +5,9 @@ free, as long as their noise is at least that of the first. An epoch that ends e
 out, costs at most a whole one (docs/design/0010-allocation.md), so that it does not matter which answers follow.
 
 What belongs together is one epoch, one answer of each of its rounds, and one `attempt`: several answers of a round, and
-a run and one that extends it, have assignments of their own, and so a price of their own. Rounds are those of one run: where records
-of several runs follow each other, a round that comes again begins another epoch, which is charged. Runs whose records
-alternate must be priced apart, or differ in `attempt`.
+a run and one that extends it, have assignments of their own, and so a price of their own. Rounds are those of one run:
+where records of several runs follow each other, a round that comes again begins another epoch, which is charged. Runs
+whose records alternate must be priced apart, or differ in `attempt`.
 """
 
 from __future__ import annotations
