@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -68,14 +69,18 @@ def check_other_runs(subject: AuditTarget, data: Data) -> CheckResult:
 
 
 def _without_copies(runs: Sequence[_Run]) -> list[_Run]:
-    """Returns each run once: copies of a folder have the same last hash."""
+    """Returns each run once: copies of a folder have the same last hash and the same checkpoint.
+
+    Copies that both continued have the same ledger, since it holds no values, and other checkpoints.
+    """
     unique: dict[str, _Run] = {}
     for run in runs:
-        if run.ledger.altered:
-            head = None
-        else:
-            head = run.ledger.head(len(run.ledger.texts))
-        unique.setdefault(head or str(run.folder), run)
+        name = str(run.folder)
+        checkpoint = run.folder / "checkpoint.pt"
+        if not run.ledger.altered and checkpoint.exists():
+            content = hashlib.blake2b(checkpoint.read_bytes(), digest_size=16).hexdigest()
+            name = f"{run.ledger.head(len(run.ledger.texts))}/{content}"
+        unique.setdefault(name, run)
     return list(unique.values())
 
 

@@ -170,7 +170,7 @@ def test_a_wrong_model_for_windows_is_refused(tmp_path: Path):
     write(tmp_path, "\n\n".join(f"{name}:\n{'to be or not to be, ' * 6}" for name in ("HAM", "OPH")))
     with pytest.raises(ConfigError):
         run(tmp_path, "model=mnist_cnn")
-    with pytest.raises(ConfigError):
+    with pytest.raises(DataError, match="model and loss do not take a test example"):
         run(tmp_path, "loss=hinge")
 
 
