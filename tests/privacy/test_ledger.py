@@ -26,6 +26,8 @@ def test_a_run_writes_a_header_and_one_line_for_each_release(tmp_path: Path) -> 
     header, *lines = path.read_text().splitlines()
     facts = plain(json.loads(header))
     assert len(facts.pop("config")) == 64, "the hash of its settings"
+    assert len(facts.pop("run")) == 32, "its random name"
+    assert facts.pop("not_covered") == ["the noise itself, to whoever knows the secret_seed of this test run"]
     assert facts == {"fedpriv_ledger": FORMAT, "n_clients": 2, "delta": 1e-5, "planned": 8}
     records = read_ledger(path)
     assert [record.round for record in records] == list(range(5))

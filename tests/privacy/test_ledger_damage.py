@@ -16,15 +16,14 @@ from fedpriv.privacy.ledger_file import FORMAT, read_ledger
 from fedpriv.privacy.record import Record
 
 
-def test_a_torn_last_line_is_cut_and_its_round_repeated(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_cut_and_its_round_released(tmp_path: Path) -> None:
     path = stopped(tmp_path / "torn")
     whole = path.read_bytes()
     path.write_bytes(whole[:-17])
     metrics = path.with_name("metrics.jsonl")  # a row is written after the round's line in the ledger
     metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:-1]))
     run_until(training_in(tmp_path / "torn", resume=True), 8)
-    unbroken = stopped(tmp_path / "unbroken", stop=8)
-    assert path.read_bytes() == unbroken.read_bytes()
+    assert [record.round for record in read_ledger(path)] == [*range(8)]
 
 
 def test_reading_leaves_a_torn_file_alone(tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def test_a_run_writes_the_matrix_down_and_goes_on_with_it(tmp_path: Path) -> Non
     stopped.folder.close()  # pyright: ignore
     again = made("stopped", resume=True)
     list(again)
-    assert torch.equal(again.progress.models, whole.progress.models)
+    assert again.plan.privacy.over_time == whole.plan.privacy.over_time
     header = LedgerFile.read(tmp_path / "stopped/ledger.jsonl").header
     assert whole.plan.privacy.over_time == CorrelatedNoise(header.factor or Factor(), 4)
     assert header.factor != Banded(4, "last").factor(10, 4)  # that of constant steps

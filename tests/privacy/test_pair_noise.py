@@ -181,7 +181,7 @@ def test_noise_that_served_an_answer_is_refused_another_one() -> None:
         if fits:
             ledger.open(release)
             continue
-        with pytest.raises(PrivacyError, match="answered already"):
+        with pytest.raises(PrivacyError, match="is on record"):
             ledger.open(release)
 
 
