@@ -36,6 +36,7 @@ RUNS = {
         "--markdown",
         "OUT/device.md",
     ],
+    "speed/kills.py": ["--kills", "1", "--rounds", "12", "--strategies", "fedavg", "--markdown", "OUT/kills.md"],
     "speed/durability.py": ["--clients", "3", "--rounds", "2", "--folder", "OUT"],
     "speed/small_rounds.py": ["--rounds", "4", "--only", "few", "--folder", "OUT"],
     "speed/exact_noise.py": ["--smoke", "--repeats", "1", "--markdown", "OUT/exact.md"],

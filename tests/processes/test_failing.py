@@ -79,7 +79,7 @@ def priced_differently(rank_of: int) -> str:
     record = Record(0, "gradient", 0, "gaussian", factor, "sample", "replace_one")
     written = list[Record]()
     try:
-        sharding.SharedLedger(mesh.world, replicated=False).enter(record, written.append)  # pyright: ignore
+        sharding.SharedLedger(mesh.world).enter(record, written.append)  # pyright: ignore
     except fp.PrivacyError as error:
         return f"{len(written)} written: {error}"
     return "nothing was raised"
