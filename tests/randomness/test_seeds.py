@@ -195,7 +195,7 @@ def test_a_resumed_ledger_answers_no_round_again_at_another_point(tmp_path: Path
     with pytest.raises(fp.PrivacyError, match="round 1, gradient: this release is on record"):
         oracle.gradient(torch.ones(len(SIZES), 640, dtype=torch.float64))
     oracle.begin_round(1, torch.arange(2))
-    with pytest.raises(fp.PrivacyError, match="is on record"):
+    with pytest.raises(fp.PrivacyError, match="the plan has no such answer"):
         oracle.gradient(torch.ones(2, 640, dtype=torch.float64))
     assert (tmp_path / "ledger.jsonl").read_bytes() == before
     oracle.begin_round(3, torch.arange(len(SIZES)))

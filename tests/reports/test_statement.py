@@ -63,7 +63,7 @@ def test_the_page_of_a_run_says_what_was_protected_from_whom_and_at_which_price(
         "what was released": "3 x gradient, gaussian noise of 6.46 times what one record can change",
         "what is simulated": "All data holders were SIMULATED by one operator",
         "what is not protected": "the number of data holders, how many records each has",
-        "what must be kept secret": "checkpoint.pt holds the secret",
+        "what must be kept secret": "Nothing that is written down makes the noise again",
         "what another run would cost": "| with one more like the last | epsilon=1.466 at delta=1e-5 |",
         "how to verify": f"3 records in a chain, head {head}",
     }

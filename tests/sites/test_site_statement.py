@@ -63,7 +63,7 @@ def test_the_page_of_a_site_answers_the_ten_questions(trained: Party):
             5: ["epsilon of 10 records of one person", f"| {round_up(ten)} [a] |"],
             6: ["4 x gradient, gaussian noise of", "of 4 that the plan has", ", ".join(NAMES)],
             7: ["Nothing was simulated.", "any number of them", "settings were not chosen by trying them"],
-            8: ["how many records each has", "The site's folder holds its secrets"],
+            8: ["how many records each has", "The site's folder holds its keys"],
             9: [
                 "epsilon=3 of 50 at delta=1e-5 is spent so far",
                 f"one more like the last | epsilon={round_up(twice)} at",
