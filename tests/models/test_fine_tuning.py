@@ -79,14 +79,14 @@ def test_plan_and_show_say_how_much_is_trained(tmp_path: Path):
 
 
 def parts_and_whole(tmp_path: Path, config: Config) -> tuple[Result, Result]:
-    """A run that was left after its second round and resumed from its folder, and one that was not left."""
+    """A run that was left after its third round and resumed from its folder, and one that was not left."""
     with RunFolder.new(tmp_path / "parts") as folder:
         for report in build(config, folder):
             if report.round == 3:
                 break
     with RunFolder(tmp_path / "parts") as folder:
         resumed = build(config, folder, resume=True)
-        assert resumed.progress.round == 2
+        assert resumed.progress.round == 3
         list(resumed)
     whole = build(config)
     list(whole)
