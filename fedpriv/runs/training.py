@@ -241,7 +241,7 @@ class Training:
         for oracle, rounds in ((path.lost_oracle, path.first_round), (self.oracle, self.rounds)):
             if rounds <= progress.round:
                 continue
-            made = run_rounds(
+            results = run_rounds(
                 self.strategy,
                 oracle,
                 network,
@@ -251,7 +251,7 @@ class Training:
                 seen=server_view(network, self.plan.privacy),
                 stream=self._mesh.world.rank,
             )
-            for result in made:
+            for result in results:
                 progress = result.progress
                 yield result
 
