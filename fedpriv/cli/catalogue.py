@@ -89,7 +89,7 @@ def look_up(name: str | None, more: Mapping[str, Mapping[str, str]]) -> dict[str
     for kind, (_, objects) in PLAIN.items():
         names_by_kind[kind] = {key: (item.__doc__ or "").strip().split("\n")[0] for key, item in objects.items()}
     for kind, (_, choice) in CHOICES.items():
-        names_by_kind[kind] = {word: _first_sentence(text) for word, text in choice.words.items()}
+        names_by_kind[kind] = {word: _first_sentence(item) for word, item in choice.words.items()}
     names_by_kind |= {kind: dict(rows) for kind, rows in more.items()}
     if name is None:
         return names_by_kind
