@@ -320,7 +320,7 @@ def test_intervals_hold_the_true_value_as_often_as_they_say(mechanism, norm, sam
     clients = fp.make_clients(model, loss, [TensorDataset(x, y)], problem)
     compute = fp.Compute("loop", dtype="float64", device="cpu")
     strategy = fp.private_al(runs + 1, measurements=1)
-    training = fp.Training(clients, strategy, privacy, rounds=runs + 1, seed=0, secret_seed=0, compute=compute)
+    training = fp.Training(clients, strategy, privacy, rounds=runs + 1, seed=0, secret_seed=1, compute=compute)
     oracle = training.oracle
     truth = oracle.answerer.problem(w)[1].detach()[0, 0]
     inside = 0
