@@ -32,7 +32,7 @@ def _noise_labels(record: Record) -> set[NoiseLabel]:
     The clients do not matter: a sum has the same noise for every cohort. A secret cohort serves one answer a round, so
     that the index does not matter either.
     """
-    if record.mechanism == "none":
+    if record.mechanism == "none" or record.non_private is not None:
         return set()
     cohort_is_secret = record.unit == "client" and record.sampling in ("poisson", "allocation")
     if cohort_is_secret:

@@ -180,6 +180,7 @@ class RunIdentity:
         seconds: float,
         first_nonfinite: dict[str, int],
         epoch_rounds: int | None,
+        first_round: int,
     ) -> Checkpoint:
         """Returns a checkpoint of this run, with the fields that are known here.
 
@@ -189,11 +190,14 @@ class RunIdentity:
             seconds: Time spent so far.
             first_nonfinite: See `fedpriv.runs.results.Result`.
             epoch_rounds: Rounds that share one secret draw; None if no rounds do.
+            first_round: The first round in which this process releases anything.
         """
         epochs = dict[str, str]()
-        if epoch_rounds is not None and progress.round % epoch_rounds:
+        if epoch_rounds is not None:
             epoch = progress.round // epoch_rounds
-            epochs[str(epoch)] = self.randomness.epoch_key(epoch).hex()
+            # this process drew the epoch from its first round on, or has the draw of the one that did; else it is lost
+            if first_round <= epoch * epoch_rounds or epoch in self.randomness.epochs:
+                epochs[str(epoch)] = self.randomness.epoch_key(epoch).hex()
         return Checkpoint(
             progress=progress.stored(),
             records=mark.releases,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from fedpriv.planning.plan import Plan
 from fedpriv.privacy.accounting.accountant import Accountant, account
 from fedpriv.privacy.accounting.milestones import Milestones
-from fedpriv.privacy.accounting.plan_filter import PlanFilter
+from fedpriv.privacy.accounting.plan_filter import PlanFilter, n_within
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.ledger import Ledger, PrivacyFilter
 from fedpriv.privacy.record import Record
@@ -81,6 +81,13 @@ class RunAccountant:
             earlier = account(self._plan.first.records, self._plan.n_clients, self._plan.privacy.delta)
             if earlier.epsilon > self._limit:
                 self._limit = None
+
+    def allowed(self, records: Sequence[Record]) -> list[Record]:
+        """Returns those of the next planned releases that the target allows, with the label of this run's releases."""
+        records = [record.changed(attempt=self._attempt) for record in records]
+        if self._plan.privacy.epsilon is None or self._plan.calibrated:
+            return records
+        return records[: n_within(self._accountant, records, self._plan.privacy.epsilon)]
 
     @property
     def is_exhausted(self) -> bool:

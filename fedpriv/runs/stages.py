@@ -742,7 +742,8 @@ def _open_ledger(
         )
         if reservation is not None:
             # a copy of the folder may have released them
-            ledger.note([record for record in plan.records if ledger.next_round <= record.round < reservation.seen])
+            missing = [record for record in plan.records if ledger.next_round <= record.round < reservation.seen]
+            ledger.note(accountant.allowed(missing))
         accountant.follow(ledger, finished)
         return ledger
 

@@ -189,6 +189,8 @@ class Training:
             raise FedprivError("this run is over; make a new Training with fresh clients for another one")
         start = time.monotonic() - self._seconds
         began = time.monotonic()
+        if self._saved_round < self.progress.round:  # the rounds were left before, and no checkpoint could be written
+            self.save()
         rounds = self._all_rounds()
         self._directory.check()
         group = ReportGroup(seconds, self._sync)
@@ -221,6 +223,8 @@ class Training:
         self._check_constants()
         self._check_state()
         mesh.world.broadcast(self._sync)
+        if self._saved_round < self.progress.round:
+            self.save()
         monitor.is_over = True
         mesh.world.broadcast(self._close_budget)
         reported = self.progress
@@ -369,12 +373,18 @@ class Training:
 
     def save(self) -> None:
         """Writes a checkpoint of the last finished round now (with a folder)."""
+        self._saved_round = self.progress.round
         state = sharding.gather_state(self.progress, self._data.shard, self._mesh)
         self._mesh.world.broadcast(lambda: self._save(state))
 
     def _save(self, state: TrainState) -> None:
         checkpoint = self._identity.checkpoint(
-            state, self._position, self._seconds, dict(self.health.first), self.plan.privacy.allocation_rounds
+            state,
+            self._position,
+            self._seconds,
+            dict(self.health.first),
+            self.plan.privacy.allocation_rounds,
+            self._release_path.first_round,
         )
         checkpoint = replace(
             checkpoint,

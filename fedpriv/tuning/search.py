@@ -221,12 +221,13 @@ class Search:
             if (path / BEST).exists():  # the search was killed while it removed the hidden trials
                 return self._publish_best(folder, price, None)
             state = self._read_or_start(folder)
-            self._reserve(path, state)
+            start = secrets.token_hex(16)
+            self._reserve(path, state, start)
             n_finished = sum(trial.finished for trial in state.trials)
             while n_finished < state.number:
-                state = self._run_next(folder, state, n_finished, watch)
+                state = self._run_next(folder, state, n_finished, watch, start)
                 n_finished = sum(trial.finished for trial in state.trials)
-            self._close(state)
+            self._close(state, start)
             best = self.best_trial(state.trials)
             if self.settings.hidden is not None:
                 return self._publish_best(folder, price, best)
@@ -313,7 +314,7 @@ class Search:
         )
         return state
 
-    def _run_next(self, folder: RunFolder, state: State, n_finished: int, watch: Watch) -> State:
+    def _run_next(self, folder: RunFolder, state: State, n_finished: int, watch: Watch, start: str) -> State:
         """Runs the next trial, or goes on with the one that was begun; returns the new state."""
         if len(state.trials) == n_finished:
             # the settings of a hidden trial must not reveal its number
@@ -326,6 +327,8 @@ class Search:
             if not self._chooses_beforehand:
                 check_same_cost(self.plan(chosen), self.plans[0], chosen)
             state = self._write_state(folder, replace(state, trials=(*state.trials, Trial(n_finished, chosen))))
+        if self.base.privacy.budget is not None:
+            Budget(self.base.privacy.budget).advance(state.name, start, len(state.trials))
         trial = state.trials[-1]
         # reports of hidden trials would reveal their scores
         if self.settings.hidden is not None:
@@ -335,24 +338,36 @@ class Search:
         finished = replace(trial, score=score, finished=True)
         return self._write_state(folder, replace(state, trials=(*state.trials[:-1], finished)))
 
-    def _reserve(self, path: Path, state: State) -> None:
-        """Charges the lifetime budget for the whole search, once."""
+    def _reserve(self, path: Path, state: State, start: str) -> None:
+        """Charges the lifetime budget for the whole search, once, and notes that this process goes through it.
+
+        The budget knows how many trials have begun: an older copy of the folder is refused.
+        """
         if self.base.privacy.budget is None:
             return
         budget = Budget(self.base.privacy.budget)
-        if budget.holds(state.name):
-            return
-        if state.trials:
+        if not budget.holds(state.name):
+            if state.trials:
+                raise FedprivError(
+                    f"{budget.path} holds no reservation of {path}, whose trials have begun: restore its newest copy"
+                )
+            budget.begin(state.name, start, budget.rounds_of(state.name), 0)
+            data = data_digest(self.base.model_dump(mode="json"))
+            budget.reserve(reservation(self.settings, self.plans, data, str(path), state.name))
+        begun = budget.rounds_of(state.name)
+        if len(state.trials) < begun:
             raise FedprivError(
-                f"{budget.path} holds no reservation of {path}, whose trials have begun: restore its newest copy"
+                f"{path} is an older copy: by {budget.path} {begun} of its trials have begun, and here "
+                f"{len(state.trials)}. Go on with the newest copy, or search again in another folder"
             )
-        data = data_digest(self.base.model_dump(mode="json"))
-        budget.reserve(reservation(self.settings, self.plans, data, str(path), state.name))
+        budget.begin(state.name, start, begun, begun)
 
-    def _close(self, state: State) -> None:
+    def _close(self, state: State, start: str) -> None:
         """Marks the search as finished in the lifetime budget."""
         if self.base.privacy.budget is not None:
-            Budget(self.base.privacy.budget).close(state.name, "rounds")
+            budget = Budget(self.base.privacy.budget)
+            budget.advance(state.name, start, state.number)
+            budget.close(state.name, "rounds")
 
     def _publish_best(self, folder: RunFolder, price: SearchPrice, best: Trial | None) -> Outcome:
         """Stores the best model with its settings, and removes all trials of a hidden search."""

@@ -21,6 +21,8 @@ from fedpriv.privacy.budget import Budget
 from fedpriv.privacy.ledger_file import read_ledger
 from fedpriv.randomness.streams import Randomness
 from fedpriv.runs.checkpoint import Checkpoint
+from fedpriv.runs.integrity import findings
+from fedpriv.runs.run_files import RunFiles
 
 ROUNDS = 12
 N_CLIENTS = 4
@@ -217,6 +219,54 @@ def test_a_run_stopped_in_an_epoch_that_its_checkpoint_knows_goes_through_it(tmp
     assert first.key_bytes("noise", 8, 0, [0]) != second.key_bytes("noise", 8, 0, [0])
 
 
+@pytest.mark.parametrize("left", [6, 7, 8, 9])
+@pytest.mark.parametrize("case", ["allocation", "cohorts"])
+def test_a_lost_draw_stays_lost_however_often_the_run_is_stopped(tmp_path: Path, case: str, left: int) -> None:
+    """A checkpoint within the lost rounds of an epoch must not hold a new draw under the name of the old one."""
+    run = training(tmp_path, case)
+    length = run.plan.privacy.allocation_rounds
+    assert length is not None
+    run_to(run, 7)  # the checkpoint is of round 4; the epoch of round 7 began after it
+    end = -(-7 // length) * length
+    second = training(tmp_path, case, resume=True)
+    assert second._release_path.first_round == end
+    for report in second:
+        if report.round == left:
+            break
+    assert second.folder is not None
+    second.folder.close()
+    third = training(tmp_path, case, resume=True)
+    assert third._release_path.first_round >= min(end, ROUNDS)
+    finished(third)
+    rounds = [record.round for record in read_ledger(tmp_path / "ledger.jsonl")]
+    assert not {*range(7, end)} & {*rounds}
+
+
+def test_a_run_that_its_own_limit_ended_keeps_its_model(tmp_path: Path) -> None:
+    CASES["limit"] = (lambda: fp.fedavg(0.1), {"noise_multiplier": 5.0, "epsilon": 1.5}, None)
+    try:
+        first = finished(training(tmp_path, "limit"))
+        assert first.ended == "budget"
+        (tmp_path / "result.json").unlink()  # as if it was killed before the end was written
+        again = finished(training(tmp_path, "limit", resume=True))
+    finally:
+        del CASES["limit"]
+    assert torch.equal(again.params, first.params)
+    assert again.spent.epsilon == first.spent.epsilon
+
+
+def test_a_run_with_published_noise_is_resumed(tmp_path: Path) -> None:
+    published = {"published": fp.Published(epsilon_bar=0.5), "clip": fp.Clip(1.0)}
+    CASES["published"] = (lambda: fp.inexact_admm(), published, None)
+    try:
+        whole = finished(training(tmp_path / "whole", "published"))
+        run_to(training(tmp_path / "killed", "published"), 6)
+        again = finished(training(tmp_path / "killed", "published", resume=True))
+    finally:
+        del CASES["published"]
+    assert torch.equal(whole.params, again.params)
+
+
 def test_copies_of_a_folder_have_independent_noise(tmp_path: Path) -> None:
     """With one noise the difference of two models would be that of their gradients, which is small here."""
     CASES["loud"] = (lambda: fp.fedavg(0.1), {"noise_multiplier": 1000.0}, None)
@@ -301,6 +351,33 @@ def test_a_copy_that_starts_ends_the_process_that_trained_before(tmp_path: Path,
     assert max(released(tmp_path / "run")) < 8
     finished(copy)
     assert len(budget.balance().entries) == 1
+
+
+def test_what_a_copy_may_have_released_stays_within_the_runs_own_limit(tmp_path: Path, budget: Budget) -> None:
+    privacy = {"noise_multiplier": 5.0, "epsilon": 1.5, "budget": str(tmp_path / "b.jsonl")}
+    CASES["limit"] = (lambda: fp.fedavg(0.1), privacy, None)
+    try:
+        run_to(training(tmp_path / "run", "limit", checkpoint_every=ROUNDS), 1)
+        result = finished(training(tmp_path / "run", "limit", checkpoint_every=ROUNDS, resume=True))
+    finally:
+        del CASES["limit"]
+    assert result.spent.epsilon <= 1.5
+    assert findings(RunFiles.read(tmp_path / "run")) == []
+
+
+def test_an_extended_run_with_epochs_and_a_budget_is_resumed(tmp_path: Path, budget: Budget) -> None:
+    privacy = {"epsilon": 1.0, "sampling": fp.Allocation(3), "budget": str(tmp_path / "b.jsonl")}
+    CASES["first"] = (lambda: fp.fedavg(0.1), privacy, None)
+    CASES["second"] = (lambda: fp.fedavg(0.1), {**privacy, "epsilon": 2.0}, None)
+    try:
+        finished(training(tmp_path / "first", "first", rounds=3))
+        run_to(training(tmp_path / "second", "second", extend=tmp_path / "first"), 5)
+        result = finished(training(tmp_path / "second", "second", resume=True))
+    finally:
+        del CASES["first"], CASES["second"]
+    assert result.rounds == ROUNDS
+    assert result.spent.epsilon <= 2.0
+    assert len(budget.balance().entries) == 2
 
 
 def test_a_mark_that_is_gone_is_refused(tmp_path: Path, budget: Budget) -> None:
