@@ -35,7 +35,7 @@ class RunCost:
         data: Text that is the same for runs whose clients hold the same examples; None if that is not known.
         sizes: Public number of examples of each client; None if it is not known.
         not_covered: Further facts that the run revealed and that epsilon does not count.
-        run_name: Random name of the run; copies of a run have the same. None if it is not known.
+        run_name: Random name of the run, of its copies, and of runs that extend it; None if it is not known.
         float64_noise: Noise that is added in float64, as far as the records do not show it.
     """
 

@@ -32,10 +32,12 @@ class Extended:
     Attributes:
         rounds: Number of rounds of the earlier run.
         records: Number of its records, which are the first of this ledger.
+        run: Random name of the first of the runs that extend each other.
     """
 
     rounds: Annotated[int, Field(ge=1)]
     records: Annotated[int, Field(ge=0)]
+    run: str | None = None
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,13 @@ class LedgerFile:
         if releases < len(self.links):
             return self.links[releases]
         return None
+
+    @property
+    def first_run(self) -> str | None:
+        """Random name of the run, or of the first of those that it extends: ledgers that share it share a beginning."""
+        if self.header.extended is not None:
+            return self.header.extended.run
+        return self.header.run
 
     @cached_property
     def records(self) -> list[Record]:

@@ -76,7 +76,7 @@ class Gaussian:
         return 1.0
 
     def draw(self, keys: Tensor, dim: int, amount: float = 1.0) -> Tensor:
-        """Returns normal draws of variance `amount`."""
+        """Returns normal draws of variance `amount`, on a device; on a processor `GaussianRows` draws real numbers."""
         return normal_rows(keys, dim).mul_(math.sqrt(amount))
 
 

@@ -197,7 +197,7 @@ class Randomness:
         """Returns the key of the secret draws of one epoch, which reveals no other key and no noise.
 
         An epoch of random allocation, or of cohorts that share clients among its rounds, is one draw for all of its
-        rounds. A checkpoint in the middle of an epoch keeps this key, so that a resumed run draws the same.
+        rounds. A checkpoint keeps the key of the epoch in progress, so that a resumed run draws the same.
         """
         if epoch in self.epochs:
             return self.epochs[epoch]

@@ -80,6 +80,6 @@ def spending_of(files: RunFiles, plan: PlannedSpending) -> RunCost:
         fixed_data(files.config),
         plan.sizes,
         files.not_covered,
-        header.run,
+        files.ledger.first_run,
         header.float64_noise,
     )

@@ -1,7 +1,7 @@
 """Save and resume a run. A checkpoint may hold private state of clients: keep it as safe as the data.
 
-It holds nothing from which noise follows. In the middle of an epoch of random allocation it holds the secret draw of
-that epoch, so that a resumed run gives each example the same batch.
+It holds nothing from which noise follows. With random allocation it holds the secret draw of the epoch in progress, so
+that a resumed run gives each example the same batch.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ class EarlierRun:
         budget: The `id` of the lifetime budget that it drew on; None if it drew on none.
         float64_noise: What made all its noise float64 noise, in words.
         not_covered: What it revealed of the data that epsilon does not count, in words.
+        first_run: Random name of the first of the runs that extend each other, up to this one.
     """
 
     folder: Path
@@ -43,6 +44,7 @@ class EarlierRun:
     budget: str | None
     float64_noise: tuple[str, ...]
     not_covered: tuple[str, ...]
+    first_run: str | None
 
     @staticmethod
     def read(folder: str | Path, device: torch.device) -> EarlierRun:
@@ -72,13 +74,20 @@ class EarlierRun:
         first = FirstPart(checkpoint.round, tuple(records))
         header = files.ledger.header
         return EarlierRun(
-            path, checkpoint, first, files.metrics, header.budget, header.float64_noise, files.not_covered
+            path,
+            checkpoint,
+            first,
+            files.metrics,
+            header.budget,
+            header.float64_noise,
+            files.not_covered,
+            files.ledger.first_run,
         )
 
     @property
     def header(self) -> Extended:
         """The facts about this run in the header of the new run's ledger."""
-        return Extended(self.first.rounds, len(self.first.records))
+        return Extended(self.first.rounds, len(self.first.records), self.first_run)
 
     @property
     def rows(self) -> list[dict[str, Any]]:

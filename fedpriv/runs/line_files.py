@@ -1,6 +1,6 @@
 """Files with one line a round: `metrics.jsonl`, which every run with a folder writes, and `metrics.csv`.
 
-A resumed run makes the rounds past its checkpoint again, so the lines past it are removed first (`keep` is its round).
+A resumed run continues from its checkpoint (with zeros for lost answers), so lines past it are removed first (`keep`).
 """
 
 from __future__ import annotations

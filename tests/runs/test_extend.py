@@ -119,6 +119,16 @@ def test_a_run_that_extends_is_extended(finished: Path) -> None:
     assert 3.0 < result.spent.epsilon == account(ledger(c).records, 2, 1e-5).epsilon <= 4.0
 
 
+def test_runs_that_extend_each_other_are_known_by_the_first_of_them(finished: Path) -> None:
+    """One may share the secret draw of an epoch with a copy of another."""
+    b, c = finished.with_name("b"), finished.with_name("c")
+    run(b, 6, epsilon=3.0, extend=finished)
+    run(c, 8, epsilon=4.0, extend=b)
+    names = {ledger(folder).first_run for folder in (finished, b, c)}
+    assert names == {ledger(finished).header.run}
+    assert len({ledger(folder).header.run for folder in (finished, b, c)}) == 3
+
+
 def test_a_run_in_memory_is_extended(finished: Path) -> None:
     result = run(None, 6, epsilon=3.0, extend=finished)
     assert 2.0 < result.spent.epsilon <= 3.0

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedpriv.errors import ConfigError
 from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.release.local import LocalRelease
 from fedpriv.privacy.release.pairwise import PairwiseRelease
 from fedpriv.privacy.release.scheme import Answer, NoiseStreams, PlannedRelease, ReleaseScheme
 from fedpriv.privacy.release.sums import SumRelease
-from fedpriv.privacy.settings import Privacy
+from fedpriv.privacy.settings import Local, Privacy
 
 __all__ = ["Answer", "NoiseStreams", "PlannedRelease", "ReleaseScheme", "release_scheme"]
 
@@ -31,4 +32,10 @@ def release_scheme(privacy: Privacy, sizes: Sequence[int] | Sequence[float]) -> 
         return SumRelease(privacy, sizes)
     if isinstance(privacy.trust, Pairwise):
         return PairwiseRelease(privacy, sizes)
-    return LocalRelease(privacy, sizes)
+    if isinstance(privacy.trust, Local):
+        return LocalRelease(privacy, sizes)
+    raise ConfigError(
+        "privacy.trust",
+        str(privacy.trust),
+        "has no release scheme; write one in fedpriv/privacy/release",
+    )
