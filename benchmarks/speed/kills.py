@@ -29,7 +29,7 @@ from fedpriv.runs.run_files import RunFiles
 
 GRAPH = "network.topology=ring"
 STRATEGIES = {
-    "iadmm_prox": ["strategy.name=iadmm_prox"],
+    "iadmm_prox": ["strategy=iadmm_prox"],
     "fedavg": ["strategy={name: fedavg, learning_rate: 0.5, local_steps: 2}"],
     "scaffold": ["strategy={name: scaffold, learning_rate: 0.5, local_steps: 2}"],
     "dp_svrg": ["strategy={name: dp_svrg, epoch_length: 5}"],
