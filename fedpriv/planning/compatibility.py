@@ -24,7 +24,7 @@ from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.record_table import kinds_of
-from fedpriv.privacy.settings import Central, Privacy
+from fedpriv.privacy.settings import Central, Local, Privacy, SecureAggregation
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.fedavg import LocalSteps
@@ -63,7 +63,8 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
     Raises:
         ConfigError: with noise on messages only, clients keep state that is not computed from messages, by their
             declaration or by a test with random answers; messages would be clipped to another norm than their own; or
-            only sums may be seen, and sums of messages depend on more than sums of private answers.
+            only sums may be seen, and sums of messages depend on more than sums of private answers; or the trust has
+            no rules here.
     """
     step = strategy.local_step
     trust = str(privacy.trust)
@@ -87,8 +88,11 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
     if privacy.private and isinstance(privacy.trust, Pairwise) and privacy.trust.colluders >= n_clients:
         fix = f"at most all but one of {n_clients} clients collude against that one: give at most {n_clients - 1}"
         raise ConfigError("privacy.trust.pairwise.colluders", privacy.trust.colluders, fix)
-    if not privacy.trust.sums_only:
+    if isinstance(privacy.trust, Local | Pairwise):  # every message is noised by itself
         return
+    if not isinstance(privacy.trust, Central | SecureAggregation):
+        fix = "which strategies keep its guarantee is not known: add its rules to fedpriv/planning/compatibility.py"
+        raise ConfigError("privacy.trust", trust, fix)
     in_turns = privacy.over_time is not None and blocks_of(network) > 1
     if isinstance(privacy.trust, Central) and not network.everyone and not in_turns:
         rate = 0.1

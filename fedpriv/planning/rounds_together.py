@@ -13,7 +13,7 @@ from fedpriv.privacy.correlated import INDEPENDENT, CorrelatedNoise, Factor
 from fedpriv.privacy.matrices import BLT, Banded, Follow, unknown
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.schedules import Uniform
-from fedpriv.privacy.settings import Cyclic, FullBatch, Independent, Privacy
+from fedpriv.privacy.settings import Central, Cyclic, FullBatch, Independent, Privacy, SecureAggregation
 
 
 def with_matrix(
@@ -95,7 +95,7 @@ def check_participation(privacy: Privacy, network: RoundNetwork) -> None:
     if privacy.unit == "sample" or isinstance(privacy.sampling, Cyclic):
         fix = "cyclic cohorts have a price over time for unit: client, without cyclic batches; let everyone take part"
         raise ConfigError("network.cohort", f"cyclic, {blocks} blocks", fix)
-    if not privacy.trust.sums_only:
+    if not isinstance(privacy.trust, Central | SecureAggregation):
         fix = (
             "noise of an earlier cohort cancels only if all clients send their noise in every round, behind "
             "trust: secure_aggregation, or a server adds it, trust: central; else let everyone take part"
