@@ -88,9 +88,10 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
     if privacy.private and isinstance(privacy.trust, Pairwise) and privacy.trust.colluders >= n_clients:
         fix = f"at most all but one of {n_clients} clients collude against that one: give at most {n_clients - 1}"
         raise ConfigError("privacy.trust.pairwise.colluders", privacy.trust.colluders, fix)
-    if isinstance(privacy.trust, Local | Pairwise):  # every message is noised by itself
+    kind: object = privacy.trust  # also a trust that these rules do not name yet
+    if isinstance(kind, Local | Pairwise):  # every message is noised by itself
         return
-    if not isinstance(privacy.trust, Central | SecureAggregation):
+    if not isinstance(kind, Central | SecureAggregation):
         fix = "which strategies keep its guarantee is not known: add its rules to fedpriv/planning/compatibility.py"
         raise ConfigError("privacy.trust", trust, fix)
     in_turns = privacy.over_time is not None and blocks_of(network) > 1

@@ -31,7 +31,7 @@ def release_scheme(privacy: Privacy, sizes: Sequence[int] | Sequence[float]) -> 
     Raises:
         ConfigError: the trust has no release scheme.
     """
-    trust = privacy.trust
+    trust: object = privacy.trust  # also a trust without a release scheme
     if isinstance(trust, Central | SecureAggregation):
         return SumRelease(privacy, sizes)
     if isinstance(trust, Pairwise):
