@@ -102,7 +102,7 @@ def _subject(costs: Sequence[RunCost], *, is_alone: bool) -> str:
     subject = "All that was released"
     if len(_trusts(costs)) == 1:
         (name,) = _trust_names(costs)
-        subject = _LEFT[name]
+        subject = _LEFT.get(name, subject)
     if is_alone:
         return subject.replace("data holders", "data holder")
     return subject
