@@ -11,9 +11,10 @@ from fedpriv.network.local import Star
 from fedpriv.network.rounds import RoundNetwork
 from fedpriv.privacy.correlated import INDEPENDENT, CorrelatedNoise, Factor
 from fedpriv.privacy.matrices import BLT, Banded, Follow, unknown
+from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.schedules import Uniform
-from fedpriv.privacy.settings import Central, Cyclic, FullBatch, Independent, Privacy, SecureAggregation
+from fedpriv.privacy.settings import Central, Cyclic, FullBatch, Independent, Local, Privacy, SecureAggregation
 
 
 def with_matrix(
@@ -107,8 +108,11 @@ def check_noise(privacy: Privacy) -> None:
     """Refuses noise whose epsilon nothing bounds when it is correlated between rounds.
 
     Raises:
-        ConfigError: it is not Gaussian, or not the same in all rounds.
+        ConfigError: it is not Gaussian, or not the same in all rounds; or its trust has no proof for such noise.
     """
+    trust: object = privacy.trust  # also a trust that these rules do not name yet
+    if not isinstance(trust, Local | Pairwise | Central | SecureAggregation):
+        raise ConfigError("privacy.trust", str(trust), "has no proof for correlated noise: use independent noise")
     if privacy.mechanism.name != "gaussian":
         fix = "noise over time and cyclic batches are priced for Gaussian noise: use Gaussian noise"
         raise ConfigError("privacy.mechanism", privacy.mechanism.name, fix)

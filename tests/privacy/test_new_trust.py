@@ -66,6 +66,14 @@ def test_new_trust_with_cyclic_cohorts_raises():
         with_matrix(privacy, Star(N_CLIENTS, CyclicCohort(2)), rounds=4)
 
 
+@pytest.mark.parametrize("sums_only", [False, True])
+def test_new_trust_with_correlated_noise_raises(sums_only: bool):
+    """The record counts on correlated noise, also if the new release scheme leaves it out."""
+    privacy = privacy_with(Unknown(sums_only=sums_only), noise=fp.BSR(2))
+    with pytest.raises(ConfigError, match=r"privacy.trust.*correlated"):
+        with_matrix(privacy, Star(N_CLIENTS), rounds=4)
+
+
 @pytest.mark.parametrize("adversary", ADVERSARIES)
 def test_record_of_new_trust_has_no_adversary(adversary: str):
     with pytest.raises(LedgerError, match="adversary"):
