@@ -67,7 +67,6 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
             no rules here.
     """
     step = strategy.local_step
-    trust = str(privacy.trust)
     bound = strategy.message_norm
     name = type(step).__name__
     if privacy.at == "message" and bound is not None and privacy.clip != Clip(bound, "l2"):
@@ -89,11 +88,18 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
         fix = f"at most all but one of {n_clients} clients collude against that one: give at most {n_clients - 1}"
         raise ConfigError("privacy.trust.pairwise.colluders", privacy.trust.colluders, fix)
     kind: object = privacy.trust  # also a trust that these rules do not name yet
-    if isinstance(kind, Local | Pairwise):  # every message is noised by itself
-        return
-    if not isinstance(kind, Central | SecureAggregation):
+    if isinstance(kind, Central | SecureAggregation):
+        _check_sums(strategy, privacy, network, n_clients)
+    elif not isinstance(kind, Local | Pairwise):  # under which every message is noised by itself
         fix = "which strategies keep its guarantee is not known: add its rules to fedpriv/planning/compatibility.py"
-        raise ConfigError("privacy.trust", trust, fix)
+        raise ConfigError("privacy.trust", str(kind), fix)
+
+
+def _check_sums(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients: int) -> None:
+    """Refuses a strategy with sums of messages that depend on more than sums of private answers."""
+    step = strategy.local_step
+    trust = str(privacy.trust)
+    name = type(step).__name__
     in_turns = privacy.over_time is not None and blocks_of(network) > 1
     if isinstance(privacy.trust, Central) and not network.everyone and not in_turns:
         rate = 0.1
