@@ -24,7 +24,7 @@ from fedpriv.privacy.clipping import Clip
 from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.record_table import kinds_of
-from fedpriv.privacy.settings import Central, Privacy
+from fedpriv.privacy.settings import Central, Local, Privacy, SecureAggregation
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.fedavg import LocalSteps
@@ -63,10 +63,10 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
     Raises:
         ConfigError: with noise on messages only, clients keep state that is not computed from messages, by their
             declaration or by a test with random answers; messages would be clipped to another norm than their own; or
-            only sums may be seen, and sums of messages depend on more than sums of private answers.
+            only sums may be seen, and sums of messages depend on more than sums of private answers; or the trust has
+            no rules here.
     """
     step = strategy.local_step
-    trust = str(privacy.trust)
     bound = strategy.message_norm
     name = type(step).__name__
     if privacy.at == "message" and bound is not None and privacy.clip != Clip(bound, "l2"):
@@ -87,8 +87,19 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
     if privacy.private and isinstance(privacy.trust, Pairwise) and privacy.trust.colluders >= n_clients:
         fix = f"at most all but one of {n_clients} clients collude against that one: give at most {n_clients - 1}"
         raise ConfigError("privacy.trust.pairwise.colluders", privacy.trust.colluders, fix)
-    if not privacy.trust.sums_only:
-        return
+    kind: object = privacy.trust  # also a trust that these rules do not name yet
+    if isinstance(kind, Central | SecureAggregation):
+        _check_sums(strategy, privacy, network, n_clients)
+    elif not isinstance(kind, Local | Pairwise):  # under which every message is noised by itself
+        fix = "which strategies keep its guarantee is not known: add its rules to fedpriv/planning/compatibility.py"
+        raise ConfigError("privacy.trust", str(kind), fix)
+
+
+def _check_sums(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients: int) -> None:
+    """Refuses a strategy with sums of messages that depend on more than sums of private answers."""
+    step = strategy.local_step
+    trust = str(privacy.trust)
+    name = type(step).__name__
     in_turns = privacy.over_time is not None and blocks_of(network) > 1
     if isinstance(privacy.trust, Central) and not network.everyone and not in_turns:
         rate = 0.1

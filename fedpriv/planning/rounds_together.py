@@ -11,9 +11,10 @@ from fedpriv.network.local import Star
 from fedpriv.network.rounds import RoundNetwork
 from fedpriv.privacy.correlated import INDEPENDENT, CorrelatedNoise, Factor
 from fedpriv.privacy.matrices import BLT, Banded, Follow, unknown
+from fedpriv.privacy.pairwise import Pairwise
 from fedpriv.privacy.record import Record
 from fedpriv.privacy.schedules import Uniform
-from fedpriv.privacy.settings import Cyclic, FullBatch, Independent, Privacy
+from fedpriv.privacy.settings import Central, Cyclic, FullBatch, Independent, Local, Privacy, SecureAggregation
 
 
 def with_matrix(
@@ -95,7 +96,7 @@ def check_participation(privacy: Privacy, network: RoundNetwork) -> None:
     if privacy.unit == "sample" or isinstance(privacy.sampling, Cyclic):
         fix = "cyclic cohorts have a price over time for unit: client, without cyclic batches; let everyone take part"
         raise ConfigError("network.cohort", f"cyclic, {blocks} blocks", fix)
-    if not privacy.trust.sums_only:
+    if not isinstance(privacy.trust, Central | SecureAggregation):
         fix = (
             "noise of an earlier cohort cancels only if all clients send their noise in every round, behind "
             "trust: secure_aggregation, or a server adds it, trust: central; else let everyone take part"
@@ -107,8 +108,11 @@ def check_noise(privacy: Privacy) -> None:
     """Refuses noise whose epsilon nothing bounds when it is correlated between rounds.
 
     Raises:
-        ConfigError: it is not Gaussian, or not the same in all rounds.
+        ConfigError: it is not Gaussian, or not the same in all rounds; or its trust has no proof for such noise.
     """
+    trust: object = privacy.trust  # also a trust that these rules do not name yet
+    if not isinstance(trust, Local | Pairwise | Central | SecureAggregation):
+        raise ConfigError("privacy.trust", str(trust), "has no proof for correlated noise: use independent noise")
     if privacy.mechanism.name != "gaussian":
         fix = "noise over time and cyclic batches are priced for Gaussian noise: use Gaussian noise"
         raise ConfigError("privacy.mechanism", privacy.mechanism.name, fix)

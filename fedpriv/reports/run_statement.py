@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedpriv.errors import FedprivError, counted
+from fedpriv.errors import FedprivError, LedgerError, counted
 from fedpriv.privacy import COLLUDERS, MESSAGES, NEIGHBOUR, SERVER, Budget, Cell, RunCost, compose
 from fedpriv.privacy.accounting import PrivacySpent, round_up
 from fedpriv.reports import wording
@@ -77,7 +77,7 @@ def statement_of(runs: Sequence[Run], account: Account) -> Statement:
         assumed.append(wording.EXTENDED)
     return Statement(
         about=", ".join(names),
-        subject=_subject(costs, spent, is_alone=is_alone),
+        subject=_subject(costs, is_alone=is_alone),
         spent=spent,
         data=wording.listed(wording.data_name(run.config) for run in runs),
         held_by=wording.listed(_held_by(run, cost) for run, cost in pairs),
@@ -98,11 +98,11 @@ def statement_of(runs: Sequence[Run], account: Account) -> Statement:
     )
 
 
-def _subject(costs: Sequence[RunCost], spent: PrivacySpent, *, is_alone: bool) -> str:
-    subjects = [text for name, text in _LEFT.items() if spent.trust.startswith(name)]
+def _subject(costs: Sequence[RunCost], *, is_alone: bool) -> str:
     subject = "All that was released"
-    if subjects and len(_trusts(costs)) == 1:
-        subject = subjects[0]
+    if len(_trusts(costs)) == 1:
+        (name,) = _trust_names(costs)
+        subject = _LEFT.get(name, subject)
     if is_alone:
         return subject.replace("data holders", "data holder")
     return subject
@@ -148,9 +148,13 @@ def simulated_trust(costs: Sequence[RunCost], *, is_alone: bool = False) -> tupl
     Args:
         costs: What each run is charged.
         is_alone: Whether there is one data holder.
+
+    Raises:
+        LedgerError: no sentence is known for a trust on record.
     """
     trusts = _trusts(costs)
-    trusted = [text for name, text in _TRUSTS.items() if any(trust.startswith(name) for trust in trusts)]
+    names = _trust_names(costs)
+    trusted = [text for name, text in _TRUSTS.items() if name in names]
     if is_alone:
         trusted = [_TRUST_OF_ONE if text == _TRUSTS["local"] else text for text in trusted]
         trusted.append(_SIMULATED_ONE)
@@ -205,3 +209,11 @@ def _checks(runs: Sequence[Run], names: str) -> Rows:
         *(("look for faults", f"fedpriv audit {folder}, where the data are") for folder in audited[:1]),
         ("runs made by", wording.made_with(run.result for run in runs)),
     ]
+
+
+def _trust_names(costs: Sequence[RunCost]) -> set[str]:
+    names = {trust.partition("+")[0].partition("(")[0] for trust in _trusts(costs)}
+    unknown = names - {*_TRUSTS}
+    if unknown:
+        raise LedgerError(f"no sentence on trust {sorted(unknown)}: add one to fedpriv/reports/run_statement.py")
+    return names
