@@ -100,9 +100,9 @@ def _check_products(device: torch.device) -> None:
     if largest_error(device) > _LARGEST_ERROR:
         fix = (
             "multiplies float32 numbers with lower precision, which is proved only for unit sample and relation "
-            "replace_one, where neighbours have batches of one size; with other sizes, kernels may round other examples' "
-            'gradients differently; call torch.set_float32_matmul_precision("highest"), set no fp32_precision of '
-            "torch.backends, and unset ONEDNN_DEFAULT_FPMATH_MODE"
+            "replace_one, where neighbours have batches of one size; with other sizes, kernels may round other "
+            'examples\' gradients differently; call torch.set_float32_matmul_precision("highest"), set no '
+            "fp32_precision of torch.backends, and unset ONEDNN_DEFAULT_FPMATH_MODE"
         )
         raise ConfigError("compute.device", str(device), fix)
 
