@@ -85,7 +85,7 @@ def check_canaries(subject: AuditTarget, data: Data) -> CheckResult:
                 f"{name}: guesses prove epsilon above {worst:.3g}, more than the claimed {round_up(game.promised)}"
             )
         summaries.append(f"by {len(game.scores)} canaries of {name} {_format_bounds(game.bounds())}")
-    promised = f"promised {round_up(main_game.promised)}"
+    promised = f"claimed {round_up(main_game.promised)}"
     evidence = f"epsilon of {rounds} rounds is at least {'; '.join(summaries)} (95 % confidence); {promised}"
 
     numbers = {"promised": main_game.promised, "delta": main_game.delta}

@@ -76,10 +76,10 @@ def site_join(
         print_rows(
             {
                 "plan": proposal.fingerprint,
-                "in the middle": server,
-                "asks": f"{terms.strategy.name}, {counted(terms.rounds, 'round')}, "
+                "server": server,
+                "queries": f"{terms.strategy.name}, {counted(terms.rounds, 'round')}, "
                 f"{counted(len(terms.plan.records), 'answer')}",
-                "costs": str(terms.plan.spent()),
+                "privacy cost": str(terms.plan.spent()),
                 "sites": ", ".join(f"{card.name} ({card.fingerprint[:9]}...)" for card in proposal.cards),
                 "budget": f"epsilon={budget.epsilon:g} (delta={budget.delta:g}) of this site, over all plans",
                 "spent so far": f"{member.spent()}, over all plans",

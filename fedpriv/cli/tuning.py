@@ -95,7 +95,7 @@ def _print_plan(search: Search) -> None:
         "trials": f"{count}, chosen by {settings.sampler} sampling, scored by {settings.scored_on}",
         "one trial": f"epsilon={one_trial}",
         "the search": str(price.spent),
-        "rests on": price.rests_on,
+        "assumes": price.rests_on,
     }
     print_rows(rows)
 

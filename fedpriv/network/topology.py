@@ -224,7 +224,7 @@ _GRAPHS = {
     "hub": GraphEntry(hub, "a star graph of peers around node 0 (no server)"),
     "complete": GraphEntry(complete, "each node is linked to all others"),
     "grid": GraphEntry(grid, "rows by n / rows"),
-    "torus": GraphEntry(torus, "a grid whose opposite sides are joined"),
+    "torus": GraphEntry(torus, "a grid with joined opposite sides"),
     "hypercube": GraphEntry(hypercube, "numbers that differ in one bit are linked; n is a power of two"),
     "exponential": GraphEntry(exponential, "i is linked with i +- 2^j mod n"),
     "erdos_renyi": GraphEntry(erdos_renyi, "each pair is linked with probability p"),

@@ -14,7 +14,7 @@ from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.budget_file import BudgetLines, BudgetTerms, Reserved, from_plain
 from fedpriv.privacy.composition import Guarantee, RunCost, charges_of, together
 
-_NOT_NOTED = ("noise whose rounding version 0.2 did not note",)
+_NOT_NOTED = ("noise with rounding that version 0.2 did not record",)
 _OF_ANY_DATA = re.compile("[0-9a-f]{32}")
 """How version 0.3 and earlier named the data of a configuration, also of files whose rows may have changed since."""
 VOIDED = "state"

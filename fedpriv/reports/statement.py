@@ -28,9 +28,9 @@ _COUNTED = (
 SEES = {
     MESSAGES: "all that travels between data holders and server",
     SERVER: "what the server receives",
-    COLLUDERS: "what they know together",
+    COLLUDERS: "their combined information",
     NEIGHBOUR: "the messages that it receives",
-    MODEL: "the last model alone",
+    MODEL: "only the final model",
 }
 """What each adversary sees."""
 

@@ -103,7 +103,7 @@ def test_settings_that_contradict_each_other_are_refused(overrides: list[str], m
     [
         (["model=own_code:TakesFive"], "model = 'own_code:TakesFive': cannot take inputs of shape (1, 8, 8)"),
         (["model=own_code:GivesTwo"], "loss = 'cross_entropy': cannot compare outputs of shape (2,) with label 9"),
-        (["model=own_code:WithBatchNorm"], "it normalises over the batch"),
+        (["model=own_code:WithBatchNorm"], "it normalizes over the batch"),
         (["data.partition.n_clients=5000"], "give between 1 and 1437"),
         (
             ["problem.constraints=[{name: loss_at_most, bound: 1}]"],
@@ -134,7 +134,7 @@ def test_settings_that_cannot_work_are_refused_before_the_run(
 
 @pytest.mark.parametrize("device", ["cuda:99", "abacus"])
 def test_a_device_that_is_not_there_is_refused(device: str):
-    with pytest.raises(ConfigError, match=rf"compute\.device = '{device}': cannot be used here .*; say auto or cpu"):
+    with pytest.raises(ConfigError, match=rf"compute\.device = '{device}': cannot be used here .*; use auto or cpu"):
         build(digits(f"compute.device={device}"))
 
 

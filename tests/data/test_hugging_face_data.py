@@ -149,7 +149,7 @@ def test_what_cannot_be_used_is_named(changed: dict[str, Any], error: type, mess
 def test_other_mistakes_are_named(tmp_path: Path):
     found, _ = images()
     where = to_disk(found, tmp_path / "images")
-    with pytest.raises(ConfigError, match=r"data\.numbers\.image = .*images are in \[0, 1\] already"):
+    with pytest.raises(ConfigError, match=r"data\.numbers\.image = .*images are already in \[0, 1\]"):
         data.load("hf", **where, input="image", label="label", numbers={"image": (0, 255)})
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "train.parquet").write_bytes(b"PAR1 and no more")

@@ -215,7 +215,7 @@ REFUSED: dict[str, tuple[fp.Stop, dict[str, Any], str]] = {
     "unknown": (fp.Stop("recall"), {}, "stop.metric = 'recall': is no metric .* there are: test_loss, test_accuracy"),
     "no data": (fp.Stop(), {"test": None}, "there are no test data"),
     "no direction": (fp.Stop("f1"), {"metrics": {"f1": macro_f1}}, "stop.better = None: say which way f1 is better"),
-    "private": (fp.Stop("consensus_distance"), {}, "is no metric on public test data"),
+    "private": (fp.Stop("consensus_distance"), {}, "is not a metric on public test data"),
 }
 
 

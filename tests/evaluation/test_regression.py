@@ -88,7 +88,7 @@ def test_an_error_beyond_all_numbers_is_none():
     assert Rmse(10)(outputs, targets).item() == pytest.approx(10 * 5**0.5)
     assert Mae(10)(outputs, targets).item() == 20
     assert Rmse()(outputs * torch.inf, targets).isnan()
-    with pytest.raises(ValueError, match="one number an example"):
+    with pytest.raises(ValueError, match="one number per example"):
         Rmse()(torch.zeros(2, 2), targets)
 
 
@@ -133,8 +133,8 @@ def test_a_label_without_classes_needs_a_range(tmp_path: Path):
     ("targets", "message"),
     [
         (torch.tensor([1.0, float("nan")]), r"train\[1\] has a target that is NaN"),
-        (torch.tensor([1, 2]), "give float"),
-        (torch.zeros(2, 1), "give float"),
+        (torch.tensor([1, 2]), "use float"),
+        (torch.zeros(2, 1), "use float"),
     ],
 )
 def test_targets_must_be_finite_numbers(targets: torch.Tensor, message: str):

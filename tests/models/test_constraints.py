@@ -136,9 +136,9 @@ def test_a_gradient_that_is_nan_names_the_client():
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda model, x, y: model.params, r"shape \(3,\).*one value for each entry"),
-        (lambda model, x, y: model.losses(x, y).mean(), r"shape \(\).*one value for each entry"),
-        (lambda model, x, y: 0.5, r"shape float.*one value for each entry"),
+        (lambda model, x, y: model.params, r"shape \(3,\).*one value per entry"),
+        (lambda model, x, y: model.losses(x, y).mean(), r"shape \(\).*one value per entry"),
+        (lambda model, x, y: 0.5, r"shape float.*one value per entry"),
         (lambda model, x, y: model.losses(x, y).mean().detach().view(1), "no gradient.*differentiable"),
     ],
 )

@@ -28,7 +28,7 @@ SAID = {
     ),
     "torch's scheduler": (
         lambda: fedpriv.fedavg(torch.optim.lr_scheduler.StepLR(torch.optim.SGD(CNN.parameters(), lr=0.1), 3)),
-        "is torch's: write fedpriv.Cosine(peak=0.1, rounds=100), or a function of the round",
+        "is a schedule of torch: write fedpriv.Cosine(peak=0.1, rounds=100), or a function of the round",
     ),
     "no such one": (lambda: run(strategy="zzz"), "make it with fedpriv.fedavg(learning_rate=0.1)"),
     "the function": (lambda: run(strategy=fedpriv.fedavg), "call it, e.g. fedpriv.fedavg(learning_rate=0.1)"),
@@ -123,7 +123,7 @@ SAID = {
     "a class for a model": (lambda: fedpriv.make_clients(nn.Linear, nn.MSELoss(), [dataset()]), "is a class"),
     "a loader with a way of its own for test data": (
         lambda: run(test=DataLoader(dataset(), collate_fn=list)),
-        "has a collate_fn of its own",
+        "has its own collate_fn",
     ),
     "a loader of chosen test data": (
         lambda: run(test=DataLoader(dataset(), sampler=SubsetRandomSampler([0]))),

@@ -266,7 +266,9 @@ def test_an_optimizer_stands_where_steps_are_free_alone() -> None:
         if name in having:
             assert load_config(RUN, [text]).strategy.options["optimizer"] == fp.Adam()
         else:
-            with pytest.raises(fp.ConfigError, match=f"strategy.optimizer = 'adam': {name} makes steps of its own"):
+            with pytest.raises(
+                fp.ConfigError, match=f"strategy.optimizer = 'adam': {name} computes its own step sizes"
+            ):
                 load_config(RUN, [text])
 
 
