@@ -72,4 +72,7 @@ def title(path: Path) -> str:
 def _suggestion(name: str) -> str:
     from fedpriv.settings import nearest  # imported here, since help and completion do not need it
 
-    return nearest(name, configs())
+    close = nearest(name, configs())
+    if "did you mean" in close:
+        return close
+    return "; print all names with: fedpriv list configs"

@@ -385,6 +385,7 @@ EXAMPLES = {
     "data.partition": "partition: {kind: iid, n_clients: 1} if one owner has all examples",
     "data.partition.kind": "kind: iid",
     "data.label": "label: outcome, the name of its column",
+    "data.test": "test: test.csv, public rows with the same columns",
     "model": "model: logistic_regression",
     "strategy": "strategy: {name: fedavg, learning_rate: 0.1}",
     "privacy": "privacy: {epsilon: 1}",

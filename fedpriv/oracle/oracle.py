@@ -206,7 +206,7 @@ class Oracle(Generic[A_co]):
 
     def _check_gradients_are_noised(self) -> None:
         if self.privacy.private and self.privacy.at == "message":
-            fix = "is only for noise on gradients: leave it out, or set at to 'gradient'"
+            fix = "is only for noise on gradients: leave it out, or set privacy.at to 'gradient'"
             raise ConfigError("strategy.optimizer", "noise_floor", fix)
 
     def gradient(self, params: Tensor) -> Tensor:

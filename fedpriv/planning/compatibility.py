@@ -77,7 +77,7 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
             "privacy.at",
             "message",
             f"{name} keeps state that is not a function of released messages and would enter later messages "
-            "without noise; set at to 'gradient'",
+            "without noise; set privacy.at to 'gradient'",
         )
     if privacy.private and privacy.at == "message":
         check_memory(strategy, n_clients)
@@ -290,7 +290,7 @@ def check_memory(strategy: Strategy, n_clients: int) -> None:
             strategy.local_step.memory,
             f"{type(strategy.local_step).__name__} keeps state of its query results, which have no noise if "
             "noise is on messages, and a later message depends on that state: declare memory = 'private', and "
-            "set at to 'gradient'",
+            "set privacy.at to 'gradient'",
         )
 
 

@@ -156,7 +156,9 @@ def _check_rows(count: int, scales: Sequence[float], clients: Sequence[int]) -> 
         PrivacyError: rows would share noise.
     """
     if not all(0 < scale < math.inf for scale in scales):
-        raise ConfigError("noise scale", min(scales), "must be positive and finite; for no noise, set at to 'none'")
+        raise ConfigError(
+            "noise scale", min(scales), "must be positive and finite; for no noise, set privacy.at to 'none'"
+        )
     if not len(set(clients)) == len(clients) == len(scales) == count:
         raise PrivacyError(
             f"{count} rows, {len(scales)} noise scales and clients {list(clients)}: these numbers must be equal"

@@ -21,7 +21,7 @@ from fedpriv.storage.identity import ASIDE
 
 At = Literal["gradient", "message", "none"]
 Batches = Annotated[int, Bound("must be a whole number from 2 to 1000000", 2, 1e6, "[]")]
-Amount = Annotated[float, Bound("must be positive and finite; for no noise, set at to 'none'", 0)]
+Amount = Annotated[float, Bound("must be positive and finite; for no noise, set privacy.at to 'none'", 0)]
 
 
 LEAST_AMOUNT = 1e-20  # of an epsilon or a noise multiplier: its square is still a number

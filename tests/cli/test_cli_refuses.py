@@ -22,10 +22,10 @@ from fedpriv.errors import LedgerError
         ("rounds=-3", "rounds = -3: must be a whole number from 1 to 1 000 000"),
         ("privacy.clip.bound=0", "privacy.clip.bound = 0: must be a positive, finite number"),
         ("privacy.delta=0", "privacy.delta = 0: Gaussian noise needs delta > 0"),
-        ("network.cohort.fixed=6", "network.cohort.fixed = 6: there are only 5 clients"),
+        ("network.cohort.fixed=6", "network.cohort.fixed = 6: must be at most 5, the number of clients"),
         ("strategy.name=iadm_prox", "strategy = 'iadm_prox': unknown; did you mean 'iadmm_prox'"),
         ("data={name: mnist, root: nowhere, partition: {kind: iid, n_clients: 5}}", "nowhere"),
-        ("data={name: femnist, root: nowhere, partition: {kind: by_writer}}", "no folder nowhere"),
+        ("data={name: femnist, root: nowhere, partition: {kind: by_writer}}", "folder nowhere does not exist"),
     ],
 )
 def test_bad_input_is_refused_in_one_line_and_leaves_nothing(override: str, message: str, tmp_path: Path):

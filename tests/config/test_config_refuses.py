@@ -57,7 +57,7 @@ BAD = {
     "privacy.clip.bound=.inf": "privacy.clip.bound = inf: must be a positive, finite number",
     "privacy.delta=0": "privacy.delta = 0: Gaussian noise needs delta > 0",
     "privacy.delta=1": "privacy.delta = 1: must be a number in [0, 1)",
-    "privacy.epsilon=-1": "privacy.epsilon = -1: must be positive and finite; for no noise set at to 'none'",
+    "privacy.epsilon=-1": "privacy.epsilon = -1: must be positive and finite; for no noise, set privacy.at to 'none'",
     "privacy.epsilon=null": "privacy.epsilon = None",
     "privacy.epsilon_bar=1": "privacy.epsilon_bar = 1.0: it belongs to strategy.variant: published",
     "privacy.mechanism=laplac": "privacy.mechanism = 'laplac': choose 'gaussian' or 'laplace'",
@@ -86,7 +86,7 @@ def test_bad_settings_name_field_value_and_fix(override: str):
     ("overrides", "message"),
     [
         ([PUBLISHED[0], "privacy={epsilon: 3}"], "privacy.epsilon_bar = None: variant: published needs"),
-        ([*PUBLISHED, "privacy.epsilon=3"], "privacy.epsilon = 3.0: variant: published makes no promise"),
+        ([*PUBLISHED, "privacy.epsilon=3"], "privacy.epsilon = 3.0: variant: published has no privacy guarantee"),
         (["strategy.name=iadmm_output", "privacy.schedule.geometric.ratio=.9"], "the strategy sets the schedule"),
         (["strategy.rho.scale=1", "strategy=null"], "strategy = None"),
     ],

@@ -79,7 +79,7 @@ def test_errors_of_numbers_are_for_numbers(tmp_path: Path):
     settings = yaml.safe_load(path.read_text())
     settings["data"] = {"name": "digits", "flat": True, "partition": {"kind": "iid", "n_clients": 3}}
     path.write_text(yaml.safe_dump({**settings, "model": "softmax", "loss": "cross_entropy"}))
-    with pytest.raises(ConfigError, match=r"log\.metrics\.rmse = 'rmse': is for targets that are numbers"):
+    with pytest.raises(ConfigError, match=r"log\.metrics\.rmse = 'rmse': needs targets that are numbers"):
         build(load_config(path))
 
 
@@ -99,9 +99,9 @@ def test_a_plan_needs_no_classes(tmp_path: Path):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"model": "softmax"}, "model = 'softmax': scores classes, and the data's targets are numbers"),
+        ({"model": "softmax"}, "model = 'softmax': scores classes, but the targets are numbers"),
         ({"model": "logistic_regression"}, "use linear_regression"),
-        ({"loss": "hinge"}, "loss = 'hinge': is for classes, and the data's targets are numbers: use mse"),
+        ({"loss": "hinge"}, "loss = 'hinge': is for classes, but the targets are numbers: use mse"),
     ],
 )
 def test_what_is_for_classes_is_refused(tmp_path: Path, changed: dict[str, object], message: str):

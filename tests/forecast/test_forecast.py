@@ -42,7 +42,7 @@ def test_a_forecast_knows_the_shape_of_transformed_images(transforms: str, flat:
 
 
 def test_a_forecast_refuses_transforms_that_images_are_too_small_for():
-    with pytest.raises(fedpriv.ConfigError, match=r"^data\.transforms = 'edges': needs 4 pixels a side"):
+    with pytest.raises(fedpriv.ConfigError, match=r"^data\.transforms = 'edges': needs 4 pixels per side"):
         forecast(digits("data={name: mnist, transforms: [edges, edges, edges], partition: {kind: iid, n_clients: 9}}"))
 
 

@@ -198,7 +198,7 @@ def test_a_violation_that_falls_slowly_is_progress():
 
 
 def test_exact_answers_are_refused_in_a_private_run():
-    with pytest.raises(fp.ConfigError, match=r"privacy\.at.*exact answers.*set at to 'none'"):
+    with pytest.raises(fp.ConfigError, match=r"privacy\.at.*exact query results.*set privacy.at to 'none'"):
         fp.Training(
             fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [data(0)]),
             fp.proximal_al(),

@@ -110,7 +110,7 @@ REFUSED: dict[str, tuple[Kind, str, list[Callable[[nn.Module], nn.Module]]]] = {
     ),
     "beside the first": (
         Kind(lambda: Mapped(beside_the_first, nn.Linear(E, E), nn.Linear(E, E))),
-        r"model = 'Mapped': what it gives for an example alone is not what it gives in a batch",
+        r"model = 'Mapped': its output for an example alone differs from that in a batch",
         [],
     ),
     "sparse embedding": (

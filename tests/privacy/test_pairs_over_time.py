@@ -132,9 +132,7 @@ def test_secrets_that_pairs_agreed_on_are_refused_for_noise_over_time() -> None:
             training.population, sums, privacy, ledger, Randomness(secret_seed=1), pair_secrets=pair_secrets
         )
 
-    with pytest.raises(
-        ConfigError, match=r"privacy\.noise = 'over time': noise that pairs have agreed on is new in every"
-    ):
+    with pytest.raises(ConfigError, match=r"privacy\.noise = 'over time': noise shared by pairs is new in every"):
         oracle(over_time, secrets)
     # either of them alone is an oracle
     assert oracle(over_time, None).answerer.excluded == frozenset()

@@ -169,7 +169,7 @@ def test_of_a_search(search: Path):
                 "| data | digits |",
                 "1437 in all",
                 "a search for good settings of training a model",
-                "by the algorithm iadmm_prox, 3 rounds a trial",
+                "with the algorithm iadmm_prox, 3 rounds per trial",
                 "privacy.clip.bound (one of 0.3, 0.6), strategy.rho.scale (0.01 to 0.1)",
             ],
             2: ["one record (a row, an image) of one data holder", "epsilon of one data holder"],
@@ -178,12 +178,13 @@ def test_of_a_search(search: Path):
                 ODDS,
             ],
             4: [
-                f"| anyone who sees messages | all that travels between data holders and server | {gaussians(3, 1)} [a]",
+                "| anyone who sees messages | all that travels between data holders and server | "
+                f"{gaussians(3, 1)} [a]",
                 "any number of others may collude",
             ],
             5: ["epsilon of 10 records of one person", f"| {ten} [a] |"],
             6: [
-                "| number of trials | 3, fixed beforehand, and shown; 3 of 3 have ended |",
+                "| number of trials | 3, fixed in advance, and visible; 3 of 3 have ended |",
                 "9 x gradient, gaussian noise of",
                 "accounted as if everybody saw everything",
                 f"| best | trial {best['number']}: ",

@@ -74,7 +74,7 @@ SAID = {
     "gpu:1": (lambda: fedpriv.Compute(device="gpu:1"), "write 'cuda:1'"),
     "a torch device": (lambda: fedpriv.Compute(device=torch.device("cpu")), "write 'cpu'"),
     "a torch dtype": (lambda: fedpriv.Compute(dtype=torch.float64), "choose 'float32' or 'float64'"),
-    "one client": (lambda: run(clients=clients()[0]), "clients = 'a Client': is one client: give a list of them"),
+    "one client": (lambda: run(clients=clients()[0]), "clients = 'a Client': is one client: pass a list"),
     "one model": (lambda: run(clients=CNN), "fedpriv.Client(model, loss, loader)"),
     "models": (lambda: run(clients=[CNN, CNN]), "clients[0] = 'a Linear': is no client"),
     "loaders": (
@@ -87,11 +87,11 @@ SAID = {
     "no clients": (lambda: run(clients=[]), "at least one client"),
     "one data set": (
         lambda: fedpriv.make_clients(CNN, nn.CrossEntropyLoss(), dataset()),
-        "make_clients.datasets = 'a TensorDataset': is one data set: give a list",
+        "make_clients.datasets = 'a TensorDataset': is one data set: pass a list",
     ),
     "one loader": (
         lambda: fedpriv.make_clients(CNN, nn.CrossEntropyLoss(), DataLoader(dataset())),
-        "make_clients.datasets = 'a DataLoader': give a list of loaders, one for each client",
+        "make_clients.datasets = 'a DataLoader': must be a list of loaders, one per client",
     ),
     "tensors for a data set": (
         lambda: fedpriv.make_clients(CNN, nn.CrossEntropyLoss(), [(torch.ones(2, 4), torch.ones(2))]),

@@ -119,7 +119,7 @@ def test_what_is_no_site_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_bad_site_name_raises_in_words(tmp_path: Path) -> None:
     (tmp_path / "site.yaml").write_text(f"name: North Hospital\ndata: {DIGITS}\nbudget: {{epsilon: 2}}\n")
     shown = refused("site", "init", tmp_path / "north", tmp_path / "site.yaml")
-    assert "site.name = 'North Hospital': write a lower-case letter" in shown
+    assert "site.name = 'North Hospital': must be a lower-case letter" in shown
     assert "[a-z]" not in shown
 
 

@@ -194,7 +194,7 @@ def test_an_oracle_knows_the_variance_of_its_noise(name: str) -> None:
 def test_noise_that_is_on_messages_cannot_be_subtracted_from_gradients() -> None:
     privacy = fp.Privacy(noise_multiplier=1, at="message", unit="client")
     for strategy in (fp.fedavg(0.1, 2, optimizer=fp.Adam(noise_floor=1e-4)), corrected()):
-        with pytest.raises(fp.ConfigError, match=r"strategy.optimizer = 'noise_floor': where noise is on messages"):
+        with pytest.raises(fp.ConfigError, match=r"strategy.optimizer = 'noise_floor': only for noise on gradients"):
             fp.train(clients_of(), strategy, privacy, rounds=2)
 
 

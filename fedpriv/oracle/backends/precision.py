@@ -51,7 +51,7 @@ def check_bfloat16(privacy: Privacy, dtype: str, backend: str) -> None:
     if dtype != "float32":
         raise ConfigError("compute.dtype", dtype, "compute.precision bfloat16 needs float32 parameters")
     if backend not in ("auto", *SERVING):
-        fix = f"does not support bfloat16, since it would clip low-precision factors: use auto or one of {', '.join(SERVING)}"
+        fix = f"would clip low-precision factors in bfloat16: use auto or one of {', '.join(SERVING)}"
         raise ConfigError("compute.backend", backend, fix)
     if privacy.private and (privacy.unit, privacy.relation) != ("sample", "replace_one"):
         fix = (
