@@ -134,7 +134,7 @@ def unpack_response(data: bytes, width: int) -> TrainResponse:
         MalformedMessage: the bytes are neither.
     """
     if len(data) > 4 * width + OVERHEAD:
-        raise MalformedMessage("is too long")
+        raise MalformedMessage("too long")
     facts, row = _unpack(data)
     known_code = next((allowed for allowed in get_args(Code) if allowed == facts.code), None)
     if (row is None) == (facts.code is None) or facts.code != known_code or (row is not None and len(row) != width):
@@ -163,7 +163,7 @@ def plan_of(data: bytes) -> str:
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise MalformedMessage("not a message") from error
     if not isinstance(plan, str):
-        raise MalformedMessage("has fields of other types")
+        raise MalformedMessage("fields of other types")
     return plan
 
 
@@ -176,9 +176,9 @@ def _unpack(data: bytes) -> tuple[_Facts, Tensor | None]:
         raise MalformedMessage("not a message") from error
     row = tensors.get("row")
     if {*tensors} - {"row"} or (row is not None and (row.dim() != 1 or row.dtype != torch.float32)):
-        raise MalformedMessage("has numbers of another shape or type")
+        raise MalformedMessage("numbers of another shape or type")
     if row is not None and not bool(torch.isfinite(row).all()):
-        raise MalformedMessage("has numbers that are not finite")
+        raise MalformedMessage("numbers that are not finite")
     return facts, row
 
 
@@ -187,5 +187,5 @@ def _read_facts(data: bytes) -> Mapping[str, Any]:
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     facts = json.loads(header["__metadata__"]["fedpriv"])
     if not isinstance(facts, dict) or {*facts} != _FACTS:
-        raise MalformedMessage("has other fields")
+        raise MalformedMessage("other fields")
     return facts
