@@ -87,7 +87,7 @@ def check_precision(population: Population, privacy: Privacy, row: Tensor, x: Ne
         TracedModel(population, row).gradient(x, y)
     if lowest.is_half:
         fix = (
-            f"it or its loss computes in {lowest.dtype}, which is proved only for unit sample and relation "
+            f"it or its loss computes in {lowest.dtype}, which is supported only for unit sample and relation "
             "replace_one, where neighbours have batches of one size; with other sizes, kernels may round other "
             "examples' gradients differently, by 2**-8; compute in float32, without autocast"
         )
@@ -99,7 +99,7 @@ def check_precision(population: Population, privacy: Privacy, row: Tensor, x: Ne
 def _check_products(device: torch.device) -> None:
     if largest_error(device) > _LARGEST_ERROR:
         fix = (
-            "multiplies float32 numbers with lower precision, which is proved only for unit sample and relation "
+            "multiplies float32 numbers with lower precision, which is supported only for unit sample and relation "
             "replace_one, where neighbours have batches of one size; with other sizes, kernels may round other "
             'examples\' gradients differently; call torch.set_float32_matmul_precision("highest"), set no '
             "fp32_precision of torch.backends, and unset ONEDNN_DEFAULT_FPMATH_MODE"

@@ -86,7 +86,7 @@ def rounding(spent: PrivacySpent) -> tuple[str, ...]:
         return ()
     if not spent.float64_noise:
         return (
-            "Noise drawn on a processor is rounded exactly like real numbers, so its privacy cost is proved "
+            "Noise drawn on a processor is rounded as real numbers would be, so its privacy cost is proved "
             "for the actual bits.",
         )
     kinds = " and ".join(spent.float64_noise)

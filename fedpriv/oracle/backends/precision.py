@@ -55,7 +55,7 @@ def check_bfloat16(privacy: Privacy, dtype: str, backend: str) -> None:
         raise ConfigError("compute.backend", backend, fix)
     if privacy.private and (privacy.unit, privacy.relation) != ("sample", "replace_one"):
         fix = (
-            "is proved only for unit sample and relation replace_one, where neighbours have batches of one "
+            "is supported only for unit sample and relation replace_one, where neighbours have batches of one "
             "size; with other sizes, kernels may round other examples' gradients differently, by 2**-8; use "
             "full"
         )
