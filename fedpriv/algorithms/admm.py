@@ -249,7 +249,9 @@ def inexact_admm(
     if isinstance(step, Trust) and not (
         isinstance(feasible, Everywhere) or (isinstance(feasible, BoxSet) and step.norm == "linf")
     ):
-        raise ConfigError("strategy.feasible", feasible, "only an linf trust region joins with a box; use step: prox")
+        raise ConfigError(
+            "strategy.feasible", feasible, "only an linf trust region can be combined with a box; use step: prox"
+        )
     local = AdmmStep(step, rho, feasible, weight_decay, linearize_at)
     if isinstance(step, Prox):
         name = "iadmm_prox"

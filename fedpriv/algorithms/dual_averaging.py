@@ -50,7 +50,7 @@ class DualMap:
 
     def __post_init__(self) -> None:
         if self.gamma == 0 and self.regularizer.strong_convexity == 0:
-            fix = "must be positive: only a strongly convex regularizer (l2, elastic_net) works without it"
+            fix = "must be positive: only a strongly convex regularizer (l2, elastic_net) works with 0"
             raise ConfigError("strategy.gamma", self.gamma, fix)
 
     def weight(self, t: Tensor) -> Tensor:

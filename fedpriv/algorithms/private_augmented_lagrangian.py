@@ -100,7 +100,8 @@ class ScalarizedStep:
             raise ConfigError(
                 "rounds",
                 t,
-                f"private_al was made for {self.rounds} rounds; leave its number out: it takes that of the run",
+                f"private_al was created for {self.rounds} rounds; leave its argument rounds out, and it uses "
+                "those of the run",
             )
         values = oracle.statistic(w, "constraints")
         # the state holds lambda / n, for the mean objective; the update works on lambda
@@ -119,13 +120,13 @@ class ScalarizedStep:
         share = suggested_share(self.beta, noise)
         warnings: list[str] = []
         if share is not None:
-            warnings.append(f"privacy.statistics.share, suggested: {share:.0%}, with which a step has the least noise")
+            warnings.append(f"privacy.statistics.share (suggested: {share:.0%}, which gives a step the least noise)")
         if self.beta * noise.deviation > self.largest / 10:
             warnings.append(
-                f"beta = {self.beta:g} drowns the multipliers in noise: a step of theirs has standard deviation "
-                f"{self.beta * noise.deviation:.3g} where their cap is {self.largest:g}; use a beta of at most "
-                f"{self.largest / 10 / noise.deviation:.2g}, a larger share for values, fewer rounds or more examples "
-                "a client"
+                f"beta = {self.beta:g} drowns the multipliers in noise: the noise of one multiplier step has "
+                f"standard deviation {self.beta * noise.deviation:.3g}, and the multipliers' cap is "
+                f"{self.largest:g}; use a beta of at most {self.largest / 10 / noise.deviation:.2g}, a larger "
+                "share for values, fewer rounds or more examples per client"
             )
         return warnings
 
@@ -205,7 +206,7 @@ class ProximalMean:
         return network.scatter(w), state
 
 
-_FIX = "must be a whole number, at least 2: one to learn, and the last to measure"
+_FIX = "must be a whole number, at least 2: the last round only measures"
 Rounds = Annotated[int, Bound(_FIX, 2, inf, "[)")]
 
 

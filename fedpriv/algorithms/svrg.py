@@ -139,9 +139,12 @@ class SendDifference:
             return []
         last = run.rounds - used
         if used:
-            lost = f"epochs end after {used} and after {following}, so the last {last} rounds are paid for and not used"
+            lost = (
+                f"epochs end after {used} and after {following}, so the last {last} rounds cost privacy and are not "
+                "used"
+            )
         else:
-            lost = f"the first epoch ends after {following}, so the model stays where it starts"
+            lost = f"the first epoch ends after {following}, so the model stays at its initial values"
         return [f"rounds = {run.rounds}: {lost}"]
 
     def _bound(self, point: Tensor, anchor: Tensor) -> float | None:
@@ -302,13 +305,19 @@ def proven(
     if epoch_length is not None:
         return eta, epoch_length
     if not strong_convexity > 0:
-        fix = "the paper's L / mu needs a strongly convex regulariser such as l2; else give a length, or use SVRG++"
+        fix = (
+            "the paper's L / mu needs a strongly convex regularizer such as l2; use one, set epoch_length, or use "
+            "SVRG++"
+        )
         raise ConfigError("strategy.epoch_length", None, fix)
     a = eta * smoothness
     k = smoothness / strong_convexity
     room = 0.5 - 12 * a  # (1/2 - 8a / (1 - 8a)) (1 - 8a)
     if not room > 0:
-        fix = f"no epoch is long enough for theorem 4.2 at {eta:g}: take less than 1 / (24 smoothness), or a length"
+        fix = (
+            f"no epoch is long enough for theorem 4.2 at learning rate {eta:g}: use less than 1 / (24 smoothness), "
+            "or set epoch_length"
+        )
         raise ConfigError("strategy.epoch_length", None, fix)
     return eta, math.floor((k / a + 8 * a) / room) + 1
 

@@ -123,7 +123,9 @@ class ImplicitTracking:
         """Returns `alpha_k`, and checks it; of a `StepSize` only the first, which is the largest unless it grows."""
         step = in_round(self.step_size, t)
         if step * self.beta > 1 and (t == 1 or not isinstance(self.step_size, StepSize)):
-            raise ConfigError("strategy.beta", self.beta, f"needs step_size beta <= 1, so at most {1 / step:g}")
+            raise ConfigError(
+                "strategy.beta", self.beta, f"step_size * beta must be at most 1; use a beta of at most {1 / step:g}"
+            )
         return step
 
 

@@ -46,11 +46,11 @@ def check_arithmetic(subject: AuditTarget, data: Data) -> CheckResult:
     error, depth = _error_of_sums(trace, data, int(np.argmax(sizes)))
     broken += _inexact_sums(error, depth, max(sizes))
     evidence = (
-        f"one unit moved an answer by at most {reached:.4g} of what its noise was priced for; "
-        f"sums of clipped examples are exact to {error:.1g} ({type(trace.backend).__name__}, "
+        f"one privacy unit changed a query result by at most {reached:.4g} of the sensitivity that its noise is "
+        f"calibrated to; sums of clipped examples are exact to {error:.1g} ({type(trace.backend).__name__}, "
         f"{subject.compute.dtype}, chunk {trace.population.chunk}, {trace.population.device})"
     )
-    power = f"the neighbours that were tried reach {reached:.1%} of the priced sensitivity; others may reach more"
+    power = f"the tested neighbours reach {reached:.1%} of the assumed sensitivity; others may reach more"
     return summarize(NAME, sorted({*broken}), evidence, power, reached=reached, error_of_sums=error)
 
 
@@ -84,11 +84,12 @@ def _excess_movements(shares: Sequence[float], releases: Sequence[ObservedReleas
     if worst > 1 + _EXACT:
         query = releases[int(np.argmax(shares))].record.query
         yield (
-            f"one unit moves a {query} by {worst:.4g} times the sensitivity that its noise was priced for (not clipped "
-            "unit by unit, divided by another number than the noise, or weighted after clipping)"
+            f"one privacy unit changes a {query} by {worst:.4g} times the sensitivity that its noise is "
+            "calibrated to (possible causes: not clipped per unit, divided by another number than the noise, "
+            "or weighted after clipping)"
         )
     if any(release.others > 0 for release in releases):
-        yield "data of one client change the row of another client"
+        yield "one client's data change another client's row"
 
 
 def _error_of_sums(trace: Trace, data: Data, client: int) -> tuple[float, int]:
@@ -119,13 +120,14 @@ def _inexact_sums(error: float, count: int, largest: int) -> Iterator[str]:
     """Yields a text if a sum over `count` examples has a larger error than sums in float64 have."""
     if error > 1e-3:
         yield (
-            f"a sum over {count} examples is not that of its clipped examples (relative difference {error:.2g}): "
-            "the batch is clipped, or examples mix"
+            f"a sum over {count} examples differs from the sum of its clipped examples (relative difference "
+            f"{error:.2g}): the batch is clipped as a whole, or examples mix"
         )
     elif error > _FLOAT64:
         worst = largest**2 * _FLOAT32
         if worst > ROUNDING / 4:
             yield (
-                f"sums are not added up in float64 (relative error {error:.1g}): with {largest} examples rounding may "
-                f"add {worst:.2g} of the clip bound, of which {ROUNDING / 4:.1g} is priced"
+                f"sums are not accumulated in float64 (relative error {error:.1g}): with {largest} examples, "
+                f"rounding may add {worst:.2g} of the clip bound, and the privacy accounting covers "
+                f"{ROUNDING / 4:.1g}"
             )

@@ -40,18 +40,24 @@ def check_batches(subject: AuditTarget, data: Data) -> CheckResult:
     """Draw the batches of some rounds or epochs again and again, and compare them with what is priced."""
     privacy, sampling = subject.privacy, subject.privacy.sampling
     if privacy.unit == "client" or not isinstance(sampling, Allocation | Poisson):
-        no_draws = "no secret draw of examples lowers the price"
-        return CheckResult(NAME, "held", no_draws, "draws are compared where they are Poisson or random allocation")
+        no_draws = "the privacy cost assumes no secret sampling of examples"
+        return CheckResult(NAME, "held", no_draws, "this check covers Poisson sampling and random allocation")
     population = subject.population(data)
     if isinstance(sampling, Allocation):
         broken, draws = _check_allocation(population, sampling)
     else:
         broken, draws = _check_poisson(population, sampling)
-    return summarize(NAME, broken, f"{draws} batches are drawn as they are priced", _power(draws), draws=draws)
+    return summarize(
+        NAME,
+        broken,
+        f"{draws} batches follow the sampling that the privacy accounting assumes",
+        _power(draws),
+        draws=draws,
+    )
 
 
 def _power(draws: int) -> str:
-    return f"sizes of batches whose variance is off by more than {_SURE * math.sqrt(2 / draws):.0%} would be found"
+    return f"batch sizes with a variance that is wrong by more than {_SURE * math.sqrt(2 / draws):.0%} would be found"
 
 
 def _check_allocation(population: Population, sampling: Allocation) -> tuple[list[str], int]:
@@ -60,13 +66,17 @@ def _check_allocation(population: Population, sampling: Allocation) -> tuple[lis
     n_seeds = max(2, min(_SEEDS, _MOST_WORK // (examples * k * _EPOCHS)))
     epochs = [_epochs_of(population, sampling, Randomness(0), _EPOCHS) for _ in range(n_seeds)]
     if any(assigned is None for of_seed in epochs for assigned in of_seed):
-        return ["an example is in several batches of an epoch, or in none: once is priced"], n_seeds * _EPOCHS * k
+        return [
+            "an example is in several batches of an epoch, or in none; the privacy accounting assumes exactly one"
+        ], n_seeds * _EPOCHS * k
     whole = [[assigned for assigned in of_seed if assigned is not None] for of_seed in epochs]
     broken = list(_repeated(whole, "epochs"))
     other_answer = _epochs_of(population, sampling, Randomness(0, secret_seed=1), 1, index=1)[0]
     first_answer = _epochs_of(population, sampling, Randomness(0, secret_seed=1), 1)[0]
     if other_answer is not None and first_answer is not None and _is_same(first_answer, other_answer):
-        broken.append("answers of one round share an assignment, which is priced for one of them")
+        broken.append(
+            "several query results of one round use one assignment; the privacy accounting assumes one per assignment"
+        )
 
     statistic, variance = 0.0, 0.0  # Pearson's statistic of the sizes of batches; its mean is k - 1
     for of_seed in whole:
@@ -99,7 +109,7 @@ def _check_poisson(population: Population, sampling: Poisson) -> tuple[list[str]
     deviation = math.sqrt(draws * examples * rate * (1 - rate))
     if abs(total) > _SURE * deviation:
         seen = rate + total / (draws * examples)
-        broken.append(f"an example is drawn with probability {seen:.4g}, and {rate:.4g} is priced")
+        broken.append(f"an example is drawn with probability {seen:.4g}; the privacy accounting assumes {rate:.4g}")
     return [*broken, *_sizes(statistic, variance)], draws
 
 
@@ -158,9 +168,9 @@ def _is_same(first: Membership, second: Membership) -> bool:
 def _repeated(of_seeds: Sequence[Sequence[Membership]], period: str) -> Iterator[str]:
     """Draws that do not depend on the secret seed, or that are used again."""
     if _is_same(of_seeds[0][0], of_seeds[1][0]):
-        yield "the draws are those of the public seed: whoever knows it knows who is in which batch"
+        yield "batches are drawn from the public seed: anyone can compute which examples are in a batch"
     if any(_is_same(before, after) for of_seed in of_seeds for before, after in pairwise(of_seed)):
-        yield f"the draws are the same in several {period}, whose prices assume new ones"
+        yield f"several {period} use the same draws; the privacy accounting assumes new draws in each"
 
 
 def _sizes(statistic: float, variance: float) -> Iterator[str]:
@@ -168,8 +178,12 @@ def _sizes(statistic: float, variance: float) -> Iterator[str]:
     deviations = statistic / math.sqrt(variance) if variance else 0.0
     if deviations < -_SURE:
         yield (
-            f"sizes of batches vary less than by independent draws ({-deviations:.0f} deviations): batches of a fixed "
-            "size tell of one example by the others, and have another price"
+            f"batch sizes vary less than with independent draws ({-deviations:.0f} deviations): the size of a "
+            "fixed-size batch reveals an example to anyone with all others, and fixed-size batches have "
+            "another privacy cost"
         )
     if deviations > _SURE:
-        yield f"sizes of batches vary more than by independent draws ({deviations:.0f} deviations): some go together"
+        yield (
+            f"batch sizes vary more than with independent draws ({deviations:.0f} deviations): some examples are "
+            "drawn together"
+        )

@@ -82,11 +82,11 @@ def check_canaries(subject: AuditTarget, data: Data) -> CheckResult:
         worst = max(sure.clopper_pearson, sure.one_run, sure.of_mu)
         if worst > game.promised:
             broken.append(
-                f"{name}: guesses prove epsilon above {worst:.3g}, and {round_up(game.promised)} was promised"
+                f"{name}: guesses prove epsilon above {worst:.3g}, more than the claimed {round_up(game.promised)}"
             )
         summaries.append(f"by {len(game.scores)} canaries of {name} {_format_bounds(game.bounds())}")
-    promised = f"promised {round_up(main_game.promised)}"
-    evidence = f"epsilon of {rounds} rounds is, at 95 % confidence, at least {'; '.join(summaries)}; {promised}"
+    promised = f"claimed {round_up(main_game.promised)}"
+    evidence = f"epsilon of {rounds} rounds is at least {'; '.join(summaries)} (95 % confidence); {promised}"
 
     numbers = {"promised": main_game.promised, "delta": main_game.delta}
     for name, game in games.items():
@@ -109,7 +109,7 @@ def _power(game: Game) -> str:
     """Says which deficit of noise the bounds could have shown."""
     perfect = Game(game.took_part.astype(float), game.took_part, game.promised, game.delta, normal=False).bounds(_SURE)
     ceiling = max(perfect.clopper_pearson, perfect.one_run)
-    text = f"without assumptions no more than epsilon {ceiling:.1f} could be proved by so many canaries"
+    text = f"without assumptions, this number of canaries can prove at most epsilon {ceiling:.1f}"
     if not game.normal:
         return text
     # lower the noise in steps until normal scores of the same number prove more than the promise
@@ -119,7 +119,7 @@ def _power(game: Game) -> str:
     fraction = 1.0
     while fraction > 0.05 and largest_mu((draw + mu / fraction)[took_part], draw[~took_part], _SURE) <= mu:
         fraction -= 0.05
-    return f"{text}; with normal scores noise below about {fraction:.2f} of the claim would be found"
+    return f"{text}; with normal scores, noise below about {fraction:.2f} of the claim would be found"
 
 
 def merge_games(games: Sequence[Game]) -> Game:

@@ -34,15 +34,17 @@ def check_data(subject: AuditTarget, data: Data) -> CheckResult:
             duplicates.examples,
             f"training examples equal another one ({duplicates.apart} of them one of another client)",
         ),
-        (duplicates.tested, "training examples equal a test example, whose metrics have no noise"),
+        (duplicates.tested, "training examples equal a test example, so test metrics reveal them without noise"),
     ):
         if count:
-            broken.append(f"{count} of {total} {text}: if they are one person's, epsilon is for each occurrence alone")
+            broken.append(
+                f"{count} of {total} {text}: if the copies belong to one person, epsilon covers each copy alone"
+            )
     broken += _fitted_statistics(subject, data)
 
     examples = f"{counted(total, 'example')} of {counted(len(data), 'client')}"
-    evidence = f"{examples} are all different, and none is tested on; no statistic of them found"
-    power = "examples are compared by content: a copy that was changed a little is not seen"
+    evidence = f"{examples} are all different, and none is a test example; no statistic of them was found"
+    power = "examples are compared by content: a slightly changed copy is not found"
     return summarize(
         NAME,
         broken,
@@ -64,12 +66,15 @@ def _fitted_statistics(subject: AuditTarget, data: Data) -> Iterator[str]:
     varied = deviation > 0
     standard = (mean.abs() < _SAME) & ((deviation - 1).abs() < 10 * _SAME) & varied
     if int(standard.sum()) > _STANDARD_SHARE * int(varied.sum()) > 0:
-        yield "inputs have mean 0 and deviation 1 over all clients: standardised by statistics of private data"
+        yield (
+            "inputs have mean 0 and deviation 1 over all clients: they were standardized with statistics of "
+            "private data"
+        )
     statistics = {"mean": mean, "deviation": deviation, "variance": deviation**2, "largest value": rows.amax(0)}
     for name, value in constants(subject.model).items():
         for title, statistic in statistics.items():
             if _equal(value.detach().cpu().double(), statistic):
-                yield f"model.{name} is the {title} of the private inputs, and is released as it is"
+                yield f"model.{name} is the {title} of the private inputs, and is released without noise"
 
 
 def _equal(value: Tensor, statistic: Tensor) -> bool:

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 Verdict = Literal["held", "found", "not checked"]
 SECRET = (
-    "this audit looked at private data without noise: what it prints, its JSON and its picture are not private; show "
-    "them to nobody who may not see the data"
+    "this audit used private data without noise: its output, JSON and picture are not private; show them only "
+    "to people who may see the data"
 )
 
 

@@ -26,24 +26,24 @@ _SAME = 1e-6
 def check_sums_only(subject: AuditTarget, data: Data) -> CheckResult:
     """Gives the aggregator two sets of messages with the same sum, and compares what it computes."""
     if not subject.privacy.trust.sums_only:
-        evidence = f"trust: {subject.privacy.trust} shows every message: each is noised by itself"
-        return CheckResult(NAME, "held", evidence, "nothing was tried: no sums are promised")
+        evidence = f"trust: {subject.privacy.trust} exposes every message, and each message has its own noise"
+        return CheckResult(NAME, "held", evidence, "nothing to test: this run does not claim that only sums are seen")
     name = type(subject.strategy.aggregator).__name__
     try:
         expected = _aggregate_random(subject, 0.0)
         spread = _aggregate_random(subject, 100.0)
     except PrivacyError as error:
-        return CheckResult(NAME, "found", f"{name} looks at single messages: {error}")
+        return CheckResult(NAME, "found", f"{name} uses single messages: {error}")
     difference = max(float((a - b).abs().max()) for a, b in zip(expected, spread, strict=True))
     if difference > _SAME:
         broken = [
-            f"{name} is no function of sums: messages of one sum that are spread otherwise change it by "
+            f"{name} is not a function of the sum: other messages with the same sum change its output by "
             f"{difference:.3g}"
         ]
     else:
         broken = []
-    evidence = f"{name} gives the same for messages of one sum, however they are spread"
-    return summarize(NAME, broken, evidence, f"tried with random messages, {_ROUNDS} rounds")
+    evidence = f"{name} gives the same output for all messages with the same sum"
+    return summarize(NAME, broken, evidence, f"tested with random messages, {_ROUNDS} rounds")
 
 
 @dataclass(frozen=True)

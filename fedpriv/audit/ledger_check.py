@@ -29,8 +29,11 @@ def check_ledger(subject: AuditTarget, data: Data) -> CheckResult:
     if subject.folder is not None:
         files = RunFiles.read(subject.folder)
         broken += _file_problems(files, subject.plan())
-        evidence = f"{len(files.ledger.records)} lines are chained, as planned, and cost what was told"
-        return summarize(NAME, broken, evidence, "of lines that were rewritten with the run's own key nothing is seen")
+        evidence = (
+            f"{len(files.ledger.records)} ledger lines form an intact chain, match the plan, and cost the reported "
+            "epsilon"
+        )
+        return summarize(NAME, broken, evidence, "lines that were rewritten with the run's own key are not detected")
 
     with tempfile.TemporaryDirectory() as folder:
         training = subject.shortened(_ROUNDS).training(data, folder=Path(folder), test=None, **_PLAIN)
@@ -43,9 +46,12 @@ def check_ledger(subject: AuditTarget, data: Data) -> CheckResult:
     broken += _plan_deviations(ledger, training.plan)
     cost = account(ledger.records, training.plan.n_clients, training.plan.privacy.delta).epsilon
     if reported < cost * (1 - _SLACK):
-        broken.append(f"epsilon {reported:.4g} was told, and the ledger's lines cost {cost:.4g}")
-    evidence = f"every answer has its line; {len(ledger.records)} lines of {_ROUNDS} rounds are chained and as planned"
-    power = "looked at a short run of the same settings; give a run's folder for its files"
+        broken.append(f"the reported epsilon is {reported:.4g}, and the ledger's lines cost {cost:.4g}")
+    evidence = (
+        f"every query result has its ledger line; {len(ledger.records)} lines of {_ROUNDS} rounds form an intact "
+        "chain and match the plan"
+    )
+    power = "a short run with the same settings was checked; pass a run's folder to check its files"
     return summarize(NAME, broken, evidence, power)
 
 
@@ -54,7 +60,7 @@ def _unrecorded_releases(subject: AuditTarget, data: Data) -> Iterator[str]:
     queries = trace_run(subject, data, _ROUNDS).unrecorded
     if queries:
         names = ", ".join(sorted(set(queries)))
-        yield f"{len(queries)} answers ({names}) were released beside the ledger, without a line"
+        yield f"{len(queries)} query results ({names}) were released without a ledger line"
 
 
 def _plan_deviations(ledger: LedgerFile, plan: Plan) -> Iterator[str]:
@@ -67,10 +73,10 @@ def _plan_deviations(ledger: LedgerFile, plan: Plan) -> Iterator[str]:
         key = (written.round, written.query, written.index)
         planned = by_key.pop(key, None)
         if planned is None:
-            yield f"the ledger has {key}, which was not planned, or was released before"
+            yield f"the ledger has {key}, which was not planned or had been released before"
             return
         if _smallest(written.noise_multiplier) < _smallest(planned.noise_multiplier) * (1 - _SLACK):
-            yield f"round {written.round} was written down with less noise than planned"
+            yield f"round {written.round} was recorded with less noise than planned"
             return
 
 
@@ -102,5 +108,5 @@ def _understated_rounds(files: RunFiles) -> Iterator[str]:
         else:
             cost = 0.0
         if math.isfinite(cost) and stated < cost * (1 - _SLACK):
-            yield f"round {row['round']} told epsilon {stated:.4g}, and the lines so far cost {cost:.4g}"
+            yield f"round {row['round']} reported epsilon {stated:.4g}, and the ledger lines up to it cost {cost:.4g}"
             return

@@ -44,7 +44,7 @@ def check_trace_noise(trace: Trace) -> CheckResult:
     noises = residuals(trace)
     draws = sum(noise.standardized.size for noise in noises)
     if not draws:
-        return CheckResult(NAME, "not checked", "nothing was released with noise: there is no promise to hold")
+        return CheckResult(NAME, "not checked", "nothing was released with noise, so there is no guarantee to check")
     ratio = math.sqrt(sum(float((noise.standardized**2).sum()) for noise in noises) / draws)
     spread = math.sqrt(max(noise.fourth for noise in noises) - 1) / 2
     broken = [
@@ -57,10 +57,10 @@ def check_trace_noise(trace: Trace) -> CheckResult:
         *_correlated_coordinates(noises),
     ]
     evidence = (
-        f"{draws} draws of noise have {ratio:.4f} of the deviation that the ledger says, its law, and no correlation "
-        "between rounds, clients or coordinates"
+        f"{draws} draws of noise have {ratio:.4f} of the standard deviation in the ledger, its distribution, "
+        "and no correlation between rounds, clients or coordinates"
     )
-    power = f"a deficit of {(_SURE + 2) * spread / math.sqrt(draws):.2%} in all noise would have been seen"
+    power = f"noise that is too small by {(_SURE + 2) * spread / math.sqrt(draws):.2%} overall would have been found"
     deviation_of_ratio = spread / math.sqrt(draws)
     return summarize(NAME, broken, evidence, power, ratio=ratio, draws=draws, deviation_of_ratio=deviation_of_ratio)
 
@@ -91,12 +91,12 @@ def _small_noise(noises: Sequence[Residual], ratio: float, draws: int) -> Iterat
         return (squares / count - 1) * math.sqrt(count / (fourth - 1))
 
     if deviations(ratio**2 * draws, draws, max(noise.fourth for noise in noises)) < -_SURE:
-        yield f"the noise is {ratio:.3f} of what the ledger says"
+        yield f"the standard deviation of the noise is {ratio:.3f} of the one in the ledger"
     rows = [(noise, row, name) for noise in noises for row, name in zip(noise.standardized, noise.names, strict=True)]
     noise, row, name = min(rows, key=lambda item: deviations(float((item[1] ** 2).sum()), len(item[1]), item[0].fourth))
     share = math.sqrt(float((row**2).mean()))
     if deviations(share**2 * len(row), len(row), noise.fourth) < -_SURE and share < _CLEARLY * ratio:
-        yield f"the noise of {name} in round {noise.round} is {share:.3f} of what the ledger says"
+        yield f"the noise of {name} in round {noise.round} has {share:.3f} of the standard deviation in the ledger"
 
 
 def _wrong_law(noises: Sequence[Residual]) -> Iterator[str]:
@@ -113,7 +113,7 @@ def _wrong_law(noises: Sequence[Residual]) -> Iterator[str]:
             else:
                 title = name
             spread = draws.std() / expected.std()
-            yield f"the noise does not have the {title} law of the ledger (deviation {spread:.3f} of it)"
+            yield f"the noise does not follow the {title} distribution of the ledger (deviation {spread:.3f} of it)"
 
 
 def _repeated_rounds(noises: Sequence[Residual]) -> Iterator[str]:
@@ -130,7 +130,7 @@ def _repeated_rounds(noises: Sequence[Residual]) -> Iterator[str]:
         correlations = [float(_correlation(noise.raw[a], other.raw[b])) for a, b in rows]
         if rows and abs(sum(correlations)) * math.sqrt(dim / len(rows)) > _SURE:
             mean = sum(correlations) / len(rows)
-            yield f"noise of round {noise.round} is in round {other.round} again (correlation {mean:.2f})"
+            yield f"the noise of round {noise.round} occurs again in round {other.round} (correlation {mean:.2f})"
             return
 
 
@@ -174,7 +174,7 @@ def _wrong_pairs(noises: Sequence[Residual]) -> Iterator[str]:
             clients = paired[0][0].clients
             yield (
                 f"the noise that clients {clients[a]} and {clients[b]} share does not cancel (covariance "
-                f"{measured / dims:.3g} where {priced / dims:.3g} was priced: a sign, a scale or a secret is wrong)"
+                f"{measured / dims:.3g}, expected {priced / dims:.3g}): check its sign, scale and secret"
             )
             return
 

@@ -39,8 +39,8 @@ class _Run:
 def check_other_runs(subject: AuditTarget, data: Data) -> CheckResult:
     """Looks for runs on the same data under the folder of runs."""
     if subject.runs is None:
-        evidence = "no folder of runs was named: there are no others here"
-        return CheckResult(NAME, "held", evidence, "of runs elsewhere nothing is seen")
+        evidence = "no folder of other runs was given (--runs)"
+        return CheckResult(NAME, "held", evidence, "runs in other places are not checked")
     runs: list[_Run] = []
     unreadable: list[str] = []
     for path in sorted(subject.runs.rglob("ledger.jsonl")):
@@ -61,9 +61,10 @@ def check_other_runs(subject: AuditTarget, data: Data) -> CheckResult:
         count = counted(len(unreadable), "run")
         return CheckResult(NAME, "not checked", f"{count} cannot be read: {unreadable[0]}")
     count = counted(len(runs), "run")
-    evidence = f"none of {count} under {subject.runs} is another one on the same data"
+    evidence = f"none of {count} under {subject.runs} uses the same data"
     power = (
-        "data are the same where config.yaml names the same data and files; copies of the data elsewhere are not seen"
+        "two runs use the same data if their config.yaml name the same data and files; copies of the data "
+        "elsewhere are not found"
     )
     return summarize(NAME, broken, evidence, power, others=len(same))
 
@@ -121,10 +122,13 @@ def _combined_cost(subject: AuditTarget, audited: _Run | None, same: Sequence[_R
         alone = compose([cost], delta)
         together = compose([cost, *others], delta)
     except FedprivError as error:
-        yield f"{text}, and no epsilon of all together is known: {error}"
+        yield f"{text}, and they have no joint epsilon: {error}"
         return
     if together.epsilon > alone.epsilon or math.isinf(together.epsilon):
-        yield f"{text}: together epsilon={round_up(together.epsilon)} at delta={delta:g}, not {round_up(alone.epsilon)}"
+        yield (
+            f"{text}: the joint epsilon is {round_up(together.epsilon)} at delta={delta:g}, not "
+            f"{round_up(alone.epsilon)}"
+        )
 
 
 def _read_cost(run: _Run) -> RunCost:
@@ -134,5 +138,5 @@ def _read_cost(run: _Run) -> RunCost:
 
 def _read_delta(run: _Run) -> float:
     if run.ledger.header.delta is None:
-        raise FedprivError(f"{run.ledger.path} does not say which delta it is for")
+        raise FedprivError(f"{run.ledger.path} does not contain the delta of its run")
     return run.ledger.header.delta

@@ -44,7 +44,7 @@ def _list_findings(axes: Axes, audit: Audit) -> None:
 
 
 def _draw_noise(axes: Axes, finding: CheckResult | None) -> None:
-    axes.set_title("deviation of the noise over the ledger's", fontsize=9, loc="left")
+    axes.set_title("standard deviation of the noise, relative to the ledger", fontsize=9, loc="left")
     axes.axvline(1, color=GREY, linewidth=1, linestyle="--")
     axes.set_yticks([])
     if finding is None or "ratio" not in finding.numbers:
@@ -59,7 +59,7 @@ def _draw_noise(axes: Axes, finding: CheckResult | None) -> None:
 
 
 def _draw_bounds(axes: Axes, finding: CheckResult | None) -> None:
-    axes.set_title("epsilon: what guesses prove at 95 %", fontsize=9, loc="left")
+    axes.set_title("epsilon: lower bound at 95 %", fontsize=9, loc="left")
     if finding is None:
         promised = None
     else:
@@ -78,7 +78,7 @@ def _draw_bounds(axes: Axes, finding: CheckResult | None) -> None:
     axes.barh([name for name, _ in bars], [value for _, value in bars], color=BLUE, height=0.6)
     axes.axvline(promised, color=_COLOURS[finding.verdict], linewidth=2)
     axes.annotate(
-        f"promised {promised:.3g}", (promised, 0), (-4, 0), textcoords="offset points", ha="right", fontsize=8
+        f"claimed {promised:.3g}", (promised, 0), (-4, 0), textcoords="offset points", ha="right", fontsize=8
     )
     axes.invert_yaxis()
     axes.tick_params(labelsize=7)

@@ -46,11 +46,13 @@ def check_by_replay(subject: AuditTarget, data: Data) -> CheckResult:
     differing = [name for name in first if first[name] != second[name]]
     broken: list[str] = []
     if differing:
-        broken.append(f"with the same recorded answers on other data these are others: {', '.join(differing)}")
+        broken.append(f"with the same recorded query results and other data, these differ: {', '.join(differing)}")
     if first["rounds"] != second["rounds"]:
-        broken.append(f"the run ends after {second['rounds']} rounds instead of {first['rounds']}: data decide when")
-    evidence = f"{', '.join(first)} of {first['rounds']} rounds are functions of {len(answers)} recorded answers"
-    power = "every client's examples were exchanged; what a strategy read before the audit began is not seen"
+        broken.append(
+            f"the run ends after {second['rounds']} rounds instead of {first['rounds']}: the data decide when it ends"
+        )
+    evidence = f"{', '.join(first)} of {first['rounds']} rounds are functions of {len(answers)} recorded query results"
+    power = "every client's examples were exchanged; data that a strategy read before the audit began are not covered"
     return summarize(NAME, broken, evidence, power)
 
 

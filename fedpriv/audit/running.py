@@ -67,8 +67,12 @@ def audit(subject: AuditTarget, tell: Callable[[CheckResult], None] = lambda _: 
 
 def _run_check(name: str, check: Check, subject: AuditTarget, data: Data) -> CheckResult:
     if not subject.privacy.private and name not in (DATA, INTERACTION):
-        return CheckResult(name, "not checked", "the run makes no promise: its answers have no noise that is priced")
+        return CheckResult(
+            name,
+            "not checked",
+            "the run claims no privacy guarantee: its query results have no noise with a privacy cost",
+        )
     try:
         return check(subject, data)
     except FedprivError as error:
-        return CheckResult(name, "not checked", f"the run is refused: {error}")
+        return CheckResult(name, "not checked", f"the run cannot start: {error}")

@@ -69,7 +69,7 @@ def _suggest_setting(error: Any) -> None:  # noqa: ANN401 - click's
     else:
         setting = None
     if setting is not None:
-        error.message = f"{error.message}; settings stand after the file: write {setting}"
+        error.message = f"{error.message}; settings come after the file: write {setting}"
         error.possibilities = None
 
 
@@ -100,7 +100,7 @@ app.add_typer(federating.federate, name="federate")
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Tell the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Differentially private federated learning: the epsilon that it prints is counted, not claimed."""

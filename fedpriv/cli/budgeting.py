@@ -19,11 +19,11 @@ from fedpriv.privacy.accounting import round_up
 _STATES = {
     AT_WORK: AT_WORK,
     "rounds": "finished",
-    "budget": "ended by its own limit",
-    "strategy": "stopped early, charged whole",
-    "metric": "stopped early, charged whole",
-    "nonfinite": "broke, charged whole",
-    VOIDED: "kept something of earlier examples: epsilon is infinite",
+    "budget": "stopped at its own limit",
+    "strategy": "stopped early, whole plan charged",
+    "metric": "stopped early, whole plan charged",
+    "nonfinite": "failed, whole plan charged",
+    VOIDED: "kept state of earlier examples: epsilon is infinite",
 }
 
 
@@ -47,7 +47,10 @@ def charge_opacus(file: Path, source: Path, name: str | None, *, poisson_samplin
         FedprivError: the budget refuses the training.
     """
     if not poisson_sampling:
-        fix = "say that batches were Poisson draws, as make_private makes them: others cost more, and are refused"
+        fix = (
+            "add this flag if batches were Poisson draws, as make_private draws them; other sampling has another "
+            "privacy cost and is not accepted"
+        )
         raise ConfigError("--poisson-sampling", poisson_sampling, fix)
     cost = from_opacus(_read_history(source), name or source.stem, poisson_sampling=True)
     budget = Budget(file)
@@ -64,7 +67,7 @@ def _read_history(source: Path) -> object:
         state = torch.load(source, map_location="cpu", weights_only=True)
     except (OSError, ValueError, pickle.UnpicklingError) as error:
         fix = (
-            f"cannot be read ({in_short(error)}): write json.dump(engine.accountant.state_dict(), file) to a .json file"
+            f"cannot be read ({in_short(error)}): save json.dump(engine.accountant.state_dict(), file) to a .json file"
         )
         raise ConfigError("--opacus", str(source), fix) from None
     if isinstance(state, dict):
@@ -101,5 +104,5 @@ def _line(entry: Entry) -> list[str]:
     """Returns the line of a run in the table."""
     state = _STATES.get(entry.state, entry.state)
     if entry.returned:
-        state += ", the rest given back"
+        state += ", rest returned"
     return [entry.run, entry.time, round_up(entry.epsilon), state]

@@ -45,14 +45,14 @@ def run(
     if not paths:
         raise ConfigError("configuration", list(words), "name at least one, e.g. fedpriv compare a.yaml b.yaml")
     if folder is None and not plan_only:
-        raise ConfigError("--out", None, "name a folder for the runs: their ledgers are the proof of what was spent")
+        raise ConfigError("--out", None, "name a folder for the runs: their ledgers prove what was spent")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PromiseWarning)  # plan and train print it
         comparison = ConfigComparison(paths, overrides, variants, seeds)
         number = sum(len(configs) for configs in comparison.configs.values())
         with busy_with("planning"):
             price = comparison.price()
-        together = "have no guarantee in common, and no price together"
+        together = "have no guarantee in common, so no joint privacy cost"
         if price is not None:
             together = f"cost together: {price}"
         err.print(f"{counted(number, 'run')} will {escape(together)}")
@@ -66,7 +66,7 @@ def run(
 
                 result = comparison.run(folder, show)
         except KeyboardInterrupt:
-            err.print(f"\nstopped; what was released is in {folder}: fedpriv account {folder}/*")
+            err.print(f"\nstopped; see what was released with: fedpriv account {folder}/*")
             raise typer.Exit(130) from None
     (folder / "comparison.json").write_text(json.dumps(result.to_json(), indent=2) + "\n", encoding="utf-8")
     if as_json:

@@ -26,7 +26,7 @@ def draw(network: Graph, path: Path) -> None:
         ConfigError: the name does not end in .png.
     """
     if path.suffix != ".png":
-        raise ConfigError("--out", str(path), "pictures are PNG files; give a name that ends in .png")
+        raise ConfigError("--out", str(path), "the picture must be a PNG file; use a name that ends in .png")
     write_png(figure_of(network), path)
 
 

@@ -31,11 +31,13 @@ _CONFIG = typer.Argument(
 ConfigFile = Annotated[Path, _CONFIG]
 MaybeConfigFile = Annotated[Path | None, _CONFIG]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[SECTION.FIELD=VALUE]...", help="Settings to change, values as YAML.")
+    list[str] | None, typer.Argument(metavar="[SECTION.FIELD=VALUE]...", help="Settings to change; values are YAML.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object to standard output.")]
 AllowPlugins = Annotated[
     bool,
-    typer.Option("--allow-plugins", callback=_permit_plugins, help="Import what is named as 'package.module:Name'."),
+    typer.Option(
+        "--allow-plugins", callback=_permit_plugins, help="Allow importing code named as 'package.module:Name'."
+    ),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]

@@ -49,7 +49,7 @@ def predict(folder: Path, table: Path, output: Path | None, *, as_json: bool) ->
     refuse(run.findings)
     config = load_config(config_file(folder))
     if config.data.name != "csv":
-        raise ConfigError("data.name", config.data.name, "predict reads the columns of a csv run: use the model itself")
+        raise ConfigError("data.name", config.data.name, "predict needs a run on csv data: use model.pt in Python")
     encoder = _encoder(config)
     headings = read_headings(str(table))
     check_columns(str(table), encoder.feature_columns, headings)
@@ -66,7 +66,7 @@ def predict(folder: Path, table: Path, output: Path | None, *, as_json: bool) ->
             print(text, end="")  # noqa: T201 - a table for a pipe
         return
     write_whole(output, text.encode())
-    facts = {"predictions": str(output), "rows": str(len(inputs)), "privacy": "no more than the run: " + run.privacy}
+    facts = {"predictions": str(output), "rows": str(len(inputs)), "privacy": "guarantee of the run: " + run.privacy}
     if as_json:
         print_json(facts)
     else:
@@ -87,7 +87,7 @@ def _outputs(config: Config, folder: Path, inputs: Tensor, n_classes: int | None
     """
     path = folder / "model.pt"
     if not path.exists():
-        raise FedprivError(f"{folder} holds no model.pt: finish the run (fedpriv resume {folder})")
+        raise FedprivError(f"{folder} contains no model.pt: finish the run (fedpriv resume {folder})")
     info = PublicDataInfo((len(inputs),), tuple(inputs.shape[1:]), n_classes)
     model, _ = make_model(config, info)
     model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))

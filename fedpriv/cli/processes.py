@@ -24,7 +24,7 @@ Number = Annotated[
         "--processes",
         metavar="N",
         min=1,
-        help="Share the clients among N processes of this machine, as torchrun --nproc_per_node N does.",
+        help="Divide the clients among N processes of this machine, like torchrun --nproc_per_node N.",
     ),
 ]
 _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
@@ -79,7 +79,7 @@ def launch(size: int, arguments: Sequence[str]) -> NoReturn:
         if failure.exitcode < 0:
             from fedpriv.cli.printing import print_error
 
-            print_error(f"process {rank} was killed (signal {-failure.exitcode}), which ends the run")
+            print_error(f"process {rank} was killed (signal {-failure.exitcode}); the run stops")
         raise typer.Exit(failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode) from None
     except SignalException as error:
         raise typer.Exit(128 + error.sigval) from None

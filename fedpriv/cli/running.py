@@ -56,7 +56,9 @@ def run(
         rounds = counted(config.rounds, "round")
         err.print(f"{training.strategy.name}: {clients}, {rounds}, in {folder.path}")
         if extend is not None:
-            err.print(f"goes on from round {training.progress.round} of {extend}, whose releases are counted here, too")
+            err.print(
+                f"extending {extend} from round {training.progress.round}; the privacy cost includes its releases"
+            )
         err.print(f"planned: {escape(str(training.plan.spent()))}")
         err.print(f"gradients: {escape(training.backend)}")
         for warning in at_start(config, training):
@@ -67,7 +69,7 @@ def run(
             result = _iterate(config, training, folder.path, signals)
         except KeyboardInterrupt:
             try:
-                err.print(f"\nstopped after round {training.progress.round}; go on with: {again}")
+                err.print(f"\nstopped after round {training.progress.round}; resume with: {again}")
             except OSError:  # the terminal is gone; unwritten output would change the exit code
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
             raise typer.Exit(signals.exit_code) from None
@@ -106,12 +108,13 @@ def _duplicate_notes(training: Training) -> list[str]:
         (
             duplicates.examples,
             f"another one ({duplicates.apart} of them one of another client)",
-            "epsilon is for each",
+            "epsilon covers each copy alone",
         ),
-        (duplicates.tested, "a test example", "every test metric is an answer about it without noise"),
+        (duplicates.tested, "a test example", "test metrics reveal them without noise"),
     )
     return [
-        f"{count} training examples equal {other} in content; if they are one person's, {meaning} (shown here only)"
+        f"{count} training examples equal {other} in content; if they belong to one person, {meaning} (printed "
+        "only here)"
         for count, other, meaning in cases
         if count
     ]

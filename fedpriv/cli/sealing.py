@@ -17,7 +17,7 @@ def print_secrets(folder: Path, where: str | None, *, renew_keys: bool) -> None:
         sealing.move_secrets(folder, where)
     if renew_keys:
         card = sealing.renew_keys(folder)
-        rows["key"] = f"{card.fingerprint}: send the new card.json, and compare this with the other owners"
+        rows["key"] = f"{card.fingerprint}: send the new card.json, and compare this fingerprint with the other owners"
     print_rows({"keys": sealing.secrets_in_words(folder)} | rows)
 
 
@@ -29,8 +29,8 @@ def seal(folder: Path, *, unfinished: bool) -> None:
     sealing.seal_site(folder, unfinished=unfinished)
     print_rows(
         {
-            "sealed": f"{folder}: its keys and private state are destroyed; ledgers and plans stay",
-            "copies": "backups, snapshots and copies of the folder may still hold them: destroy those, too",
+            "sealed": f"{folder}: its keys and private state are destroyed; ledgers and plans are kept",
+            "copies": "destroy backups, snapshots and copies of the folder too, since they may contain the keys",
         }
     )
 
@@ -45,5 +45,8 @@ def _check_site(folder: Path) -> None:
     from fedpriv.sites.statement import is_site
 
     if not is_site(folder):
-        fix = "is not the folder of a site. A run has no secrets: its noise followed from bits that no file holds"
+        fix = (
+            "is not the folder of a site. A run has no keys to seal: its noise came from random bits that were "
+            "never stored"
+        )
         raise ConfigError("FOLDER", str(folder), fix)

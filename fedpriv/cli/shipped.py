@@ -36,7 +36,7 @@ def config(name: str) -> Path:
     """
     paths = configs()
     if name not in paths:
-        raise ConfigError("configuration", name, f"none of this name comes with fedpriv{_suggestion(name)}")
+        raise ConfigError("configuration", name, f"fedpriv has no configuration of this name{_suggestion(name)}")
     return paths[name]
 
 
@@ -52,13 +52,13 @@ def resolve(path: Path) -> Path:
         return path
     name = path.name.removesuffix(".yaml")
     if path.suffix in (".yml", ".json", ".toml"):
-        fix = f"there is no such file here; a configuration is a .yaml file{_suggestion(path.stem)}"
+        fix = f"this file does not exist; a configuration is a .yaml file{_suggestion(path.stem)}"
         raise ConfigError("configuration", str(path), fix)
     if path.suffix not in ("", ".yaml"):
         return path
     if name in configs():
         return configs()[name]
-    fix = f"there is no such file here, and none of this name comes with fedpriv{_suggestion(name)}"
+    fix = f"this file does not exist, and fedpriv has no configuration of this name{_suggestion(name)}"
     raise ConfigError("configuration", str(path), fix)
 
 
@@ -72,4 +72,7 @@ def title(path: Path) -> str:
 def _suggestion(name: str) -> str:
     from fedpriv.settings import nearest  # imported here, since help and completion do not need it
 
-    return nearest(name, configs())
+    close = nearest(name, configs())
+    if "did you mean" in close:
+        return close
+    return "; print all names with: fedpriv list configs"

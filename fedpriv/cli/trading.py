@@ -39,7 +39,7 @@ def run(
         ConfigError: the targets have another form, or cannot be reached.
     """
     if picture is not None and picture.suffix != ".png":
-        raise ConfigError("--out", str(picture), "pictures are PNG files: give a name that ends in .png")
+        raise ConfigError("--out", str(picture), "the picture must be a PNG file: use a name that ends in .png")
     with busy_with("planning") as status:
         result = tradeoff(
             shipped.resolve(config),

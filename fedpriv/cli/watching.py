@@ -79,10 +79,10 @@ class WatchedRun:
         assert self.first is not None
         quiet = now - self.latest[1]
         if quiet > _QUIET:
-            return f"no round for {_duration(quiet)}: slow, stopped or hung"
+            return f"no round for {_duration(quiet)}: slow, stopped or not responding"
         if done > self.first[0] and rounds > done:
             left = (rounds - done) * (now - self.first[1]) / (done - self.first[0])
-            return f"at work, about {_duration(left)} left"
+            return f"running, about {_duration(left)} left"
         return "not finished"
 
 
@@ -98,7 +98,7 @@ def watch(folders: Sequence[Path], every: float) -> None:
     """
     for folder in folders:
         if not settings_path(folder).exists():
-            raise not_a_run(folder, "config.yaml", "name the folder that --out named")
+            raise not_a_run(folder, "config.yaml", "name the folder given as --out")
     runs = [WatchedRun(folder) for folder in folders]
     if not out.is_terminal:
         lines = [run.look(time.monotonic()) for run in runs]

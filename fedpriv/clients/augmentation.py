@@ -153,11 +153,12 @@ class Each(Transform):
         try:
             view = self.function(example)
         except Exception as error:  # whatever a user's function raises
-            raise DataError(f"augmentation fails on an example ({in_short(error)}): repair the function") from error
+            raise DataError(f"augmentation raises on an example ({in_short(error)}): correct the function") from error
         if _shape_in_words(view) != _shape_in_words(example):
-            difference = f"augmentation makes {_shape_in_words(view)} of an example's {_shape_in_words(example)}"
+            difference = f"augmentation returns {_shape_in_words(view)} for {_shape_in_words(example)}"
             raise DataError(
-                f"{difference}: give views of the shape and type of the example, as the model and test data have"
+                f"{difference}: return views with the shape and type of the examples, which model and test data "
+                "have too"
             )
         return cast("Nested", view)
 
@@ -188,7 +189,7 @@ class Augmentation:
         object.__setattr__(self, "transforms", tuple(self.transforms))
         for transform in self.transforms:
             if not (isinstance(transform, Transform) or callable(transform)) or isinstance(transform, type):
-                fix = "give objects such as Flip(), or functions of one example's input"
+                fix = "pass objects such as Flip(), or functions of the input of one example"
                 raise ConfigError("augmentation.transforms", transform, fix)
 
     @cached_property
@@ -224,7 +225,7 @@ class Augmentation:
             raise ConfigError("augmentation.transforms", names, str(error)) from error
         if _shape_in_words(views) != _shape_in_words(made_up):
             change = f"{_shape_in_words(views)} of {_shape_in_words(made_up)}"
-            fix = f"make {change}: views must have the shape and type of examples"
+            fix = f"make {change}: views must keep the shape and type of examples"
             raise ConfigError("augmentation.transforms", names, fix)
 
 
@@ -232,8 +233,8 @@ def _images(inputs: Nested, name: str) -> Tensor:
     """Returns the inputs if they are images `[n, c, h, w]`; refuses others, for the transform of this name."""
     images = first(inputs)
     if len(leaves(inputs)) != 1 or images.dim() != 4 or not images.is_floating_point():
-        mismatch = f"takes images [c, h, w], and an input is {_shape_in_words(inputs, 1)}"
-        raise ConfigError("augment", name, f"{mismatch}: leave out data.flat, or use a function of your own")
+        mismatch = f"needs images [c, h, w], but an input is {_shape_in_words(inputs, 1)}"
+        raise ConfigError("augment", name, f"{mismatch}: leave out data.flat, or use your own function")
     return images
 
 
@@ -251,8 +252,8 @@ def _shape_in_words(value: object, skip: int = 0) -> str:
 AUGMENTATIONS = Registry(
     {
         "flip": RegistryEntry(Flip, "images left to right"),
-        "crop": RegistryEntry(Crop, "images padded with zeros and cut out again at a random place"),
-        "affine": RegistryEntry(Affine, "images turned, moved, scaled and sheared"),
+        "crop": RegistryEntry(Crop, "images padded with zeros and cropped at a random position"),
+        "affine": RegistryEntry(Affine, "images rotated, shifted, scaled and sheared"),
     },
     (Transform,),
     "fedpriv.augmentations",

@@ -100,7 +100,9 @@ class EagerClientSet:
         augmentation = self.clients[0].augmentation
         for index, client in enumerate(self.clients):
             if client.augmentation != augmentation:
-                raise ConfigError(f"clients[{index}].augmentation", client.augmentation, "give all clients the same")
+                raise ConfigError(
+                    f"clients[{index}].augmentation", client.augmentation, "must be the same for all clients"
+                )
         return augmentation
 
     @property
@@ -143,7 +145,7 @@ class EagerClientSet:
         shared = constants(self.clients[0].model.to(device, dtype))
         for index, number, client in zip(range(len(self.clients)), self.numbers, self.clients, strict=True):
             if Layout.of(client.model) != layout:
-                fix = "all models must be alike: the same parameters, the same of them frozen"
+                fix = "all models must be alike: the same parameters, and the same ones frozen"
                 raise ConfigError(f"clients[{number}].model", type(client.model).__name__, fix)
             client.model.to(device, dtype)
             _check_same(number, constants(client.model), shared)
@@ -183,7 +185,7 @@ def public_sizes(clients: Sequence[Client], privacy: Privacy) -> list[int]:
         for index, size in roster.declared():
             true_size = len(clients[index])
             if size != true_size:
-                fix = f"batches of fixed size need the true size, {true_size}; use Poisson batches"
+                fix = f"fixed-size batches need the true size, {true_size}; use Poisson batches"
                 raise ConfigError(f"clients[{index}].public_size", size, fix)
     return list(roster.sizes)
 
@@ -192,7 +194,7 @@ def _check_same(client: int, local: dict[str, Tensor], shared: dict[str, Tensor]
     """Refuses a model whose frozen parameters and buffers differ: one model computes for all clients."""
     for name in {**shared, **local}:
         if name not in local or name not in shared or not _equal(local[name], shared[name]):
-            fix = "is frozen (or a buffer) and not the same as client 0's; copy it from one model, or let it be trained"
+            fix = "is frozen (or a buffer) and differs from client 0's; copy it from one model, or make it trainable"
             raise ConfigError(f"clients[{client}].model", name, fix)
 
 

@@ -29,8 +29,9 @@ def components(dataset: Dataset[Any], index: Integers, client: int | None) -> It
     """
     if isinstance(dataset, ExactOnly) and client is not None:
         raise PrivacyError(
-            f"the data of client {client} are for exact runs alone: they were prepared by looking at all of them, or "
-            "some are there twice. Take protocol: held_out, or train without privacy (privacy.at: none)"
+            f"the data of client {client} can only be used without privacy: they were prepared from all "
+            "examples together, or contain some twice. Use protocol: held_out, or train without privacy "
+            "(privacy.at: none)"
         )
     index = np.where(index < 0, index + size(dataset), index)
     if isinstance(dataset, Subset):

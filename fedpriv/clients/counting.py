@@ -47,7 +47,7 @@ def count_examples(load: Callable[[int], Dataset[Any]], n_clients: Count, *, wor
     pool = ThreadPoolExecutor(workers, "fedpriv-counter")
     counts: list[int] = []
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("examples of each client, which count as public", total=n_clients)
+        bar = progress.add_task("the number of examples of each client, which counts as public", total=n_clients)
         try:
             for sizes in pool.map(count_chunk, chunks):
                 counts += sizes
@@ -61,11 +61,11 @@ def _count(load: Callable[[int], Dataset[Any]], client: int) -> int:
     try:
         dataset = load(client)
     except Exception as error:  # whatever a user's function raises
-        raise DataError(f"client {client}: load({client}) fails ({in_short(error)})") from error
+        raise DataError(f"client {client}: load({client}) raises {in_short(error)}") from error
     try:
         size = length_of(dataset)
     except DataError as error:
         raise DataError(f"client {client}: {error}") from error
     if size < 1:
-        raise DataError(f"client {client}: load({client}) gives no examples; leave this client out")
+        raise DataError(f"client {client}: load({client}) returns no examples; leave this client out")
     return size

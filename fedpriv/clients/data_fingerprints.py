@@ -74,15 +74,15 @@ class DataFingerprints:
             self._digests[client] = digest
         if first_digest == digest:
             return
-        changed = f"client {client}: its examples are not those that this run began with"
+        changed = f"client {client}: its examples changed since the run began"
         if not self._is_fixed:
-            warnings.warn(f"{changed}: from now on the run trains on the new ones", stacklevel=2)
+            warnings.warn(f"{changed}: from now on, the run trains on the new ones", stacklevel=2)
             return
         raise DataError(
-            f"{changed}, and the order of examples and clients decides who takes part in which rounds: who has moved "
-            "could take part more often than the price says. Bring back the data as they were, or start a new run in "
-            "another folder. (Data that draw random numbers must draw them from the global generators of torch, numpy "
-            "or random, whose numbers are repeated when they are compared)"
+            f"{changed}. The order of examples and clients decides who takes part in each round, so a moved "
+            "example could take part more often than its privacy cost covers. Restore the data, or start a new "
+            "run in another folder. (Data that draw random numbers must use the global generators of torch, "
+            "numpy or random, so that the draws can be repeated for this comparison)"
         )
 
     def merge(self, others: Sequence[Mapping[str, Tensor]]) -> None:

@@ -38,5 +38,5 @@ def size(dataset: Dataset[Any]) -> int:
         DataError: the data set has no `__len__`.
     """
     if not isinstance(dataset, Sized):
-        raise DataError(f"{type(dataset).__name__} has no length: give a map-style torch Dataset")
+        raise DataError(f"{type(dataset).__name__} has no length: use a map-style torch Dataset")
     return len(dataset)

@@ -133,7 +133,7 @@ class NoExamples:
         Raises:
             DataError: always.
         """
-        raise DataError("there are no clients here, and so no examples")
+        raise DataError("this process has no clients, so no examples")
 
     @property
     def random(self) -> bool:
@@ -218,8 +218,10 @@ def check_kinds(kinds: Sequence[str | None]) -> None:
     """
     for process, kind in enumerate(kinds):
         if kind not in (None, kinds[0]):
-            problem = f"examples in process {process} are of another kind than in process 0 ({kind}, and {kinds[0]})"
-            raise DataError(f"{problem}: bring all to one shape and type")
+            problem = (
+                f"examples of process {process} have another structure than those of process 0 ({kind}, and {kinds[0]})"
+            )
+            raise DataError(f"{problem}: make them the same in shape and type")
 
 
 def check_same_kind(client: int, pair: Pair, first_pair: Pair, first_client: int = 0) -> None:
@@ -230,8 +232,8 @@ def check_same_kind(client: int, pair: Pair, first_pair: Pair, first_client: int
     """
     for name, tree, first_tree in zip(("inputs", "targets"), pair, first_pair, strict=True):
         if structure(tree) != structure(first_tree):
-            problem = f"{name} of client {client} are not nested as client {first_client}'s"
-            raise DataError(f"{problem}: give each example the same names and positions")
+            problem = f"{name} of client {client} are nested differently from client {first_client}'s"
+            raise DataError(f"{problem}: use the same names and positions in each example")
         for tensor, first_tensor in zip(leaves(tree), leaves(first_tree), strict=True):
             facts = [_fact(tensor), _fact(first_tensor)]
             if facts[0] != facts[1]:
@@ -239,4 +241,4 @@ def check_same_kind(client: int, pair: Pair, first_pair: Pair, first_client: int
                     f"client {client} has {name} of shape {facts[0][0]} and type {tensor.dtype}, and client "
                     f"{first_client} has {facts[1][0]} and {first_tensor.dtype}"
                 )
-                raise DataError(f"{problem}: bring all to one shape and type")
+                raise DataError(f"{problem}: make them the same in shape and type")

@@ -146,7 +146,7 @@ def copy_model(model: nn.Module) -> nn.Module:
     except Exception as error:  # whatever an attribute of a user's module raises
         path, layer = next(((p, m) for p, m in model.named_modules() if not _can_be_copied(m)), ("", model))
         name = f"model.{path}" if path else "model"
-        fix = f"cannot be copied with copy.deepcopy ({in_short(error)}): keep no such attribute in it"
+        fix = f"cannot be copied with copy.deepcopy ({in_short(error)}): remove the attribute that prevents it"
         raise ConfigError(name, type(layer).__name__, fix) from error
 
 

@@ -105,7 +105,7 @@ class LazyClients(Sequence[Client]):
         try:
             dataset = self._load(client)
         except Exception as error:  # whatever a user's function raises
-            raise DataError(f"client {client}: load({client}) fails ({in_short(error)})") from error
+            raise DataError(f"client {client}: load({client}) raises {in_short(error)}") from error
         try:
             length = length_of(dataset)
         except DataError as error:
@@ -113,8 +113,9 @@ class LazyClients(Sequence[Client]):
         if length != self.sizes[client]:
             # the true size is private, so the message does not contain it
             raise DataError(
-                f"client {client}: sizes says {self.sizes[client]} examples, and load({client}) gives another number. "
-                "Sums are divided by the sizes and the promise holds for these: correct sizes, or what load gives"
+                f"client {client}: load({client}) must return the {self.sizes[client]} examples declared in "
+                "sizes, since sums are divided by this number and the privacy guarantee depends on it: correct "
+                "sizes or load"
             )
         self._examine(client, dataset)
         return dataset
@@ -299,11 +300,13 @@ def lazy_clients(
     if isinstance(sizes, Tensor):
         sizes = sizes.tolist()
     if isinstance(sizes, Mapping):
-        raise ConfigError("lazy_clients.sizes", sizes, "give a list whose entry i is the size of what load(i) returns")
+        raise ConfigError(
+            "lazy_clients.sizes", sizes, "must be a list; entry i is the number of examples that load(i) returns"
+        )
     if not isinstance(sizes, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        fix = "give a list with each client's size, e.g. fedpriv.count_examples(load, n_clients)"
+        fix = "must be a list with the size of each client, e.g. fedpriv.count_examples(load, n_clients)"
         raise ConfigError("lazy_clients.sizes", sizes, fix)
     numbers = [int(size) for size in sizes]
     if not numbers or min(numbers) < 1:
-        raise ConfigError("lazy_clients.sizes", min(numbers, default=[]), "give each client's size, at least 1")
+        raise ConfigError("lazy_clients.sizes", min(numbers, default=[]), "each client's size must be at least 1")
     return LazyClients(copy_model(model), loss, load, numbers, workers, augmentation)

@@ -110,18 +110,18 @@ def _notes(examples: int, privacy: Privacy, *, between_clients: bool) -> list[st
     cut = "Divide a series among clients before you cut it into windows"
     if privacy.unit == "client" and between_clients:
         return [
-            f"examples of several clients share numbers in memory, and epsilon is for the data of one client. {cut}"
+            f"examples of several clients share numbers in memory, but epsilon covers the data of one client. {cut}"
         ]
     if privacy.unit == "client" or examples < 2:
         return []
     note = (
-        f"one number is in up to {examples} examples, whose rows overlap in memory, as those of sliding windows do. "
-        f"Epsilon is for one example: unless that number is public, it has the larger epsilon of a group of {examples} "
-        f"(fedpriv account RUN --group {examples}). Take windows that do not overlap, or protect whole clients (unit: "
-        "client)"
+        f"one number is in up to {examples} examples: their rows overlap in memory, like sliding windows. "
+        "Epsilon covers one example: unless that number is public, its epsilon is that of a group of "
+        f"{examples} examples (fedpriv account RUN --group {examples}). Use windows that do not overlap, or "
+        "protect whole clients (unit: client)"
     )
     if between_clients:
-        note += f". Examples of several clients share numbers, too. {cut}"
+        note += f". Examples of several clients also share numbers. {cut}"
     return [note]
 
 
@@ -140,8 +140,9 @@ def _check_test(test: Dataset[Any], training: Mapping[str, _Spans]) -> None:
             shared += int((begun > ended).sum())
     if shared:
         raise PrivacyError(
-            f"{shared} test examples share numbers with training examples, as windows over one series do, so every "
-            "metric is an answer about them without noise: leave out the windows that overlap, or leave test data out"
+            f"{shared} test examples share numbers with training examples, like windows over one series, so "
+            "every test metric would reveal them without noise: remove the overlapping windows, or leave test "
+            "data out"
         )
 
 

@@ -174,7 +174,7 @@ class Population:
                 return Views(self.examples, augmentation)
             return None
         if not plain:
-            fix = "constraints are about examples as they are: leave out one or the other"
+            fix = "cannot be used with constraints, which need fixed examples: leave out one of the two"
             raise ConfigError("augmentation", augmentation, fix)
         augmentation.try_out(self.first_examples(1)[0])
         return Views(self.examples, augmentation)
@@ -186,7 +186,7 @@ class Population:
                 raise ConfigError(
                     f"clients[{self.shard.numbers[index]}]",
                     price,
-                    f"{EARLIER_RESULT}; make fresh clients, with a fresh model. {GO_ON}",
+                    f"{EARLIER_RESULT}; create new clients with a new model. {GO_ON}",
                 )
 
     def examples_of(self, client: int) -> Pair:

@@ -9,8 +9,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedpriv.errors import ConfigError
 
-EARLIER_RESULT = "holds the result of an earlier run, whose epsilon this run would not count"
-GO_ON = "To go on from a released model on purpose, take copy.deepcopy(model), and add up the prices with fedpriv.total"
+EARLIER_RESULT = "holds the result of an earlier run, and the epsilon of this run would not include the earlier one"
+GO_ON = "To continue from a released model, use copy.deepcopy(model), and add up the privacy costs with fedpriv.total"
 
 
 @dataclass(frozen=True)
@@ -54,4 +54,4 @@ def check_fresh(field: str, model: nn.Module) -> None:
     """
     price = price_of(model)
     if price is not None:
-        raise ConfigError(field, price, f"{EARLIER_RESULT}; make a fresh model. {GO_ON}")
+        raise ConfigError(field, price, f"{EARLIER_RESULT}; create a new model. {GO_ON}")

@@ -42,7 +42,7 @@ class ClientShard:
     def __post_init__(self) -> None:
         numbers = self.ids
         if len(numbers) and not (numbers[0] >= 0 and numbers[-1] < self.n_clients and (numbers.diff() > 0).all()):
-            fix = f"give numbers from 0 to {self.n_clients - 1}, ascending, each once"
+            fix = f"must be numbers from 0 to {self.n_clients - 1} in ascending order, each once"
             raise ConfigError("part.numbers", self.numbers, fix)
 
     @classmethod

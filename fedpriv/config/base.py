@@ -70,7 +70,7 @@ class Section(BaseModel):
         return _only(raw, cls.model_fields)
 
 
-GENERATED = "is not as fedpriv writes it: take the file again from where it came, unchanged"
+GENERATED = "was changed after fedpriv wrote it: restore the original file"
 """What to do about text that a person did not write."""
 
 
@@ -121,7 +121,7 @@ class Choice(Section):
     @model_validator(mode="after")
     def _at_most_one(self) -> Self:
         if len(self.model_fields_set - {name for name, value in self if value is None}) > 1:
-            raise PydanticCustomError("choice", "choose one of {names}", {"names": ", ".join(type(self).model_fields)})
+            raise PydanticCustomError("choice", "must be one of {names}", {"names": ", ".join(type(self).model_fields)})
         return self
 
     def value(self, nothing: object = None) -> Any:  # noqa: ANN401 - of the field that was chosen
@@ -155,7 +155,7 @@ class Plugin(Section):
             section = raw
         # a registered name as the key of its options
         if isinstance(section, dict) and "name" not in section and len(section) == 1 and {*section} <= {*cls.registry}:
-            fix = f"write {{name: {next(iter(section))}, ...}}, its options beside it"
+            fix = f"write {{name: {next(iter(section))}, ...}}, and list its options next to name"
             raise PydanticCustomError("nested", "{fix}", {"fix": fix})
         if not isinstance(section, dict) or not isinstance(section.get("name"), str):
             return section
@@ -300,7 +300,7 @@ def hints_of(builder: Callable[..., Any]) -> dict[str, Any]:
     try:
         return get_type_hints(call, include_extras=True)
     except NameError as error:
-        fix = f"an annotation cannot be read ({error}): import what it names where the module runs, not for checkers"
+        fix = f"an annotation cannot be read ({error}): import its names at run time, outside of TYPE_CHECKING"
         raise ConfigError("plugin", f"{call.__module__}:{call.__qualname__}", fix) from error
 
 
@@ -385,6 +385,7 @@ EXAMPLES = {
     "data.partition": "partition: {kind: iid, n_clients: 1} if one owner has all examples",
     "data.partition.kind": "kind: iid",
     "data.label": "label: outcome, the name of its column",
+    "data.test": "test: test.csv, public rows with the same columns",
     "model": "model: logistic_regression",
     "strategy": "strategy: {name: fedavg, learning_rate: 0.1}",
     "privacy": "privacy: {epsilon: 1}",
@@ -394,9 +395,9 @@ _ABSENT = ("missing", "union_tag_not_found")
 _FIXES = {
     **dict.fromkeys(_ABSENT, "is required"),
     **dict.fromkeys(
-        ("model_type", "model_attributes_type", "dataclass_type", "dict_type"), "give a mapping, e.g. {name: value}"
+        ("model_type", "model_attributes_type", "dataclass_type", "dict_type"), "must be a mapping, e.g. {name: value}"
     ),
-    **dict.fromkeys(("list_type", "tuple_type", "sequence_str"), "give a list, e.g. [value]"),
+    **dict.fromkeys(("list_type", "tuple_type", "sequence_str"), "must be a list, e.g. [value]"),
 }
 
 

@@ -103,8 +103,8 @@ def _check_extends(config: Config, folder: Path) -> None:
     words = settings_in_words(config=strict_json.plain(config.model_dump(mode="json", exclude={"log"})))
     differing = difference(words_before, words) or "the file of weights"
     raise FedprivError(
-        f"{folder} was made with other settings ({differing}): a run that extends it may change rounds, "
-        "privacy.epsilon and privacy.noise_multiplier alone"
+        f"{folder} has other settings ({differing}): a run that extends it may change only rounds, "
+        "privacy.epsilon and privacy.noise_multiplier"
     )
 
 
@@ -219,13 +219,12 @@ def _notes(config: Config) -> list[str]:
     warnings = [*notes(config.data.partition.kind)]
     if config.data.extractor is not None:
         warnings.append(
-            "epsilon covers neither the network in data.extractor.file nor the data that it was fitted on: take one "
-            "that is public"
+            "epsilon covers neither the network in data.extractor.file nor its training data: use a public network"
         )
     if config.model.weights is not None:
         warnings.append(
-            "epsilon does not cover the data that model.weights were fitted on: take public weights, or add the price "
-            "of the run that made them"
+            "epsilon does not cover the training data of model.weights: use public weights, or add the privacy "
+            "cost of the run that made them"
         )
     return warnings
 
@@ -238,7 +237,7 @@ def load_data(config: Config) -> Split:
 def load_section(section: DataSection) -> Split:
     """Loads the data set that a section of data names, as the features of its frozen network if it names one."""
     if section.extractor is not None and section.augment:
-        fix = "features are computed once, and random views anew in each answer: leave one of them out"
+        fix = "features are computed once, but random views are drawn anew for each query: leave one of them out"
         raise ConfigError("data.augment", [view.name for view in section.augment], fix)
     split = data.load(section.name, **section.options)
     if section.extractor is None:

@@ -34,14 +34,14 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), *, n_owners: in
         folder = Path(path).parent
         files = [str(file) for file in (*folder.glob("*.yaml"), *folder.glob("*.yml"))]
         close = nearest(str(path), files)
-        fix = f"there is no such file{close if 'did you mean' in close else ''}"
+        fix = f"this file does not exist{close if 'did you mean' in close else ''}"
         raise ConfigError("configuration", str(path), fix) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("configuration", str(path), f"cannot be read ({error})") from None
     if not isinstance(raw, dict):
         fix = "must be a mapping of sections (data, model, strategy, ...)"
         if Path(path).suffix in (".csv", ".tsv", ".parquet"):
-            fix = "is a table: a configuration names it, data: {name: csv, train: ...}; see `fedpriv list csv`"
+            fix = "is a table: name it in a configuration, data: {name: csv, train: ...}; see `fedpriv list csv`"
         raise ConfigError("configuration", str(path), fix)
     for setting in overrides:
         raw = override(raw, setting)
@@ -87,7 +87,7 @@ def override(raw: dict[str, Any], setting: str) -> dict[str, Any]:
     name, equals, text = setting.partition("=")
     keys = name.strip().split(".")
     if not equals or not all(keys) or len(keys) > strict_yaml.DEEPEST:
-        raise ConfigError("override", setting, "write it as section.field=value, e.g. privacy.epsilon=1")
+        raise ConfigError("override", setting, "must have the form section.field=value, e.g. privacy.epsilon=1")
     section = raw.get(keys[0])
     if isinstance(section, str):  # the short form of a plugin
         raw = {**raw, keys[0]: {"name": section}}

@@ -33,17 +33,17 @@ def _metric(name: str, reference: str, n_classes: int | None, scale: float) -> C
     field = f"log.metrics.{name}"
     if reference in ERRORS:
         if n_classes is not None:
-            fix = "is for targets that are numbers, and the data have classes: leave it out"
+            fix = "needs targets that are numbers, but the data have classes: leave it out"
             raise ConfigError(field, reference, fix)
         return ERRORS[reference](scale)
     if reference in BINARY:
         if n_classes != 2:
-            fix = "is for data with two classes: leave it out"
+            fix = "needs two classes: leave it out"
             raise ConfigError(field, reference, fix)
         return BINARY[reference]()
     if ":" not in reference:
         names = ", ".join((*ERRORS, *BINARY))
-        raise ConfigError(field, reference, f"choose one of {names}, or write 'package.module:name'")
+        raise ConfigError(field, reference, f"must be one of {names}, or 'package.module:name'")
     return plugins.resolve_object(reference, field=field)
 
 
@@ -58,7 +58,9 @@ def check_owners(config: Config, *, are_known: bool) -> None:
         ConfigError: the owners are needed and unknown.
     """
     if config.log.client_tests and not are_known:
-        fix = f"{config.data.name} does not say whose each test example is; femnist does, and hf with a column client"
+        fix = (
+            f"{config.data.name} does not name the client of each test example; use femnist, or hf with a column client"
+        )
         raise ConfigError("log.client_tests", True, fix)
 
 

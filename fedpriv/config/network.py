@@ -97,20 +97,20 @@ class NetworkSection(Section):
                 if self.outages:
                     field = "outages"
                     value = str(self.outages)
-                fix = "belongs to graphs; on a star say network.cohort"
+                fix = "is for graphs; on a star use network.cohort"
                 if self.outages:
                     fix = (
-                        "belongs to graphs: behind a server fedpriv prices everyone, or a cohort that is drawn "
-                        "(network.cohort); for a client that joins late train in two parts (Special cases in the docs)"
+                        "is for graphs; with a server, use network.cohort, or leave it out (all clients take "
+                        "part). For a client that joins late, train in two parts (Special cases in the docs)"
                     )
                 raise ConfigError(f"network.{field}", value, fix)
             return Star(n_clients, cohort)
         if not isinstance(cohort, Everyone):
-            fix = "belongs to the star; on a graph say network.activity"
+            fix = "is for the star; on a graph use network.activity"
             raise ConfigError("network.cohort", str(self.cohort), fix)
         has_own_weights = self.activity.name == "one_peer_exponential" and not self.outages
         if has_own_weights and self.mixing.name != "metropolis":
-            fix = "one_peer_exponential has weights of its own; leave it out"
+            fix = "one_peer_exponential sets its own weights; leave it out"
             raise ConfigError("network.mixing", self.mixing.name, fix)
         graph = checked(self.topology.build(n_clients=n_clients), n_clients)
         rule = self.mixing.rule()

@@ -128,13 +128,13 @@ class PrivacySection(_AS_IN_PYTHON):
     def _check_published(self, published: bool) -> None:
         """Refuses `epsilon_bar` for sound strategies, and a target or noise multiplier for published variants."""
         if not published and self.epsilon_bar is not None:
-            fix = "it belongs to strategy.variant: published; give the run's total as privacy.epsilon"
+            fix = "is only for strategy.variant: published; set the total of the run as privacy.epsilon"
             raise ConfigError("privacy.epsilon_bar", self.epsilon_bar, fix)
         if not published:
             return
         for name in ("epsilon", "noise_multiplier"):
             if getattr(self, name) is not None:
-                fix = "variant: published makes no promise; leave it out, epsilon_bar sets the noise"
+                fix = "variant: published has no privacy guarantee and takes its noise from epsilon_bar; leave it out"
                 raise ConfigError(f"privacy.{name}", getattr(self, name), fix)
 
     def build(self, recipe: Recipe) -> Privacy:

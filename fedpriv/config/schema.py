@@ -127,7 +127,10 @@ class StrategySection(Plugin):
             return raw
         names = [name for name, entry in STRATEGIES.items() if "optimizer" in signature(entry.build).parameters]
         if raw["name"] not in names or raw.get("variant", "sound") != "sound":
-            fix = f"{raw['name']} makes steps of its own: leave it out; these take one: {', '.join(names)}"
+            fix = (
+                f"{raw['name']} computes its own step sizes: leave it out; these strategies have one: "
+                f"{', '.join(names)}"
+            )
             raise ConfigError("strategy.optimizer", raw["optimizer"], fix)
         return raw
 
@@ -161,7 +164,9 @@ class StrategySection(Plugin):
         elif isinstance(built, Strategy):
             recipe = Recipe(built)
         if not isinstance(recipe, Recipe):
-            raise ConfigError("strategy", self.name, f"gives a {type(built).__name__}; give a fedpriv.Strategy")
+            raise ConfigError(
+                "strategy", self.name, f"returns a {type(built).__name__}; it must return a fedpriv.Strategy"
+            )
         name = self.name
         if self.variant != "sound":
             name = f"{self.name} ({self.variant})"
@@ -200,7 +205,7 @@ class LogSection(_REPORTING_OPTIONS):
         needs_test_data = {"stop": self.stop, "metrics": self.metrics, "client_tests": self.client_tests}
         for name, value in needs_test_data.items():
             if value and not self.test:
-                raise ConfigError(f"log.{name}", value, "is computed on test data: leave it out, or log.test: false")
+                raise ConfigError(f"log.{name}", value, "needs test data: leave it out, or log.test: false")
         return self
 
 

@@ -119,7 +119,7 @@ def check_dataset(dataset: Dataset[Any], n_classes: int | None, *, name: str = "
             the index.
     """
     if size(dataset) == 0:
-        raise DataError(f"{name} is empty: give at least one example")
+        raise DataError(f"{name} is empty: it needs at least one example")
     if _is_plain(dataset):
         inputs, targets = dataset.tensors
         _check_examples(inputs, targets, n_classes, name, first=0)
@@ -127,7 +127,7 @@ def check_dataset(dataset: Dataset[Any], n_classes: int | None, *, name: str = "
     for index in range(size(dataset)):
         example = dataset[index]
         if not (isinstance(example, (tuple, list)) and len(example) == 2 and isinstance(example[0], Tensor)):
-            raise DataError(f"{name}[{index}] is a {type(example).__name__}: give pairs (tensor, label)")
+            raise DataError(f"{name}[{index}] is a {type(example).__name__}: use pairs (tensor, label)")
         _check_examples(example[0][None], torch.as_tensor(example[1]).reshape(1), n_classes, name, first=index)
 
 
@@ -163,7 +163,7 @@ def _check_examples(inputs: Tensor, labels: Tensor, n_classes: int | None, name:
         _check_numbers(labels, name, first)
         return
     if labels.is_floating_point() or labels.dim() == 0:
-        raise DataError(f"{name} has labels of {labels.dtype} and shape {tuple(labels.shape)}: give int64 [n]")
+        raise DataError(f"{name} has labels of {labels.dtype} and shape {tuple(labels.shape)}: use int64 [n]")
     wrong = (labels < 0) | (labels >= n_classes)
     if labels.dim() > 1:
         wrong &= labels != _NO_TARGET
@@ -176,7 +176,7 @@ def _check_examples(inputs: Tensor, labels: Tensor, n_classes: int | None, name:
 
 def _check_numbers(targets: Tensor, name: str, first: int) -> None:
     if not targets.is_floating_point() or targets.dim() != 1:
-        fix = "give float [n], or say how many classes there are"
+        fix = "use float [n], or set n_classes"
         raise DataError(f"{name} has targets of {targets.dtype} and shape {tuple(targets.shape)}: {fix}")
     broken = (~torch.isfinite(targets)).nonzero()
     if len(broken):

@@ -94,7 +94,7 @@ def _find(root: str | None, file: str | None) -> Path:
     for name in (file,) if file else _FILES:
         if (folder / name).is_file():
             return folder / name
-    raise DataError(f"Covertype: no {file or ' or '.join(_FILES)} in {folder}: get covtype.data.gz from UCI")
+    raise DataError(f"Covertype: no {file or ' or '.join(_FILES)} in {folder}: download covtype.data.gz from UCI")
 
 
 def _read(path: Path) -> np.ndarray:
@@ -105,7 +105,7 @@ def _read(path: Path) -> np.ndarray:
             content = path.read_bytes()
         rows = np.loadtxt(content.decode("ascii").splitlines(), delimiter=",", ndmin=2)
     except (OSError, EOFError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}): get it again") from error
+        raise DataError(f"{path} cannot be read ({error}): download it again") from error
     if rows.shape[1] != _COLUMNS or not np.isin(rows[:, -1], range(1, 8)).all():
         raise DataError(f"{path}: rows need 54 features and a cover type from 1 to 7, as in UCI's covtype.data")
     return rows

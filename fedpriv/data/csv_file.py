@@ -97,8 +97,8 @@ def _rows(path: str) -> list[dict[str, str]]:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
             rows = list(reader.DictReader(file, restval="", restkey=""))
     except (OSError, UnicodeDecodeError, reader.Error) as error:
-        fix = "give a comma-separated file in UTF-8, or for one file a client a folder or a pattern, sites/*.csv"
+        fix = "use a comma-separated file in UTF-8; for one file per client, a folder or a pattern, sites/*.csv"
         raise DataError(f"{path} cannot be read ({error}): {fix}") from error
     if not rows:
-        raise DataError(f"{path} has no rows: give a heading line and at least one example")
+        raise DataError(f"{path} has no rows: it needs a heading line and at least one example")
     return rows

@@ -56,10 +56,10 @@ class Extractor:
 
     def __post_init__(self) -> None:
         if self.is_onnx and (self.model or self.options or self.without or self.layer):
-            fix = "an ONNX file has its layers in itself: leave out model, options, without and layer"
+            fix = "an ONNX file contains its layers: leave out model, options, without and layer"
             raise ConfigError(_FIELD, self.file, fix)
         if not self.is_onnx and not self.model:
-            raise ConfigError(f"{_FIELD}.model", self.model, "name the model that the weights are of, or give .onnx")
+            raise ConfigError(f"{_FIELD}.model", self.model, "name the model of these weights, or use an .onnx file")
 
     @property
     def is_onnx(self) -> bool:
@@ -76,9 +76,15 @@ class Extractor:
             with Path(self.file).open("rb") as opened:
                 digest = hashlib.file_digest(opened, "sha256").hexdigest()
         except OSError as error:
-            raise ConfigError(f"{_FIELD}.file", self.file, f"cannot be read ({error.strerror}): correct it") from error
+            raise ConfigError(
+                f"{_FIELD}.file", self.file, f"cannot be read ({error.strerror}): correct the path"
+            ) from error
         if self.sha256 and self.sha256.lower() != digest:
-            raise ConfigError(f"{_FIELD}.sha256", self.sha256, f"{self.file} has {digest}: take the file that is meant")
+            raise ConfigError(
+                f"{_FIELD}.sha256",
+                self.sha256,
+                f"{self.file} has SHA-256 {digest}: use the intended file, or correct sha256",
+            )
         return digest
 
 
@@ -109,7 +115,7 @@ def extract_features(
         network.eval()
         compute = _output_of(network, layer)
     elif layer:
-        raise ConfigError(f"{_FIELD}.layer", layer, "is for a torch module: leave it out")
+        raise ConfigError(f"{_FIELD}.layer", layer, "is only for torch modules: leave it out")
     first: Tensor = dataset[0][0]
     with torch.no_grad():
         _check_alone(compute, first)
@@ -134,11 +140,13 @@ def _features(compute: Network, inputs: Tensor) -> Tensor:
         outputs = compute(inputs)
         features = torch.as_tensor(outputs).float().reshape(len(inputs), -1)
     except Exception as error:  # whatever a user's network raises
-        fix = "give inputs of the shape that it was made for (data.transforms, size)"
+        fix = "use inputs of the shape that it was made for (data.transforms, size)"
         shape = tuple(inputs.shape[1:])
-        raise DataError(f"the extractor cannot take inputs of shape {shape} ({in_short(error)}): {fix}") from error
+        raise DataError(f"the extractor cannot process inputs of shape {shape} ({in_short(error)}): {fix}") from error
     if not torch.isfinite(features).all():
-        raise DataError("the extractor computes features that are not finite: check its file, and the inputs' range")
+        raise DataError(
+            "the extractor computes features that are not finite: check its file, and the range of the inputs"
+        )
     return features
 
 
@@ -158,8 +166,10 @@ def _check_alone(compute: Network, example: Tensor) -> None:
     together = _features(compute, made_up)
     alone = torch.cat([_features(compute, row[None]) for row in made_up])
     if not torch.allclose(together, alone, rtol=_DIFFERENCE, atol=_DIFFERENCE * float(alone.abs().max())):
-        fix = "an extractor must look at one example at a time, since epsilon counts one: replace such layers"
-        raise ConfigError(_FIELD, "the network", f"makes another thing of an example among others: {fix}")
+        fix = "an extractor must process each example alone, since epsilon covers one example: replace these layers"
+        raise ConfigError(
+            _FIELD, "the network", f"computes other features for an example if other examples are in the batch: {fix}"
+        )
 
 
 def _output_of(network: nn.Module, layer: str) -> Network:
@@ -204,10 +214,10 @@ def load_onnx(file: str | Path) -> Network:
     try:
         session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the library's own kinds
-        raise ConfigError(f"{_FIELD}.file", str(file), f"is no ONNX file to be read ({in_short(error)})") from error
+        raise ConfigError(f"{_FIELD}.file", str(file), f"cannot be read as an ONNX file ({in_short(error)})") from error
     names = [node.name for node in session.get_inputs()]
     if len(names) != 1:
-        raise ConfigError(f"{_FIELD}.file", str(file), f"has the inputs {names}: give a network of one input")
+        raise ConfigError(f"{_FIELD}.file", str(file), f"has the inputs {names}: use a network with one input")
     return lambda inputs: torch.from_numpy(session.run(None, {names[0]: inputs.numpy()})[0])
 
 

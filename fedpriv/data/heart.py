@@ -123,7 +123,7 @@ def _folder(root: str | None, hospitals: Sequence[str]) -> Path:
         raise DataError(f"heart: no root given and FEDPRIV_DATA is unset: {fix}")
     folder = Path(root or Path(shared or "") / "heart")
     if not folder.is_dir():
-        raise DataError(f"heart: no folder {folder}: {fix}")
+        raise DataError(f"heart: folder {folder} does not exist: {fix}")
     for hospital in hospitals:
         if not any(path.is_file() for path in _paths(folder, hospital)):
             raise DataError(f"heart: {folder} has no file of {hospital}: {fix}")
@@ -146,7 +146,7 @@ def _read(folder: Path, hospital: str) -> dict[str, list[str]]:
     if has_heading:
         heading = rows[:1]
         if heading != [[*_COLUMNS]]:
-            raise DataError(f"{path}: its heading is not {','.join(_COLUMNS)}: correct it")
+            raise DataError(f"{path}: its heading must be {','.join(_COLUMNS)}: correct it")
         rows = rows[1:]
     columns: dict[str, list[str]] = {name: [] for name in _COLUMNS}
     for number, row in enumerate(rows, start=1 + has_heading):
@@ -169,7 +169,7 @@ def _canonical(path: Path, line: int, name: str, text: str) -> str:
     try:
         value = float(text)
     except ValueError:
-        raise DataError(f"{path}, line {line}: {name} = {text!r} is no number: fetch the file again") from None
+        raise DataError(f"{path}, line {line}: {name} = {text!r} is not a number: fetch the file again") from None
     if name == "num" and value not in (0, 1, 2, 3, 4):
         raise DataError(f"{path}, line {line}: num = {text} is not 0, 1, 2, 3 or 4: fetch the file again")
     return f"{value:g}"

@@ -86,8 +86,8 @@ def image_folder(
 def _subfolders(folder: Path) -> list[Path]:
     """Returns the folders in a folder, in order of name; hidden ones do not count."""
     if not folder.is_dir():
-        fix = "set root to the folder that has it; images belong in root/train/CLASS/ and root/test/CLASS/"
-        raise DataError(f"image_folder: no folder {folder}: {fix}")
+        fix = "set root to their folder; images must be in root/train/CLASS/ and root/test/CLASS/"
+        raise DataError(f"image_folder: folder {folder} does not exist: {fix}")
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
@@ -97,13 +97,13 @@ def _files(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
     files: list[tuple[Path, int]] = []
     for subfolder in _subfolders(folder):
         if subfolder.name not in numbers:
-            fix = "list it in classes, move it, or set clients where there is a folder for each client"
-            raise DataError(f"{subfolder}: {subfolder.name!r} is none of {cut(', '.join(classes))}: {fix}")
+            fix = "list it in classes, move it, or set clients if there is a folder for each client"
+            raise DataError(f"{subfolder}: {subfolder.name!r} is not one of {cut(', '.join(classes))}: {fix}")
         paths = sorted(path for path in subfolder.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
         files += [(path, numbers[subfolder.name]) for path in paths]
     if not files:
         kinds = ", ".join(sorted(_SUFFIXES))
-        raise DataError(f"{folder} has no image in {cut(', '.join(classes))}: put files ({kinds}) into them")
+        raise DataError(f"{folder} has no image in {cut(', '.join(classes))}: put files ({kinds}) into these folders")
     return files
 
 
@@ -117,7 +117,7 @@ def _pixels(path: Path, size: tuple[int, int], channels: str) -> Tensor:
             # modes of 16 and 32 bits would be cut off at 255
             if image.mode.startswith(("I", "F")):
                 raise ValueError(
-                    f"its mode {image.mode} has more than 8 bits a channel; convert it with a public range"
+                    f"its mode {image.mode} has more than 8 bits per channel; convert it with a public range"
                 )
             if image.mode in ("P", "LA", "PA") or "transparency" in image.info:
                 image = image.convert("RGBA")

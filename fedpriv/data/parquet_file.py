@@ -68,9 +68,9 @@ def _table(path: str, columns: Sequence[str]) -> Table:
     except ConfigError:
         raise
     except Exception as error:  # whatever the library raises
-        fix = "give a Parquet file, or for one file a client a folder or a pattern, sites/*.parquet"
+        fix = "use a Parquet file; for one file per client, a folder or a pattern, sites/*.parquet"
         raise DataError(f"{path} cannot be read ({in_short(error)}): {fix}") from error
     if table.num_rows == 0:
-        raise DataError(f"{path} has no rows: give at least one example")
+        raise DataError(f"{path} has no rows: it needs at least one example")
     texts = {name: [text_of(value) for value in table.column(name).to_pylist()] for name in columns}
     return Table(path, texts, first=0)

@@ -48,15 +48,15 @@ def partition(
     if kind not in PARTITIONS:
         raise ConfigError("partition.kind", kind, f"unknown{nearest(str(kind), get_args(Kind))}")
     if labels.is_floating_point() and kind in LABEL_DEPENDENT:
-        fix = "divides by class, and the data's targets are numbers: use iid, in_order or by_writer"
+        fix = "divides by class, but the targets are numbers: use iid, in_order or by_writer"
         raise ConfigError("partition.kind", kind, fix)
     if labels.dim() > 1 and kind in LABEL_DEPENDENT:
-        fix = "divides by class, and an example has a sequence of them: use iid, in_order or by_writer"
+        fix = "divides by class, but an example has a sequence of classes: use iid, in_order or by_writer"
         raise ConfigError("partition.kind", kind, fix)
     if kind == "by_writer" and (writers is None or len(writers) != len(labels)):
         n_writers = None if writers is None else len(writers)
-        who = "data.client names a column of them (csv, hf), and femnist has them"
-        fix = f"by_writer needs the writer of each of the {len(labels)} examples: {who}"
+        who = "name their column as data.client (csv, hf), or use femnist"
+        fix = f"by_writer needs the owner of each of the {len(labels)} examples: {who}"
         raise ConfigError("partition.writers", n_writers, fix)
     facts = {"n_examples": len(labels), "labels": labels, "writers": writers}
     context = {**facts, "n_clients": n_clients, "generator": generator}
@@ -76,8 +76,8 @@ def notes(kind: Kind) -> list[str]:
     if kind not in LABEL_DEPENDENT:
         return []
     return [
-        f"data.partition.kind = {kind} looks at the labels: one other label would move other examples to other "
-        "clients, and epsilon does not cover that. It simulates owners who hold their data already"
+        f"data.partition.kind = {kind} uses the labels: changing one label would move other examples to other "
+        "clients, and epsilon does not cover that. Use it only to simulate owners who already hold their data"
     ]
 
 
@@ -95,7 +95,10 @@ def stratified(labels: Tensor, n_clients: Count, generator: torch.Generator) -> 
     classes = labels.unique()
     fewest = min(int((labels == label).sum()) for label in classes)
     if n_clients > fewest:
-        fix = f"give between 1 and {fewest}, the examples of the rarest class: each client gets one of every class"
+        fix = (
+            f"must be between 1 and {fewest}, the number of examples of the rarest class: each client gets one of "
+            "every class"
+        )
         raise ConfigError("partition.n_clients", n_clients, fix)
     shards: list[list[Tensor]] = [[] for _ in range(n_clients)]
     for index, label in enumerate(classes):
@@ -132,7 +135,7 @@ def by_label(
         smallest = math.ceil(len(classes) / n_clients)
         largest = len(labels) // n_clients
         limits = f"from {smallest} to {largest} for {n_clients} clients"
-        fix = f"give {limits}, so that each label is dealt and no shard is empty"
+        fix = f"must be {limits}, so that every label is assigned and no shard is empty"
         raise ConfigError("partition.labels_per_client", labels_per_client, fix)
     shards_of = torch.ones_like(counts)
     for _ in range(n_shards - len(classes)):
@@ -157,7 +160,7 @@ def dirichlet(
     """
     _check_clients(n_clients, len(labels), "examples")
     if not min_examples <= len(labels) // n_clients:
-        fix = f"give between 1 and {len(labels) // n_clients} ({len(labels)} examples, {n_clients} clients)"
+        fix = f"must be between 1 and {len(labels) // n_clients} ({len(labels)} examples, {n_clients} clients)"
         raise ConfigError("partition.min_examples", min_examples, fix)
     numpy_generator = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
     classes = [(labels == label).nonzero()[:, 0] for label in labels.unique()]
@@ -171,7 +174,9 @@ def dirichlet(
             owner[_shuffled(examples, generator)] = torch.arange(n_clients).repeat_interleave(sizes)
         if int(owner.bincount(minlength=n_clients).min()) >= min_examples:
             return _groups(owner, n_clients)
-    fix = f"{_TRIES} draws each left one of {n_clients} clients fewer than {min_examples} examples: raise alpha"
+    fix = (
+        f"in each of {_TRIES} draws, one of the {n_clients} clients had fewer than {min_examples} examples: raise alpha"
+    )
     raise ConfigError("partition.alpha", alpha, f"{fix}, or lower n_clients or min_examples")
 
 
@@ -203,7 +208,7 @@ PARTITIONS: dict[Kind, Callable[..., list[Tensor]]] = {
 
 def _check_clients(n_clients: int, available: int, unit: str) -> None:
     if n_clients > available:
-        fix = f"give between 1 and {available}, the number of {unit}: no client may be empty"
+        fix = f"must be between 1 and {available}, the number of {unit}: no client may be empty"
         raise ConfigError("partition.n_clients", n_clients, fix)
 
 

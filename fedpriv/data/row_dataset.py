@@ -58,13 +58,13 @@ class RowDataset(Dataset[tuple[Nested, Tensor]]):
 
     def __post_init__(self) -> None:
         if len(self) == 0:
-            raise DataError("a data set of rows is empty: give at least one")
+            raise DataError("a data set of rows is empty: it needs at least one")
         first = self.rows[0]
         if not isinstance(first, Mapping):
-            raise DataError(f"row 0 is a {type(first).__name__}: give rows that map columns to values, as a dict does")
+            raise DataError(f"row 0 is a {type(first).__name__}: rows must map columns to values, like a dict")
         for name in (*self._names, self.target):
             if name not in first:
-                raise ConfigError("column", name, f"the rows have none{nearest(name, map(str, first))}")
+                raise ConfigError("column", name, f"does not exist in the rows{nearest(name, map(str, first))}")
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -101,5 +101,5 @@ def _tensor(value: object, name: str) -> Tensor:
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        fix = "give numbers, lists of numbers of one length, arrays, tensors or images"
-        raise DataError(f"{name} is no tensor ({in_short(error)}): {fix}") from error
+        fix = "use numbers, lists of numbers of one length, arrays, tensors or images"
+        raise DataError(f"{name} cannot become a tensor ({in_short(error)}): {fix}") from error

@@ -71,7 +71,7 @@ def shakespeare(
         raise DataError(f"shakespeare: no role in {folder} has {min_windows} windows: lower min_windows")
     tests = {role: test[role] for role in roles if len(test.get(role, ()))}
     if not tests:
-        raise DataError(f"shakespeare: no role in {folder} has a window for testing: lower length")
+        raise DataError(f"shakespeare: no role in {folder} has a test window: lower length")
 
     train_owners = [role for role in roles for _ in train[role]]
     test_owners = [role for role, windows in tests.items() for _ in windows]
@@ -85,7 +85,10 @@ def shakespeare(
 
 def _folder(root: str | None) -> Path:
     shared = os.environ.get("FEDPRIV_DATA")
-    fix = "set root to a folder with input.txt(.gz), or to LEAF's with train/ and test/ (made by its preprocess.sh)"
+    fix = (
+        "set root to a folder with input.txt(.gz), or to LEAF's folder with train/ and test/ (created by its "
+        "preprocess.sh)"
+    )
     if root is None and shared is None:
         raise DataError(f"shakespeare: no root given and FEDPRIV_DATA is unset: {fix}")
     folder = Path(root or Path(shared or "") / "shakespeare")
@@ -113,7 +116,7 @@ def _read_plain(folder: Path) -> dict[str, str]:
         if newline and heading.endswith(":"):  # other paragraphs are stage directions
             speeches.setdefault(heading[:-1].strip(), []).append(speech + "\n")
     if not speeches:
-        fix = "it needs speeches divided by blank lines, each after a line ROLE:"
+        fix = "it needs speeches separated by blank lines, each after a line ROLE:"
         raise DataError(f"{path}: has no speech: {fix}")
     return {role: "".join(parts) for role, parts in speeches.items()}
 
@@ -141,7 +144,7 @@ def _read_leaf(folder: Path, length: int) -> dict[str, Tensor]:
     """Reads LEAF's json files: of each user every `length`-th example, whose windows do not overlap."""
     paths = sorted(folder.glob("*.json"))
     if not paths:
-        raise DataError(f"shakespeare: no json files in {folder}: LEAF's preprocess.sh makes train/ and test/")
+        raise DataError(f"shakespeare: no json files in {folder}: create train/ and test/ with LEAF's preprocess.sh")
     windows: dict[str, Tensor] = {}
     for path in paths:
         try:
@@ -157,7 +160,9 @@ def _read_leaf(folder: Path, length: int) -> dict[str, Tensor]:
             raise DataError(f"{path}: not a LEAF json file ({type(error).__name__}: {error}): {fix}") from error
         for user, rows in texts.items():
             if user in windows or any(len(row) != length for row in rows):
-                fix = f"set length to at most theirs, or run LEAF's preprocess.sh again; windows have {length}"
+                fix = (
+                    f"set length to at most that of the texts, or run LEAF's preprocess.sh again; windows have {length}"
+                )
                 raise DataError(f"{path}: {user} occurs twice or has shorter texts: {fix}")
             windows[user] = torch.cat([_windows(row, length) for row in rows] or [torch.zeros(0, length).long()])
     return windows

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # an extra
     from sqlalchemy import Engine
 
 _NO_PASSWORD = (
-    "settings are printed, stored and compared: set an environment variable to the URL, and write url: $ITS_NAME"
+    "the URL would be printed and stored with the settings: put it into an environment variable, and set url: $ITS_NAME"
 )
 
 
@@ -94,15 +94,15 @@ def _engine(url: str) -> Engine:
             raise ConfigError("data.url", parsed.render_as_string(hide_password=True), _NO_PASSWORD)
         # SQLite would make a new, empty one
         if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").is_file():
-            raise DataError(f"data.url: there is no database file {parsed.database}: correct the path")
+            raise DataError(f"data.url: database file {parsed.database} does not exist: correct the path")
         return sqlalchemy.create_engine(parsed)
     except FedprivError:
         raise
     except ImportError as error:
-        fix = f"its driver is not installed ({error.name}): pip install it"
+        fix = f"its driver {error.name} is not installed: install it with pip"
         raise ConfigError("data.url", "a URL of this database", fix) from None
     except Exception:  # its message may hold the URL, and the URL a password
-        fix = "is no URL of SQLAlchemy: write it like sqlite:///patients.db or postgresql+psycopg://host/database"
+        fix = "is not a URL of SQLAlchemy: write it like sqlite:///patients.db or postgresql+psycopg://host/database"
         if not url.startswith("$"):
             url = "what is given"
         raise ConfigError("data.url", url, fix) from None
@@ -131,11 +131,11 @@ def _table(engine: Engine, name: str, columns: Sequence[str], key: str | None) -
     except ConfigError:
         raise
     except NoSuchTableError as error:
-        raise DataError(f"there is no table or view {name}: correct data.train or data.test") from error
+        raise DataError(f"table or view {name} does not exist: correct data.train or data.test") from error
     except SQLAlchemyError as error:
         reason = in_short(getattr(error, "orig", None) or error)
         raise DataError(f"table {name} cannot be read ({reason}): check data.url and the rights of its user") from None
     if not rows:
-        raise DataError(f"table {name} has no rows: give at least one example")
+        raise DataError(f"table {name} has no rows: it needs at least one example")
     texts = {column: [text_of(row[index]) for row in rows] for index, column in enumerate(columns)}
     return Table(f"table {name}", texts, first=0)

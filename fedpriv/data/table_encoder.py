@@ -85,7 +85,7 @@ class TableEncoder:
     def __post_init__(self) -> None:
         for name, (low, high) in self.numbers.items():
             if not -math.inf < low < high < math.inf:
-                raise ConfigError(f"data.numbers.{name}", [low, high], "give [low, high] with low below high")
+                raise ConfigError(f"data.numbers.{name}", [low, high], "must be [low, high] with low below high")
         lists = dict(self.categories)
         if self.classes is not None:
             lists = {self.label: self.classes, **lists}
@@ -93,7 +93,7 @@ class TableEncoder:
             if len({str(value) for value in values}) < max(len(values), 1):
                 raise ConfigError(f"data, values of {name}", [*values], "list each value once")
         if self.classes is None and self.label not in self.numbers:
-            fix = f"list the values of {self.label}, or give its range in numbers (regression)"
+            fix = f"list the values of {self.label}, or set its range in numbers (regression)"
             raise ConfigError("data.classes", None, fix)
         for name, value in self.missing.items():
             self._check_column("missing", name)
@@ -140,7 +140,7 @@ class TableEncoder:
                 names the row.
         """
         if len(frame) == 0:
-            raise DataError(f"{name} has no rows: give at least one example")
+            raise DataError(f"{name} has no rows: it needs at least one example")
         names = [str(column) for column in frame.columns]
         check_columns(name, self.columns, names)
         return self.encoded(table_of(frame, self.columns, name))
@@ -152,7 +152,7 @@ class TableEncoder:
     def inputs(self, table: Table) -> Tensor:
         """Returns the features of a table of text, float32 `[n, n_features]`; it need not have the label."""
         if not self._features and not self.categories:
-            raise ConfigError("data.numbers", {}, "name at least one column, in numbers or categories")
+            raise ConfigError("data.numbers", {}, "name at least one column in numbers or categories")
         features = [self._scaled(table, name).unsqueeze(1) for name in self._features]
         features += [self._one_hot(table, name) for name in self.categories]
         features += [self._gaps(table, name).float().unsqueeze(1) for name in self.indicators]
@@ -187,7 +187,7 @@ class TableEncoder:
 
     def _check_column(self, setting: str, name: str) -> None:
         if name == self.label:
-            fix = "is the label, which is not made up where it is missing: drop such rows"
+            fix = "is the label, and missing labels cannot be replaced: drop such rows"
             raise ConfigError(f"data.{setting}", name, fix)
         if name not in (*self._features, *self.categories):
             fix = f"is in neither numbers nor categories{nearest(name, [*self._features, *self.categories])}"
@@ -198,9 +198,9 @@ class TableEncoder:
         if name in self.numbers:
             low, high = self.numbers[name]
             if isinstance(value, (str, bool)) or not low <= value <= high:
-                raise ConfigError(f"data.missing.{name}", value, f"give a number from {low} to {high}, its range")
+                raise ConfigError(f"data.missing.{name}", value, f"must be a number from {low} to {high}, its range")
         elif str(value) not in self._values(name):
-            raise ConfigError(f"data.missing.{name}", value, f"choose one of {cut(', '.join(self._values(name)))}")
+            raise ConfigError(f"data.missing.{name}", value, f"must be one of {cut(', '.join(self._values(name)))}")
 
     def _values(self, name: str) -> list[str]:
         """Returns the values that are listed for a categorical column, or for the label, as text."""
@@ -261,7 +261,7 @@ class TableEncoder:
             else:
                 number = numbers.get(text)
             if number is None:
-                fix = f"is none of {cut(', '.join(numbers))}: {self._fix(name, text, 'correct it, or list it')}"
+                fix = f"is not one of {cut(', '.join(numbers))}: {self._fix(name, text, 'correct it, or list it')}"
                 raise DataError(f"{table.row(row)}: {name} = {shown(text)} {fix}")
             indices.append(number)
         return torch.tensor(indices)
@@ -269,7 +269,7 @@ class TableEncoder:
     def _fix(self, name: str, text: str, otherwise: str) -> str:
         if name == self.label or not self._is_gap(name, text):
             return otherwise
-        return f"if it is missing, give missing.{name} a value that is public, or list {name} in indicators"
+        return f"if the value is missing, set missing.{name} to a public value, or list {name} in indicators"
 
 
 def table_of(frame: DataFrame, columns: Sequence[str], name: str) -> Table:

@@ -54,8 +54,8 @@ def read_split(
         if test_files:
             test_owners = _short_names(test_files, test_owners)
             if not set(test_owners) & set(train_owners):
-                fix = "give a client's files one name, in two folders"
-                raise DataError(f"data.test = {test}: no file is of a client of data.train = {train}: {fix}")
+                fix = "use the same file name for a client in both folders"
+                raise DataError(f"data.test = {test}: no file belongs to a client of data.train = {train}: {fix}")
     if files or client is not None:
         tests_have_owners = bool(test_files) or test_client is not None
         (writers, test_writers), names = numbered(train_owners, test_owners if tests_have_owners else [])
@@ -89,7 +89,7 @@ def files_of_clients(train: str, suffix: str | None) -> list[str]:
         pattern = str(Path(glob.escape(train)) / f"*{suffix}")
     paths = sorted(glob.glob(pattern))
     if not paths:
-        raise DataError(f"data.train = {train}: there is no such file: give a folder with a file NAME{suffix} a client")
+        raise DataError(f"data.train = {train} does not exist: name a folder with one file NAME{suffix} per client")
     return paths
 
 

@@ -111,7 +111,7 @@ def adult(
     train = _complete(folder, "adult.data")
     test = _complete(folder, "adult.test")
     if n_train is not None and n_train > len(train):
-        raise ConfigError("data.n_train", n_train, f"give between 1 and {len(train)}")
+        raise ConfigError("data.n_train", n_train, f"must be between 1 and {len(train)}")
     train = train[:n_train]
     datasets: list[TensorDataset] = []
     for rows in (train, test):
@@ -259,7 +259,9 @@ def _folder(root: str | None, name: str) -> Path:
     else:
         folder = Path(shared or "") / name
     if not folder.is_dir():
-        raise DataError(f"{name}: no folder {folder}: set root, or FEDPRIV_DATA to a folder that has {name}/")
+        raise DataError(
+            f"{name}: folder {folder} does not exist: set root, or FEDPRIV_DATA to a folder that contains {name}/"
+        )
     return folder
 
 

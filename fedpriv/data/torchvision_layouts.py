@@ -124,7 +124,7 @@ class SvhnLayout:
             pixels = np.ascontiguousarray(content["X"].astype(np.uint8).transpose(3, 2, 0, 1))
             labels = content["y"].reshape(-1).astype(np.int64) % 10
         except Exception as error:  # scipy raises many kinds for damaged files
-            raise DataError(f"{path}: no Matlab file with X and y ({in_short(error)}): {_FETCH}") from error
+            raise DataError(f"{path}: not a Matlab file with X and y ({in_short(error)}): {_FETCH}") from error
         if len(pixels) != len(labels) or pixels.shape[1:] != (3, 32, 32):
             raise DataError(f"{path}: has images {[*pixels.shape]} and {len(labels)} labels: {_FETCH}")
         return torch.from_numpy(pixels), torch.from_numpy(labels)
@@ -168,7 +168,7 @@ class IdxLayout:
         pixels = read_idx(images_path, n_axes=3)
         labels = read_idx(labels_path, n_axes=1).long() - self.first_label
         if len(pixels) != len(labels) or pixels.shape[1:] != (28, 28):
-            fix = "take all four files from one source"
+            fix = "use all four files from one source"
             raise DataError(f"{images_path}: has images {[*pixels.shape]} and {len(labels)} labels: {fix}")
         if self.transposed:
             pixels = pixels.mT.contiguous()
@@ -187,7 +187,7 @@ class _ArrayUnpickler(pickle.Unpickler):
 
     def find_class(self, module_name: str, global_name: str, /) -> object:
         if (module_name, global_name) not in _ARRAYS:
-            raise pickle.UnpicklingError(f"it names {module_name}.{global_name}, which is no array")
+            raise pickle.UnpicklingError(f"it contains {module_name}.{global_name}, which is not an array")
         return super().find_class(module_name, global_name)
 
 
@@ -199,7 +199,7 @@ def _unpickled(path: Path, label_key: str) -> tuple[np.ndarray, np.ndarray]:
         rows = np.asarray(table["data"], np.uint8)
         labels = np.asarray(table[label_key], np.int64)
     except Exception as error:  # whatever a damaged pickle makes of itself
-        raise DataError(f"{path}: no file of CIFAR's python version ({in_short(error)}): {_FETCH}") from error
+        raise DataError(f"{path}: not a file of CIFAR's Python version ({in_short(error)}): {_FETCH}") from error
     if rows.ndim != 2 or rows.shape[1] != 3072 or labels.shape != (len(rows),):
         raise DataError(f"{path}: has images {[*rows.shape]} and labels {[*labels.shape]}: {_FETCH}")
     return rows, labels

@@ -104,10 +104,12 @@ def torchvision_facts(dataset: str = "", emnist_split: str | None = None, **othe
 def _layout(dataset: str, emnist_split: str | None) -> ImageLayout:
     if dataset != "emnist":
         if emnist_split is not None:
-            raise ConfigError("data.emnist_split", emnist_split, f"is for emnist, and dataset is {dataset}: leave out")
+            raise ConfigError(
+                "data.emnist_split", emnist_split, f"is only for emnist, but dataset is {dataset}: leave it out"
+            )
         return _LAYOUTS[dataset]
     if emnist_split is None:
-        raise ConfigError("data.emnist_split", None, f"emnist needs one of {', '.join(_EMNIST_CLASSES)}")
+        raise ConfigError("data.emnist_split", None, f"must be one of {', '.join(_EMNIST_CLASSES)} for emnist")
     prefixes = (f"emnist-{emnist_split}-train", f"emnist-{emnist_split}-test")
     first_label = 0
     if emnist_split == "letters":
@@ -133,14 +135,14 @@ def _folder(dataset: str, layout: ImageLayout, root: str | None, download: bool,
         _download(dataset, layout, folders[-1], emnist_split)
         return folders[-1]
     problems = "; ".join(f"no {name} in {folder}" for folder, name in missing.items())
-    fix = f"set root to a folder that holds {layout.source}, or download=True (data.download=true in a command)"
+    fix = f"set root to a folder with {layout.source}, or download=True (data.download=true in a command)"
     raise DataError(f"{dataset}: {problems}: {fix}")
 
 
 def _download(dataset: str, layout: ImageLayout, folder: Path, emnist_split: str | None) -> None:
     datasets = import_torchvision("datasets")
     make = getattr(datasets, layout.class_name)
-    by_hand = f"put {layout.source} into {folder}; or set root to a folder that has it"
+    by_hand = f"put {layout.source} into {folder}, or set root to a folder that contains it"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if dataset == "svhn":

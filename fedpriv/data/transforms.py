@@ -84,7 +84,9 @@ def edges(images: Tensor) -> Tensor:
     Source: Dalal and Triggs (2005), histograms of oriented gradients; the root is Arandjelovic and Zisserman's (2012).
     """
     if min(images.shape[-2:]) < 4:
-        raise ConfigError("data.transforms", "edges", f"needs 4 pixels a side, found {tuple(images.shape[-2:])}")
+        raise ConfigError(
+            "data.transforms", "edges", f"needs 4 pixels per side, but images are {tuple(images.shape[-2:])}"
+        )
     n, channels, height, width = images.shape
     sobel = images.new_tensor([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]]) / 8
     single = functional.pad(images.reshape(-1, 1, height, width), (1, 1, 1, 1), mode="replicate")  # -> [n c, 1, h, w]
@@ -138,7 +140,9 @@ def group_norm(images: Tensor) -> Tensor:
     Source: Tramèr and Boneh (2021), who normalise scattering coefficients so, which needs no noise.
     """
     if images.shape[1] % 3:
-        raise ConfigError("data.transforms", "group_norm", f"needs a multiple of 3 channels, found {images.shape[1]}")
+        raise ConfigError(
+            "data.transforms", "group_norm", f"needs a multiple of 3 channels, but images have {images.shape[1]}"
+        )
     return functional.group_norm(images, images.shape[1] // 3)
 
 
@@ -159,7 +163,10 @@ def contrast(images: Tensor) -> Tensor:
     if images.shape[1] % CHANNELS == 0:
         images = images.unflatten(1, (-1, CHANNELS))[:, :, 1:].flatten(1, 2)
     if images.shape[1] % 8:
-        fix = f"needs the channels of scattering, wavelets or edges, found {images.shape[1]}: put it behind one of them"
+        fix = (
+            f"needs the channels of scattering, wavelets or edges, but images have {images.shape[1]}: put it after "
+            "one of them"
+        )
         raise ConfigError("data.transforms", "contrast", fix)
     directions = images.unflatten(1, (-1, 8))
     differences = directions - directions.mean(2, keepdim=True)

@@ -48,7 +48,8 @@ class Whitening:
         size = flat.shape[1]
         if size > _LARGEST:
             fix = (
-                f"needs at most {_LARGEST} numbers an image, found {size}: put a transform that leaves fewer before it"
+                f"needs at most {_LARGEST} numbers per image, but images have {size}: put a transform with "
+                "fewer outputs before it"
             )
             raise ConfigError("data.transforms", "whiten", fix)
         mean = flat.mean(0)

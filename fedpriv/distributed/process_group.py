@@ -28,7 +28,7 @@ T = TypeVar("T")
 _REDUCE_OPS: dict[ReduceOp, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 _MAX_INLINE_BYTES = 2**16  # a broadcast value up to this size travels with the message that it was made
 _STORES: list[Store] = []  # of the default group, when this module made it: says who reports an error
-_SENT_NOTE = "(the other processes of the run were told)"
+_SENT_NOTE = "(the other processes of the run were notified)"
 Failure = tuple[int, str]
 """Rank and message of an exception."""
 
@@ -192,8 +192,8 @@ class ProcessGroup:
         try:
             yield
         except (RuntimeError, ValueError) as error:
-            lost = f"process {self.rank} of {self.world_size} lost another one, which ended or gave no answer"
-            fix = "see what that one says; then go on with: fedpriv resume RUN"
+            lost = f"process {self.rank} of {self.world_size} lost another process, which ended or does not respond"
+            fix = "see the error of that process; then resume with: fedpriv resume RUN"
             raise ProcessError(f"{lost} for {self._timeout:g} s ({in_short(error)}); {fix}") from error
 
 
@@ -224,14 +224,14 @@ def join_processes(timeout: float) -> ProcessGroup:
     if dist.is_initialized():
         return ProcessGroup(cast("dist.ProcessGroup", dist.new_group(timeout=wait, backend=backend)), timeout)
     if not dist.is_torchelastic_launched():
-        fix = "is for processes that torchrun starts: fedpriv train CONFIG --processes 2, or torchrun -m fedpriv train"
+        fix = "needs processes started by torchrun: fedpriv train CONFIG --processes 2, or torchrun -m fedpriv train"
         raise ConfigError("compute.engine", "processes", fix)
     try:
         store, rank, size = next(iter(rendezvous("env://", timeout=wait)))
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
     except (RuntimeError, ValueError) as error:
-        fix = "start all of them, on machines that reach each other"
-        raise ProcessError(f"not all processes of the run came together ({in_short(error)}); {fix}") from error
+        fix = "start all of them, on machines that can reach each other"
+        raise ProcessError(f"not all processes of the run connected ({in_short(error)}); {fix}") from error
     _STORES.append(store)
     atexit.register(_destroy_group)
     return ProcessGroup(None, timeout)

@@ -209,7 +209,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         if not self.intervals:
-            raise ConfigError("intervals", False, "needs intervals=True, which spends a part of the budget on them")
+            raise ConfigError("intervals", False, "needs intervals=True, which spends part of the budget on them")
         quantile = _quantile(level)
         names = _column_names(names, getattr(self, "feature_names_in_", None), self.n_features_in_)
         outcome = self.classes_[1]
@@ -245,7 +245,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             ratio = f"{row['odds_ratio']:.3g}, {row['odds_low']:.3g} to {row['odds_high']:.3g}"
             table.append([row["name"], f"{row['coefficient']:.3f}", f"{row['standard_error']:.3f}", interval, ratio])
         widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
-        lines = [f"Odds of {rows[0]['outcome']}; intervals count sampling and privacy noise"]
+        lines = [f"Odds of {rows[0]['outcome']}; intervals include sampling and privacy noise"]
         for first, *others in table:
             cells = [text.rjust(width) for text, width in zip(others, widths[1:], strict=True)]
             lines.append("  ".join([first.ljust(widths[0]), *cells]))
@@ -348,11 +348,13 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     ) -> PrivateLogisticRegression:
         """Fits coefficients with their covariance; see `logistic_intervals.estimate`."""
         if len(self.classes_) != 2:
-            raise ConfigError("intervals", True, f"are for two classes, and there are {len(self.classes_)}")
+            raise ConfigError("intervals", True, f"need two classes, but there are {len(self.classes_)}")
         if self.class_weight is not None or (weights != 1).any():
-            raise ConfigError("intervals", True, "are for rows of equal weight: leave class_weight, sample_weight out")
+            raise ConfigError("intervals", True, "need rows of equal weight: leave class_weight and sample_weight out")
         if self.clip_norm is not None:
-            raise ConfigError("clip_norm", self.clip_norm, "clipping biases coefficients: leave it out with intervals")
+            raise ConfigError(
+                "clip_norm", self.clip_norm, "clipping biases the coefficients: leave it out with intervals"
+            )
         self._check_possible(*inputs.shape)
         result = logistic_intervals.estimate(
             inputs,
@@ -377,8 +379,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             _warn_of_long_rows(self._bound(), stacklevel=4)
         if not np.isfinite(np.diag(self.covariance_)).all():
             warnings.warn(
-                "the noise is too large for intervals: they are infinite. Take a larger epsilon, fewer columns, a "
-                "closer data_norm, or more rows; plan_intervals forecasts widths without spending",
+                "the noise is too large for intervals, so they are infinite. Use a larger epsilon, fewer "
+                "columns, a closer data_norm, or more rows; plan_intervals forecasts widths without spending",
                 PromiseWarning,
                 stacklevel=3,
             )
@@ -398,9 +400,9 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             raise ConfigError(
                 "epsilon",
                 self.epsilon,
-                f"is too small for intervals of {d} coefficients from {n} rows: whatever the rows are, they would be "
-                f"infinite. At this epsilon they need at least {math.ceil(n / ratio)} rows, and usually far more: see "
-                "plan_intervals. Take a larger epsilon, fewer columns, or intervals=False",
+                f"is too small for intervals of {d} coefficients from {n} rows: they would be infinite for any "
+                f"data. This epsilon needs at least {math.ceil(n / ratio)} rows, and usually far more: see "
+                "plan_intervals. Use a larger epsilon, fewer columns, or intervals=False",
             )
 
     def _not_covered(self, callers: FitCallers) -> tuple[str, ...]:
@@ -409,9 +411,9 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         if callers.several is not None and self.epsilon != math.inf:
             reveals.append(f"the other fits of {callers.several}")
             warnings.warn(
-                f"{callers.several} fits several times, and each fit spends epsilon={self.epsilon:g} of its rows: "
-                "spent_ counts one fit. Choose settings on public or made-up rows, or with fedpriv tune, which counts "
-                "every trial",
+                f"{callers.several} fits several times, and each fit spends epsilon={self.epsilon:g} on its "
+                "rows, but spent_ contains one fit. Choose settings on public or made-up rows, or with fedpriv "
+                "tune, which accounts for every trial",
                 PromiseWarning,
                 stacklevel=3,
             )
@@ -419,15 +421,15 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             steps = ", ".join(callers.learning)
             reveals.append(f"what {steps} learned from the rows")
             warnings.warn(
-                f"{steps} learns from private rows, which no epsilon covers: fedpriv.PublicEncoder takes ranges, "
-                "stand-ins and categories from public knowledge",
+                f"{steps} learns from private rows, which epsilon does not cover: use fedpriv.PublicEncoder, "
+                "which takes ranges, replacements for missing values and categories from public knowledge",
                 PromiseWarning,
                 stacklevel=3,
             )
         if self.classes is None:
             reveals.append("the set of labels, read from y")
         if self.random_state is not None and abs(self.random_state) < _GUESSABLE:
-            reveals.append("whoever guesses random_state")
+            reveals.append("anyone who guesses random_state")
         return tuple(reveals)
 
     def _check_settings(self) -> None:
@@ -435,11 +437,11 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         if self.epsilon != math.inf:
             Privacy(epsilon=self.epsilon, delta=self.delta)
         if not (self.lam >= 0 and math.isfinite(self.lam)):
-            raise ConfigError("lam", self.lam, "must be finite and not negative; 0 is no regulariser")
+            raise ConfigError("lam", self.lam, "must be finite and not negative; 0 means no regularizer")
         if self.max_iter is not None and not (isinstance(self.max_iter, Integral) and self.max_iter >= 1):
-            raise ConfigError("max_iter", self.max_iter, "a whole number of steps, at least 1, or None")
+            raise ConfigError("max_iter", self.max_iter, "must be a whole number of steps, at least 1, or None")
         if not (self.random_state is None or isinstance(self.random_state, Integral)):
-            raise ConfigError("random_state", self.random_state, "an int, or None for a secret seed")
+            raise ConfigError("random_state", self.random_state, "must be an int, or None for a secret seed")
 
     @property
     def _counts_long_rows(self) -> bool:
@@ -489,25 +491,27 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         else:
             self.classes_ = np.unique(np.asarray(self.classes))
         if len(self.classes_) < 2:
-            raise ValueError("y holds one class only; give at least two classes, or name them with classes=")
+            raise ValueError("y contains one class only; use at least two classes, or name them with classes=")
         codes = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
         if (self.classes_[codes] != labels).any():
-            raise ConfigError("classes", self.classes, "y holds a label that is not among them")
+            raise ConfigError("classes", self.classes, "y contains a label that is not in classes")
         return codes
 
     def _class_weights(self) -> NDArray[np.float64]:
         """Returns the weight of each class, at most 1."""
         factors: Any = {} if self.class_weight is None else self.class_weight
         if not isinstance(factors, Mapping):
-            fix = "would count private labels; give public numbers by label, e.g. {0: 0.1, 1: 1}"
+            fix = "would count private labels; use public numbers by label, e.g. {0: 0.1, 1: 1}"
             raise ConfigError("class_weight", factors, fix)
         unknown = set(factors) - set(self.classes_.tolist())
         if unknown:
-            raise ConfigError("class_weight", factors, f"{unknown} are no labels; there are {self.classes_.tolist()}")
+            raise ConfigError(
+                "class_weight", factors, f"{unknown} are not labels; the labels are {self.classes_.tolist()}"
+            )
         weights = np.array([float(factors.get(label, 1)) for label in self.classes_.tolist()])
         if not (np.isfinite(weights).all() and (weights > 0).all()):
             raise ConfigError(
-                "class_weight", factors, "positive finite numbers; leave rows of weight 0 out of the data"
+                "class_weight", factors, "must be positive finite numbers; remove rows of weight 0 from the data"
             )
         return weights / weights.max()
 
@@ -573,9 +577,9 @@ def coefficient_row(value: float, error: float, quantile: float) -> dict[str, fl
 def _warn_of_long_rows(bound: float, stacklevel: int) -> None:
     """Warns that the columns were not scaled."""
     warnings.warn(
-        f"most rows are longer than {bound:.3g}, the default data_norm for columns in [-1, 1], and were scaled down to "
-        "that length (a private answer, which epsilon covers): divide columns by public bounds, with "
-        "fedpriv.PublicEncoder, or give data_norm",
+        f"most rows are longer than {bound:.3g}, the default data_norm for columns in [-1, 1], and were scaled "
+        "down to that length (a private query result, which epsilon covers): divide columns by public bounds, "
+        "with fedpriv.PublicEncoder, or set data_norm",
         PromiseWarning,
         stacklevel=stacklevel,
     )
@@ -584,7 +588,7 @@ def _warn_of_long_rows(bound: float, stacklevel: int) -> None:
 def _quantile(level: float) -> float:
     """Returns half the width of an interval of this level in standard errors."""
     if not 0 < level < 1:
-        raise ConfigError("level", level, "a probability between 0 and 1, e.g. 0.95")
+        raise ConfigError("level", level, "must be a probability between 0 and 1, e.g. 0.95")
     return float(ndtri((1 + level) / 2))
 
 
@@ -593,7 +597,7 @@ def _bound_on_rows(data_norm: float | None, n_columns: int) -> float:
     if data_norm is None:
         return math.sqrt(n_columns)
     if not (np.isfinite(data_norm) and data_norm > 0):
-        fix = "give a positive bound on the l2 norm of rows that does not come from the data, e.g. sqrt(n_columns)"
+        fix = "must be a positive bound on the l2 norm of rows, from public knowledge, e.g. sqrt(n_columns)"
         raise ConfigError("data_norm", data_norm, f"{fix} for columns in [-1, 1]")
     return data_norm
 
@@ -619,7 +623,7 @@ def _column_names(names: Sequence[str] | None, known: Iterable[str] | None, n_co
             known = [f"x{index}" for index in range(n_columns)]
         return [str(name) for name in known]
     if len(names) != n_columns:
-        raise ConfigError("names", list(names), f"give one for each of the {n_columns} columns")
+        raise ConfigError("names", list(names), f"give one per column, {n_columns} in all")
     return [str(name) for name in names]
 
 
@@ -638,11 +642,11 @@ def _row_weights(sample_weight: ArrayLike | None, n: int) -> NDArray[np.float64]
     else:
         weights = column_or_1d(sample_weight, dtype=np.float64)
     if len(weights) != n:
-        raise DataError(f"sample_weight has {len(weights)} numbers for {n} rows: give one for each")
+        raise DataError(f"sample_weight has {len(weights)} numbers for {n} rows: use one per row")
     if not ((weights >= 0) & (weights <= 1)).all():
         raise DataError(
-            "sample_weight has numbers outside [0, 1], so that a row could do more than its epsilon allows: divide "
-            "them by a public bound on the largest"
+            "sample_weight has numbers outside [0, 1], so that one row could have more influence than epsilon "
+            "covers: divide them by a public bound on the largest"
         )
     return weights
 
@@ -669,5 +673,5 @@ def _nan_explained() -> Generator[None]:
         what = str(error).splitlines()[0].rstrip(".:")
         if "NaN" not in what and "infinity" not in what:
             raise
-        fix = "fill such values with public ones, as fedpriv.PublicEncoder does; epsilon does not cover an imputer's"
+        fix = "replace such values by public ones, e.g. with fedpriv.PublicEncoder; epsilon does not cover an imputer"
         raise DataError(f"{what}: {fix}") from None

@@ -22,7 +22,10 @@ from fedpriv.data.table_encoder import TableEncoder, check_columns, table_of
 from fedpriv.errors import DataError, PrivacyError
 from fedpriv.settings import checked
 
-_INSTEAD = "fedpriv.PublicEncoder takes ranges, stand-ins and categories from public knowledge"
+_INSTEAD = (
+    "use fedpriv.PublicEncoder, which takes ranges, replacements for missing values and categories from public "
+    "knowledge"
+)
 
 
 @checked("", values=False)
@@ -135,7 +138,9 @@ def check_pipeline(pipeline: Any) -> None:  # noqa: ANN401 - an estimator of sci
     else:
         names = list(_learning(pipeline, type(pipeline).__name__))
     if names:
-        raise PrivacyError(f"{', '.join(names)} would learn from private rows, which no epsilon covers: {_INSTEAD}")
+        raise PrivacyError(
+            f"{', '.join(names)} would learn from private rows, which epsilon does not cover: {_INSTEAD}"
+        )
 
 
 def learning_steps(pipeline: Pipeline) -> list[str]:
@@ -169,5 +174,5 @@ def _names(frame: Any) -> list[str]:  # noqa: ANN401 - whatever a user gives
         DataError: it is no DataFrame.
     """
     if not hasattr(frame, "iloc") or not hasattr(frame, "columns"):  # pandas is no dependency
-        raise DataError(f"X is a {type(frame).__name__}: give a pandas DataFrame, whose columns have names")
+        raise DataError(f"X is a {type(frame).__name__}: use a pandas DataFrame, which has column names")
     return [str(column) for column in frame.columns]

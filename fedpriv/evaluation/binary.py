@@ -169,9 +169,9 @@ def _columns(outputs: Tensor, targets: Tensor, *, probabilities: bool) -> tuple[
             scores = scores[:, 1] - scores[:, 0]
     if scores.numel() != targets.numel():
         shapes = f"outputs of shape {tuple(outputs.shape)} for targets of shape {tuple(targets.shape)}"
-        raise ValueError(f"{shapes}: give one score a label, or two classes")
+        raise ValueError(f"{shapes}: use one score per label, or two classes")
     if not ((targets == 0) | (targets == 1)).all():
-        raise ValueError("a target is neither 0 nor 1: these metrics are for yes-or-no answers")
+        raise ValueError("a target is neither 0 nor 1: these metrics need binary targets")
     if not probabilities:
         scores = torch.sigmoid(scores)
     n = len(targets)

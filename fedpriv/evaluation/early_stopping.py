@@ -69,10 +69,10 @@ class Stop:
         name = f"test_{self.metric}"
         if name in names:
             return name
-        choice = "there are no test data: give some"
+        choice = "needs test data: pass some"
         if names:
             choice = f"there are: {', '.join(names)}"
-        raise ConfigError("stop.metric", self.metric, f"is no metric on public test data; {choice}")
+        raise ConfigError("stop.metric", self.metric, f"is not a metric on public test data; {choice}")
 
 
 def sign_of(name: str, better: Better | None) -> float:
@@ -87,7 +87,7 @@ def sign_of(name: str, better: Better | None) -> float:
     """
     better = better or metrics.direction(name)
     if better is None:
-        fix = f"say which way {name.removeprefix('test_')} is better: higher or lower"
+        fix = f"set whether {name.removeprefix('test_')} should be higher or lower"
         raise ConfigError("stop.better", None, fix)
     if better == "higher":
         return 1.0

@@ -30,9 +30,9 @@ from fedpriv.oracle.backends.functional import Functional
 _AT_ONCE = 16  # models in a forward pass
 _EXAMPLES = 2**14  # of all models in a forward pass on another device than a processor
 _NO_TOKEN_METRICS = (
-    "test accuracy and perplexity are left out: they count targets at each position, and a function of your own does "
-    "not show which target it ignores. Write torch.nn.CrossEntropyLoss(ignore_index=...), or functools.partial of "
-    "torch.nn.functional.cross_entropy, or give metrics of your own"
+    "test accuracy and perplexity are left out: they count targets at each position, and the target that a "
+    "custom function ignores is unknown. Use torch.nn.CrossEntropyLoss(ignore_index=...), or functools.partial "
+    "of torch.nn.functional.cross_entropy, or pass your own metrics"
 )
 _RANKED = ("binary", "multilabel")  # tasks with metrics of all examples together
 Batches = list[Pair]
@@ -115,8 +115,8 @@ class Evaluator:
                     self._totals([([self._forward(named, x)], y)])
                 except Exception as error:  # whatever a user's model or loss raises
                     description = f"shape {tuple(first(x).shape[1:])} and target {cut(str(first(y)[0].tolist()))}"
-                    fix = f"test data must be like the clients' ({in_short(error)})"
-                    raise DataError(f"model and loss do not take a test example of {description}: {fix}") from error
+                    fix = f"test data must have the same form as the clients' ({in_short(error)})"
+                    raise DataError(f"model and loss cannot process a test example of {description}: {fix}") from error
         if self._custom.metrics_by_name:
             self(params)
         self._batched = self._batched and self._can_batch(params)
@@ -130,7 +130,7 @@ class Evaluator:
         parameter = self._parameter
         batches = [each(lambda t: _like(t, parameter), pair) for pair in _read(test, self._batch_size)]
         if not batches:
-            raise DataError("the test data are empty: give at least one example, or leave test data out")
+            raise DataError("the test data are empty: pass at least one example, or leave test data out")
         return batches
 
     @torch.no_grad()
@@ -299,7 +299,7 @@ def _read(test: Dataset[Any], batch_size: int) -> Iterator[Pair]:
             check_finite(*pair)
             yield pair
     except Exception as error:  # whatever a user's data set raises
-        fix = "give pairs (input, target) of tensors of one shape, or of dicts and tuples of tensors"
+        fix = "use pairs (input, target) of tensors of one shape, or of dicts and tuples of tensors"
         raise DataError(f"the test data cannot be read ({in_short(error)}): {fix}") from error
 
 

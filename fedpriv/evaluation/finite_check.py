@@ -22,7 +22,7 @@ _STOPS: dict[str, tuple[str, ...]] = {
     "nothing": (),
 }
 _WATCHED = ("test_loss", "model")
-_FIX = "take smaller steps, e.g. a lower learning_rate"
+_FIX = "use smaller steps, e.g. a lower learning_rate"
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,11 @@ class FiniteCheck:
             subject = f"the released model is not finite ({_count(models)})"
         else:
             subject = "the test loss is not finite"
-        consequence = "answers from here on may be noise alone"
+        consequence = "later query results may be noise alone"
         if self.stops:
-            consequence = "the run ends here, charged whole"
+            consequence = "the run ends here, and its whole plan is charged"
         elif "model" not in new:
-            consequence += " (stop_on: nonfinite_loss ends such a run)"
+            consequence += " (to end such a run, set stop_on: nonfinite_loss)"
         texts = [f"round {next(iter(new.values()))}: {subject}", consequence, _FIX]
         if spent:
             texts.append(spent)

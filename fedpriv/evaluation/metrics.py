@@ -200,7 +200,7 @@ REPORTED: tuple[Metric[None], ...] = (
     Metric("max_multiplier", None, ".3g", None, live="multiplier", words="largest multiplier"),
     Metric("relative_difference", None, ".2g", "lower"),
     Metric("spectral_gap", None, ".4g", "higher"),
-    Metric("suboptimality", None, ".4g", "lower", remark="exact, of the clients' data: not private"),
+    Metric("suboptimality", None, ".4g", "lower", remark="exact, from the clients' data: not private"),
 )
 """Metrics that strategies, the network and the checks at a run's end report."""
 

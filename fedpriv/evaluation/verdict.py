@@ -11,9 +11,9 @@ NEGLIGIBLE = 1e-3
 """Largest violation, without noise, at which constraints count as holding: a solver's, not a user's, tolerance."""
 
 _WITH_NOISE: dict[Verdict, str] = {
-    "hold": "constraints hold beyond the noise",
-    "unclear": "noise hides whether constraints hold",
-    "violated": "constraints are violated beyond the noise",
+    "hold": "constraints hold, with a margin larger than the noise",
+    "unclear": "unclear because of noise whether constraints hold",
+    "violated": "constraints are violated by more than the noise",
 }
 
 

@@ -88,7 +88,7 @@ class Comparison:
         left, right = figure.subplots(1, 2, sharey=True)
         shown = next((row for row in metrics.headlines() if any(_values(r, row.name) for r in self._all)), None)
         if shown is None:
-            raise ConfigError("common.test", None, "there is nothing to draw: give test data")
+            raise ConfigError("common.test", None, "there are no test metrics to draw: pass test data")
         factor = 100 if shown.percent else 1
         styles = zip(cycle(COLORS), cycle(("-", "--", "-.", ":")), strict=False)
         for (name, results), (color, dash) in zip(self.results.items(), styles, strict=False):
@@ -113,7 +113,7 @@ class Comparison:
 
     def __str__(self) -> str:
         count = counted(sum(map(len, self._all)), "run")
-        price = "these runs have no guarantee in common, and no price together"
+        price = "these runs have no guarantee in common, so no joint privacy cost"
         if self.spent is not None:
             price = f"all {count} together, and so the choice of the best: {self.spent}"
         return "\n".join([*aligned(self.table()), price])
@@ -157,16 +157,19 @@ def compare(
     if not settings:
         raise ConfigError("settings", {}, 'name at least one, e.g. {"fedavg": {"strategy": fedpriv.fedavg(0.5)}}')
     if not callable(clients):
-        fix = "a run leaves its result in their models: give a function that makes new ones, lambda: make_clients(...)"
+        fix = (
+            "must be a function that creates new clients for each run, lambda: make_clients(...), since a run "
+            "writes its result into their models"
+        )
         raise ConfigError("clients", f"a {type(clients).__name__}", fix)
     differing = {name: _arguments(name, options) for name, options in settings.items()}
     for owner, arguments in {"common": common, **{f"settings.{name}": own for name, own in differing.items()}}.items():
         for word in arguments:
             if word in _NOT_SHARED:
-                raise ConfigError(f"{owner}.{word}", arguments[word], "would be that of several runs: leave it out")
+                raise ConfigError(f"{owner}.{word}", arguments[word], "would be used by several runs: leave it out")
             if word not in _OPTIONS:
                 raise ConfigError(
-                    f"{owner}.{word}", arguments[word], f"is no argument of train{nearest(word, _OPTIONS)}"
+                    f"{owner}.{word}", arguments[word], f"is not an argument of train{nearest(word, _OPTIONS)}"
                 )
     results: dict[str, tuple[Result, ...]] = {}
     for name, own in differing.items():

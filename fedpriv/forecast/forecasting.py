@@ -134,7 +134,7 @@ class Forecast:
             a_round = size_in_words(self.bytes_per_round)
             whole = size_in_words(self.bytes_per_round * self.rounds)
             rows["messages"] = (
-                f"{self.parameters:,} numbers each; {self.floats_per_round:,} numbers a round ({a_round}), "
+                f"{self.parameters:,} numbers each; {self.floats_per_round:,} numbers per round ({a_round}), "
                 f"{whole} in the whole run"
             )
         if self.frozen:
@@ -144,19 +144,22 @@ class Forecast:
         if self.network is not None:
             rows["graph"] = graph_line(self.network)
         if self.if_activity_hidden is not None:
-            rows["whoever sees messages"] = f"epsilon={self.spent.epsilon:.4g}, as they also see which nodes are silent"
+            rows["anyone who sees messages"] = (
+                f"epsilon={self.spent.epsilon:.4g}, since it is visible which nodes are silent"
+            )
             rows["final model only"] = (
                 f"epsilon<={self.spent.epsilon:.4g}; amplified by sampling of nodes it would be "
                 f"{self.if_activity_hidden:.4g}, which holds only if inactive nodes add noise too (not claimed)"
             )
         if self.formula is not None:
             rows["by the paper's formula"] = (
-                f"this noise would be called epsilon={self.formula.stated_epsilon:.4g} ({self.formula.paper}, "
-                f"{self.formula.assumes}); its true price is {self.spent.epsilon:.4g}"
+                f"this noise would be stated as epsilon={self.formula.stated_epsilon:.4g} "
+                f"({self.formula.paper}, {self.formula.assumes}); its true privacy cost is "
+                f"{self.spent.epsilon:.4g}"
             )
         if self.seconds_per_round is not None:
             whole = self.seconds_per_round * self.rounds
-            rows["time"] = f"about {self.seconds_per_round:.3g} s a round, {whole:.3g} s in all, without evaluation"
+            rows["time"] = f"about {self.seconds_per_round:.3g} s per round, {whole:.3g} s in all, without evaluation"
         if self.backend is not None:
             rows["gradients"] = self.backend
         if self.claim is not None:
@@ -283,7 +286,7 @@ def plan(
     """
     if len(clients) == 0:
         raise ConfigError(
-            "clients", clients, "a run needs at least one client: give them, or their numbers of examples"
+            "clients", clients, "a run needs at least one client: pass clients, or their numbers of examples"
         )
     sizes = [int(size) for size in clients if isinstance(size, int)]
     problems = [Problem()]
@@ -299,7 +302,7 @@ def plan(
         model = model or owners[0].model
         loss = cast("nn.Module", owners[0].loss)
     if min(sizes) < 1:
-        raise ConfigError("clients", min(sizes), "numbers of examples are at least 1")
+        raise ConfigError("clients", min(sizes), "numbers of examples must be at least 1")
     outline = PublicDataInfo(tuple(sizes), (), None)
     draft = RunSketch(
         strategy,
@@ -328,14 +331,14 @@ def _batches_in_words(sampling: Sampling, fewest: int) -> str:
             subsampling = f", each of its examples with probability {sampling.rate:g} (Poisson)"
         else:
             subsampling = ""
-        return f"{sampling.blocks} fixed slots of each client's examples, one a round in turn (cyclic){subsampling}"
+        return f"{sampling.blocks} fixed slots of each client's examples, one per round in turn (cyclic){subsampling}"
     if isinstance(sampling, Allocation):
         return f"each example in one of {sampling.batches} batches of an epoch, drawn in secret (random allocation)"
     if sampling == FixedSize(1):
-        return "exactly one example, uniformly, as Liu, Johansson and Shi draw it; priced as without replacement"
+        return "exactly one example, drawn uniformly as by Liu, Johansson and Shi; accounted as without replacement"
     if isinstance(sampling, FixedSize):
         if fewest < sampling.size:
-            exception = "; all of them where a client has fewer"
+            exception = "; all examples of a client that has fewer"
         else:
             exception = ""
         return f"exactly {sampling.size} examples, without replacement{exception}"
@@ -360,7 +363,7 @@ def _correlated_noise_in_words(plan: Plan, parameters: int) -> str | None:
     else:
         participation = f"one of {noise.separation} rounds"
     if history_bytes:
-        kind = f"cancels over rounds, {history_bytes / 1e6:.3g} MB in memory"
+        kind = f"cancels over rounds, needs {history_bytes / 1e6:.3g} MB of memory"
     else:
         kind = "independent"
     return f"{kind}; each {plan.privacy.unit} takes part in {participation}"

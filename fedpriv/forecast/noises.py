@@ -64,7 +64,9 @@ class NoisesForecast:
     def lines(self) -> list[str]:
         """Formats the choices as a table: a heading, and a line for each setting."""
         cells = [[f"{choice.left:.3g}", choice.settings, choice.needs or ""] for choice in self.choices]
-        heading = "noise in the final model, standard deviation over the planned one at the same epsilon"
+        heading = (
+            "standard deviation of the noise in the final model, relative to the planned settings, at the same epsilon"
+        )
         lines = [heading, *(f"  {text}" for text in aligned(cells))]
         if self.suggested is not None:
             lines.append(f"  suggested: {self.suggested}")
@@ -188,7 +190,7 @@ def _others(draft: RunSketch, blocks: int) -> Iterator[tuple[str, str | None, Ru
         if isinstance(privacy.sampling, Poisson | Allocation):
             secret = None
         else:
-            secret = "nobody but the client sees which examples are drawn"
+            secret = "only the client sees which examples are drawn"
         words = f"sampling: {{poisson: {{rate: {rate:.4g}}}}}"
         yield words, secret, _with(draft, replace(privacy, sampling=Poisson(rate)))
         words = f"sampling: {{allocation: {{batches: {blocks}}}}}"
@@ -216,7 +218,7 @@ def _others(draft: RunSketch, blocks: int) -> Iterator[tuple[str, str | None, Ru
         if privacy.cohort_rate < 1:
             secret = None
         else:
-            secret = "nobody but the server sees who is drawn"
+            secret = "only the server sees who is drawn"
         other = replace(privacy, trust=Central(cohort_rate=1 / blocks))
         yield words, secret, _with(draft, other, Star(n_clients))
         other = replace(privacy, trust=Central(cohort_rounds=blocks))

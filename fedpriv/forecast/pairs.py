@@ -86,22 +86,22 @@ class PairsForecast:
         """Formats `left` as a table: a heading, and a line for each number of colluders and each ratio."""
         at_nodes = any(line.in_node is not None for line in self.left)
         heads = ["colluders", "ratio", "in the mean", "in a message", *(["in a node's model"] if at_nodes else [])]
-        cells = [[*heads, "in the mean if a client drops"]]
+        cells = [[*heads, "in the mean if a client drops out"]]
         for line in self.left:
             deviations = [line.in_mean, line.in_message, *([line.in_node or 0.0] if at_nodes else [])]
             numbers = [f"{value:.3g}" for value in (*deviations, line.if_one_drops)]
             cells.append([str(line.colluders), f"{line.ratio:g}", *numbers])
-        unit = "standard deviation over that under trust: local at the same epsilon"
+        unit = "standard deviation relative to trust: local at the same epsilon"
         lines = [f"noise of a round of {self.participants}, {unit}", *(f"  {text}" for text in aligned(cells))]
         if self.left_out:
             *smaller, largest = self.left_out
             numbers = " or ".join([*map(str, smaller), counted(largest, "colluder")])
-            why = "too many sets of them to try here, and secrets too sparse for a bound"
-            lines.append(f"  not looked at for {numbers}: {why}")
+            why = "too many sets of colluders to test, and shared secrets too sparse for a bound"
+            lines.append(f"  not computed for {numbers}: {why}")
         if self.suggested is not None:
-            reason = "the smallest here with a mean at most a twentieth noisier than the best"
+            reason = "the smallest ratio in this table with at most 5 % more noise in the mean than the best"
             if at_nodes:
-                reason = "with the least noise in a node's own model after a round's mixing"
+                reason = "with the least noise in a node's own model after the mixing of a round"
             lines.append(f"  suggested: ratio {self.suggested:g}, {reason}")
         return lines
 

@@ -33,12 +33,12 @@ def warnings_of_draft(draft: RunSketch, plan: Plan, claim: Claim | None = None) 
     if claim is not None:
         warnings += [
             f"not private as published: {claim.why_not}",
-            f"the paper's epsilon of {claim.stated_epsilon:g} is that of {claim.scope}; if what it assumes held, "
+            f"the paper's epsilon of {claim.stated_epsilon:g} is for {claim.scope}; if its assumptions held, "
             f"the run would cost {claim.basic_total:g} by basic composition and {claim.tight_total:.4g} by the "
             "tightest bound",
         ]
     elif not privacy.private:
-        warnings.append("the run makes no promise of privacy: its answers are exact or their noise is not private")
+        warnings.append("the run has no privacy guarantee: its query results are exact or their noise is not private")
     if privacy.private:
         warnings += plan.warnings(draft.outline.sizes)
         if noise is not None:
@@ -89,7 +89,7 @@ def _constraint_noise(draft: RunSketch, plan: Plan) -> ConstraintNoise | None:
 def _constraint_noise_warning(noise: ConstraintNoise, share: float) -> str:
     return (
         f"noise of a constraint value: standard deviation {noise.deviation:.3g} for the smallest client "
-        f"({noise.examples} examples); values take {share:.0%} of each round's budget"
+        f"({noise.examples} examples); constraint values use {share:.0%} of each round's budget"
     )
 
 
@@ -111,6 +111,7 @@ def _laplace_warnings(draft: RunSketch, plan: Plan) -> list[str]:
     if ratio >= 1:
         return []
     return [
-        f"mechanism: gaussian with an l2 clip of the same bound needs {1 - ratio:.0%} less noise for the same epsilon "
-        "(standard deviation per coordinate), and an l2 clip takes less away from a dense gradient than an l1 clip"
+        f"mechanism: gaussian with an l2 clip of the same bound needs {1 - ratio:.0%} less noise for the same "
+        "epsilon (standard deviation per coordinate), and an l2 clip changes a dense gradient less than an l1 "
+        "clip"
     ]

@@ -64,7 +64,7 @@ class MixingElementsError(RuntimeError):
         super().__init__(_SEES_ALL.format(what))
 
 
-_SEES_ALL = "vmap would show {} all elements at once"
+_SEES_ALL = "vmap would give {} all elements at once"
 _TORCHS_OPERATIONS = ("torch._ops.aten", "torch._ops.prims", "torch._ops.prim")
 
 
@@ -87,7 +87,7 @@ class _Apart(TorchFunctionMode):
         # torch calls what it is given later, in a backward pass for example, where this context is not active
         has_callback = any(callable(value) and not isinstance(value, type) for value in (*args, *kwargs.values()))
         if has_callback or isinstance(func, HigherOrderOperator):
-            raise MixingElementsError(f"a function that is given to {getattr(func, '__name__', func)}")
+            raise MixingElementsError(f"a function passed to {getattr(func, '__name__', func)}")
         if func == _STEP_BACK:
             raise MixingElementsError("a hook on gradients")
         return func(*args, **kwargs)

@@ -83,8 +83,8 @@ class Group:
         count = int(members.sum())
         if count == 0:
             raise DataError(
-                f"no example with {self.name}: its mean loss does not exist. Divide the data so that each client "
-                "has some, leave the constraint out there, or state the group's public fraction"
+                f"no example with {self.name}, so its mean loss is undefined. Divide the data so that each "
+                "client has some, remove the constraint there, or state the group's public fraction"
             )
         return count / len(members)
 
@@ -246,7 +246,7 @@ class LinearEquality:
         """
         expected = (len(self.offset), len(model.params))
         if self.coefficients.shape != expected:
-            fix = f"must be {expected}: a row for each entry of offset, a column for each parameter of the model"
+            fix = f"must be {expected}: one row per entry of offset, one column per parameter of the model"
             raise ConfigError("constraints.LinearEquality", f"coefficients of shape {(*self.coefficients.shape,)}", fix)
         return self.coefficients.to(model.params) @ model.params + self.offset.to(model.params)
 
@@ -281,11 +281,11 @@ class Function:
         else:
             shape = type(values).__name__
         if shape != (count,):
-            fix = f"must be a tensor of shape ({count},): return one value for each entry of equality"
+            fix = f"must be a tensor of shape ({count},): return one value per entry of equality"
             raise ConfigError(f"constraints.{name}", f"shape {shape}", fix)
         if torch.is_grad_enabled() and model.params.requires_grad and not values.requires_grad:
             fix = (
-                "its values have no gradient, so nothing could make them hold: compute them from the model by "
+                "its values have no gradient, so training cannot satisfy them: compute them from the model by "
                 "differentiable operations (no detach, item, argmax or comparison)"
             )
             raise ConfigError(f"constraints.{name}", "no gradient", fix)

@@ -171,8 +171,8 @@ def _weighted(loss: nn.CrossEntropyLoss) -> ExampleForm:
     else:
         smoothed = ""
     warning = (
-        f"{name}(weight=...){smoothed}: an example's loss is weight[target] times its own, and their mean divides "
-        "by the number of examples; torch's divides by the sum of the weights in a batch, which no loss of single "
-        "examples does. With weights whose mean over the examples is 1 both are of one size"
+        f"{name}(weight=...){smoothed}: an example's loss is weight[target] times its own loss, and the mean "
+        "divides by the number of examples; torch divides by the sum of the weights in a batch, which is not a "
+        "sum over single examples. With weights whose mean over the examples is 1, both have the same scale"
     )
     return ExampleForm(losses, differs=True, warning=warning)

@@ -129,10 +129,10 @@ def _zero_linear(n_features: int, n_outputs: int, bias: bool) -> nn.Linear:
 
 def _conv_net(shape: tuple[int, ...], n_classes: int, channels: tuple[int, ...], kernel: int) -> nn.Sequential:
     if len(shape) != 3 or min(shape[1:]) < 2 ** len(channels):
-        fix = f"give images (channels, height, width) of at least {2 ** len(channels)} pixels a side (data.flat off)"
+        fix = f"needs images (channels, height, width) of at least {2 ** len(channels)} pixels per side (data.flat off)"
         raise ConfigError("model.input_shape", shape, fix)
     if not channels or min(channels) < 1:
-        raise ConfigError("model.channels", channels, "give a positive number for each block, e.g. (16, 32)")
+        raise ConfigError("model.channels", channels, "must be one positive number per block, e.g. (16, 32)")
     blocks: list[nn.Module] = []
     in_channels, height, width = shape
     for out_channels in channels:

@@ -30,7 +30,7 @@ class Problem:
     def __post_init__(self) -> None:
         is_sequence = hasattr(self.constraints, "__len__")
         if not is_sequence or not all(hasattr(term, "equality") for term in self.constraints):
-            fix = "give a tuple of constraints; wrap a function of your own: fedpriv.Function(f)"
+            fix = "must be a tuple of constraints; wrap your own function: fedpriv.Function(f)"
             raise ConfigError("problem.constraints", self.constraints, fix)
         if self.objective is not None and len(self.objective.equality) != 1:
             raise ConfigError("problem.objective", self.objective, "must have one value")

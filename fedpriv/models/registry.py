@@ -49,7 +49,7 @@ def resolve(name: str, *, input_shape: tuple[int, ...], n_classes: int | None, *
     """
     context = {"input_shape": tuple(input_shape), "n_features": prod(input_shape), "n_classes": n_classes}
     if n_classes is None and name in MODELS and "n_classes" in signature(MODELS[name].build).parameters:
-        raise ConfigError("model", name, "scores classes, and the data's targets are numbers: use linear_regression")
+        raise ConfigError("model", name, "scores classes, but the targets are numbers: use linear_regression")
     return _as_module(plugins.build(name, MODELS, options, field="model", context=context), name, "model")
 
 
@@ -131,14 +131,14 @@ def _try_out(
         target = torch.full((1, *target_shape), n_classes - 1)
         kind = f"label {n_classes - 1}, the last of {n_classes} classes"
     elif names[1] in LOSSES and not LOSSES[names[1]].of_numbers:
-        raise ConfigError("loss", names[1], "is for classes, and the data's targets are numbers: use mse")
+        raise ConfigError("loss", names[1], "is for classes, but the targets are numbers: use mse")
     with torch.random.fork_rng(devices=[]):  # dropout
         try:
             outputs: Tensor = model(example)
             shape = tuple(outputs.shape[1:])
         except Exception as error:  # whatever a user's model raises
             input_shape = tuple(example.shape[1:])
-            fix = f"cannot take inputs of shape {input_shape} ({_first_line(error)}); change it, or the inputs"
+            fix = f"cannot process inputs of shape {input_shape} ({_first_line(error)}); change it, or the inputs"
             raise ConfigError("model", names[0], fix) from error
         try:
             loss(outputs, target)
@@ -156,7 +156,7 @@ def _first_line(error: Exception) -> str:
 
 def _as_module(built: object, name: str, field: str) -> nn.Module:
     if not isinstance(built, nn.Module):
-        raise ConfigError(field, name, f"gives a {type(built).__name__}: give a torch.nn.Module class")
+        raise ConfigError(field, name, f"returns a {type(built).__name__}; it must return a torch.nn.Module")
     return built
 
 
@@ -192,8 +192,8 @@ _MODELS = {
     "femnist_cnn": ModelEntry(FemnistCNN, "three 3x3 convolution blocks with GroupNorm and a linear layer"),
     "vit": ModelEntry(VisionTransformer, "a small vision transformer: patches, two blocks of attention, linear head"),
     "char_lstm": ModelEntry(CharLSTM, "an LSTM that predicts the next token at each position of a text"),
-    "char_transformer": ModelEntry(CharTransformer, "a small causal transformer, for the same as char_lstm"),
-    "resnet18_gn": ModelEntry(ResNet18, "ResNet-18 with GroupNorm, to fine-tune from weights of torchvision's names"),
+    "char_transformer": ModelEntry(CharTransformer, "a small causal transformer, for the same data as char_lstm"),
+    "resnet18_gn": ModelEntry(ResNet18, "ResNet-18 with GroupNorm, to fine-tune weights with torchvision's names"),
 }
 
 _LOSSES = {

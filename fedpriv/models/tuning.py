@@ -51,5 +51,5 @@ def matching(pattern: str, names: Collection[str], field: str) -> list[str]:
     matches = [name for name in names if fnmatchcase(name, pattern)]
     if not matches:
         prefixes = {f"{name.rpartition('.')[0]}.*" for name in names if "." in name}
-        raise ConfigError(field, pattern, f"no such name in the model{nearest(pattern, {*names, *prefixes})}")
+        raise ConfigError(field, pattern, f"matches no name in the model{nearest(pattern, {*names, *prefixes})}")
     return matches

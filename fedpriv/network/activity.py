@@ -231,7 +231,7 @@ class Outage:
 
     def __post_init__(self) -> None:
         if self.stop is not None and self.stop <= self.start:
-            fix = f"must be after start, {self.start}; leave it out if the node is gone for good"
+            fix = f"must be after start, {self.start}; leave it out if the node never returns"
             raise ConfigError("network.outages.stop", self.stop, fix)
 
     def covers(self, round_index: int) -> bool:

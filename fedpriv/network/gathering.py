@@ -33,7 +33,9 @@ def gather_state(progress: TrainState, shard: ClientShard, communicator: Communi
     gathered_kinds = communicator.all_gather_object((n_local, kinds))
     expected = gathered_kinds[0][1]
     if any(others != expected for n_clients, others in gathered_kinds if n_clients):
-        raise FedprivError("processes of the run keep different state: a fault of the strategy; train in one process")
+        raise FedprivError(
+            "processes of the run have different state, which is a fault of the strategy; train in one process"
+        )
 
     row_names = [name for name in leaves if expected[name] == "rows"]
     gathered_rows: list[dict[str, Tensor]] = []

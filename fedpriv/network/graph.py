@@ -99,7 +99,7 @@ class Graph:
                 raise ConfigError("network.outages.node", outage.node, f"nodes are 0 .. {self.n_clients - 1}")
         changes = bool(outages) or not isinstance(self.activity, Always)
         if changes and self._make_weights is None:
-            fix = "a matrix of your own suits a graph that never changes; name a rule, e.g. metropolis"
+            fix = "your own matrix needs a fixed graph; name a rule, e.g. metropolis"
             raise ConfigError("network.mixing", "a fixed matrix", fix)
         self._outages = tuple(outages)
         self.mixing_steps = mixing_steps
@@ -292,7 +292,9 @@ def of_peers(network: Star | Graph) -> Graph:
         ConfigError: it is a star.
     """
     if isinstance(network, Star):
-        raise ConfigError("network.topology", "star", "is no graph; the star graph of peers is called hub")
+        raise ConfigError(
+            "network.topology", "star", "is not a graph of peers; the star-shaped graph of peers is called hub"
+        )
     return network
 
 

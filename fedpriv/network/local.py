@@ -98,10 +98,10 @@ class Star:
         self.cohort = cohort or Everyone()
         expected = self.cohort.expected(n_clients)
         if expected > n_clients:
-            fix = f"there are only {n_clients} clients; give at most that many"
+            fix = f"must be at most {n_clients}, the number of clients"
             raise ConfigError("network.cohort.fixed", int(expected), fix)
         if isinstance(self.cohort, CyclicCohort) and self.cohort.blocks > n_clients:
-            fix = f"there are only {n_clients} clients, and a block needs one; give at most that many"
+            fix = f"must be at most {n_clients}, the number of clients, since each block needs one"
             raise ConfigError("network.cohort.cyclic.blocks", self.cohort.blocks, fix)
         self._drawn = torch.arange(n_clients)  # the round's cohort
         self.numbers_sent = 0

@@ -72,7 +72,7 @@ def checked(weights: NDArray[np.float64] | Weights, graph: Undirected, tolerance
     matrix = sparse.csr_array(weights)
     n = len(graph)
     if matrix.shape != (n, n):  # pyright: ignore[reportUnnecessaryComparison] - scipy is not typed
-        raise _wrong(f"of shape {matrix.shape}", f"there are {n} nodes: give shape ({n}, {n})")
+        raise _wrong(f"of shape {matrix.shape}", f"there are {n} nodes: use shape ({n}, {n})")
     rows, columns = matrix.nonzero()
     values = matrix[rows, columns]
     for bad, fix in ((~np.isfinite(values), "must be finite"), (values < 0, "must not be negative")):
@@ -90,7 +90,7 @@ def checked(weights: NDArray[np.float64] | Weights, graph: Undirected, tolerance
         raise _wrong(f"row {row} sums to {sums[row]:g}", "each row must sum to one")
     for i, j in zip(rows.tolist(), columns.tolist(), strict=True):
         if i != j and not graph.has_edge(i, j):
-            raise _wrong(f"W[{i}, {j}] = {matrix[i, j]:g}", f"there is no link between nodes {i} and {j}: must be zero")
+            raise _wrong(f"W[{i}, {j}] = {matrix[i, j]:g}", f"must be zero: nodes {i} and {j} have no link")
     check_connected(graph)
     _check_mixes(nx.from_edgelist(zip(rows.tolist(), columns.tolist(), strict=True)), n)
     return matrix
@@ -104,17 +104,19 @@ def check_connected(graph: Undirected) -> None:
     """
     unreachable = _unreachable_node(graph, len(graph))
     if unreachable is not None:
-        fix = f"node {unreachable} cannot be reached from node 0; add links, or draw the graph with another seed"
-        raise ConfigError("network.topology", "a graph in pieces", fix)
+        fix = f"node {unreachable} cannot be reached from node 0; add links, or use another seed for the graph"
+        raise ConfigError("network.topology", "a disconnected graph", fix)
 
 
 def _check_mixes(used: Undirected, n: int) -> None:
     """Refuses weights under which nodes never agree, whatever the graph; `used` has the links with weight."""
     unreachable = _unreachable_node(used, n)
     if unreachable is not None:
-        raise _wrong("a matrix in pieces", f"no weights lead from node 0 to node {unreachable}; give more links weight")
+        raise _wrong(
+            "a disconnected matrix", f"no weights lead from node 0 to node {unreachable}; give more links a weight"
+        )
     if n > 1 and nx.is_bipartite(used):  # a loop, W[i, i] > 0, is an odd cycle
-        raise _wrong("W[i, i] = 0 for all i", "rows swap sides for ever and never agree; give node 0 W[0, 0] > 0")
+        raise _wrong("W[i, i] = 0 for all i", "rows would swap sides forever and never agree; set W[0, 0] > 0")
 
 
 def _unreachable_node(graph: Undirected, n: int) -> int | None:

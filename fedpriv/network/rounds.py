@@ -114,8 +114,8 @@ class SumOnlyView:
             PrivacyError: always.
         """
         raise PrivacyError(
-            "only sums of messages are seen, so there is no network.mix, gather or largest: use network.mean, or "
-            "trust: local"
+            "only sums of messages are visible, so network.mix, gather and largest do not exist: use "
+            "network.mean, or trust: local"
         )
 
     gather = largest = mix
@@ -245,7 +245,7 @@ def initial_state(
     received, server = strategy.aggregator.init(params)
     unknown = [name for name in strategy.monitor if name not in dir(server)]
     if unknown:
-        fix = f"is no number of {type(server).__name__}, which {type(strategy.aggregator).__name__} keeps"
+        fix = f"is not a number of {type(server).__name__}, which {type(strategy.aggregator).__name__} keeps"
         raise ConfigError("strategy.monitor", unknown[0], fix)
     output = strategy.output.init(received)
     return TrainState(0, received, start(strategy.local_step.init, params), server, output, params, 0)

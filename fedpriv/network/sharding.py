@@ -97,7 +97,7 @@ def shard_network(whole: RoundNetwork, shard: ClientShard, mesh: Mesh) -> RoundN
         return ShardedStar(whole, shard, mesh.clients)
     if isinstance(whole, Graph):
         return ShardedGraph(whole, shard, split_evenly(whole.n_clients, mesh.clients.world_size), mesh.clients)
-    fix = "only a star or a graph can be shared by processes: train in one process"
+    fix = "only a star or a graph can be divided among processes: train in one process"
     raise ConfigError("network", type(whole).__name__, fix)
 
 
@@ -144,7 +144,7 @@ def check_replicated(data: Callable[[], Sequence[Sequence[bytes]]], mesh: Mesh) 
     digest = hashlib.blake2b(repr(data()).encode(), digest_size=32).digest()
     if len({*mesh.examples.all_gather_bytes(digest)}) > 1:
         fix = "every process must read the same examples in the same order: leave out shuffling"
-        raise ConfigError("compute.engine", "examples", f"{fix}, or take processes")
+        raise ConfigError("compute.engine", "examples", f"{fix}, or use processes")
 
 
 def open_ledger(make: Callable[[], Ledger], mesh: Mesh) -> Ledger | FollowerLedger:
@@ -186,7 +186,7 @@ class SharedLedger:
         """
         facts = hashlib.blake2b(repr(record).encode(), digest_size=8).digest()
         if len({*self.communicator.all_gather_bytes(facts)}) > 1:
-            fix = "processes ask different questions or price them differently: a fault of the strategy"
+            fix = "processes make different queries or account for them differently, which is a fault of the strategy"
             raise PrivacyError(f"round {record.round}, {record.query}: {fix}; train in one process")
         if self.communicator.rank == 0:
             self._write(record, write)
@@ -209,6 +209,6 @@ class SharedLedger:
         if outcome == _EXHAUSTED:
             raise BudgetExhausted(f"round {record.round} would pass the target epsilon")
         if outcome == _FAILED:
-            error = ProcessError(f"process 0 did not release round {record.round}, {record.query}; it says why")
+            error = ProcessError(f"process 0 did not release round {record.round}, {record.query}; see its error")
             error.reported_elsewhere = True
             raise error

@@ -20,10 +20,10 @@ MOST_NODES, MOST_LINKS = 10_000, 1_000_000  # a larger graph would take one proc
 def _check_size(n_clients: int, degree: float) -> None:
     """Refuses a graph that would take minutes to make, before it is made."""
     if n_clients > MOST_NODES:
-        fix = f"a graph has at most {MOST_NODES:,} nodes; take the star for more clients"
+        fix = f"a graph has at most {MOST_NODES:,} nodes; use the star for more clients"
         raise ConfigError("network.topology", f"{n_clients} nodes", fix)
     if n_clients * degree / 2 > MOST_LINKS:
-        fix = f"a graph has at most {MOST_LINKS:,} links; choose a sparser one, or fewer clients"
+        fix = f"a graph has at most {MOST_LINKS:,} links; use a sparser one, or fewer clients"
         raise ConfigError("network.topology", f"{n_clients * degree / 2:.4g} links", fix)
 
 
@@ -37,7 +37,7 @@ def checked(graph: Undirected, n_clients: int) -> Undirected:
     """
     _check_size(len(graph), 2 * graph.number_of_edges() / max(len(graph), 1))
     if graph.is_directed():
-        raise ConfigError("network.topology", "a directed graph", "links go both ways: give an undirected graph")
+        raise ConfigError("network.topology", "a directed graph", "links must go both ways: use an undirected graph")
     if len(graph) != n_clients:
         fix = f"the graph has {len(graph)} nodes but there are {n_clients} clients; make the numbers equal"
         raise ConfigError("network.topology", len(graph), fix)
@@ -129,7 +129,9 @@ def random_regular(n_clients: int, degree: Count, seed: int = 0) -> Undirected:
 def watts_strogatz(n_clients: int, neighbours: Count, rewire: Probability, seed: int = 0) -> Undirected:
     """Small world: a ring of `neighbours` nearest neighbours, each link rewired with probability `rewire`."""
     if neighbours > n_clients:
-        raise ConfigError("network.topology.neighbours", neighbours, f"there are only {n_clients} clients")
+        raise ConfigError(
+            "network.topology.neighbours", neighbours, f"must be at most the number of clients, {n_clients}"
+        )
     _check_size(n_clients, neighbours)
     return nx.watts_strogatz_graph(n_clients, neighbours, rewire, seed)
 
@@ -150,7 +152,7 @@ def links(n_clients: int, pairs: Pairs) -> Undirected:
     graph = nx.empty_graph(n_clients)
     for a, b in pairs:
         if a == b or not (0 <= a < n_clients and 0 <= b < n_clients):
-            fix = f"links two different nodes of 0 .. {n_clients - 1}"
+            fix = f"must link two different nodes of 0 .. {n_clients - 1}"
             raise ConfigError("network.topology.pairs", [a, b], fix)
     graph.add_edges_from(pairs)
     return graph
@@ -194,7 +196,7 @@ def _numbered(graph: Undirected, file: str) -> Undirected:
     gaps = [number for expected, number in enumerate(numbers, start=min(numbers[0], 1)) if number != expected]
     misfits = [*names, *gaps]
     if misfits:
-        fix = f"node {misfits[0]} does not fit the others: number them 0 .. n-1 or 1 .. n, or name them all"
+        fix = f"node {misfits[0]} does not match the others: number nodes 0 .. n-1 or 1 .. n, or give all of them names"
         raise ConfigError("network.topology.file", file, fix)
     return nx.relabel_nodes(graph, {label: int(text) for label, text in labels.items()})
 
@@ -220,10 +222,10 @@ _GRAPHS = {
     "ring": GraphEntry(ring, "each node has two neighbours"),
     "path": GraphEntry(path, "a ring, cut open"),
     "hub": GraphEntry(hub, "a star graph of peers around node 0 (no server)"),
-    "complete": GraphEntry(complete, "everyone hears everyone"),
+    "complete": GraphEntry(complete, "each node is linked to all others"),
     "grid": GraphEntry(grid, "rows by n / rows"),
-    "torus": GraphEntry(torus, "a grid whose opposite sides are joined"),
-    "hypercube": GraphEntry(hypercube, "numbers that differ in one bit; n is a power of two"),
+    "torus": GraphEntry(torus, "a grid with joined opposite sides"),
+    "hypercube": GraphEntry(hypercube, "numbers that differ in one bit are linked; n is a power of two"),
     "exponential": GraphEntry(exponential, "i is linked with i +- 2^j mod n"),
     "erdos_renyi": GraphEntry(erdos_renyi, "each pair is linked with probability p"),
     "random_regular": GraphEntry(random_regular, "everyone has the same number of random neighbours"),
@@ -234,5 +236,7 @@ _GRAPHS = {
     "graphml": GraphEntry(graphml, "from a GraphML file"),
 }
 # the last node of the star graph is the server
-_STAR = GraphEntry(lambda n_clients: nx.star_graph(n_clients), "a server that everyone hears (no graph)")
+_STAR = GraphEntry(
+    lambda n_clients: nx.star_graph(n_clients), "a server that exchanges messages with all clients (no graph)"
+)
 TOPOLOGIES = Registry({"star": _STAR, **_GRAPHS}, lambda: (nx.Graph,))

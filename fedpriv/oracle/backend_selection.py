@@ -104,10 +104,10 @@ def select_backend(
             if not reasons or failure not in reasons[-1]:
                 reasons.append(f"not {key}: {failure}")
     if name == "auto":  # no other backend is left to try
-        remedy = "change the model, e.g. what it does in place to its inputs: x.mul_(2) becomes x = x * 2"
+        remedy = "change the model, e.g. its in-place changes of inputs: x.mul_(2) becomes x = x * 2"
     else:
         remedy = "use 'auto' or 'loop'"
-    raise ConfigError("compute.backend", name, f"does not serve this model ({'; '.join(reasons)}); {remedy}")
+    raise ConfigError("compute.backend", name, f"cannot be used for this model ({'; '.join(reasons)}); {remedy}")
 
 
 def _is_exact(name: str, population: Population) -> bool:

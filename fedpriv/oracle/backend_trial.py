@@ -36,7 +36,7 @@ _SAME_DOUBLE = 1e-6
 _SAME_SINGLE = 1e-3
 _CLIP = Clip(1.0)
 _BATCH_SIZE = 16  # examples in the batch that one example at a time is compared with
-DIFFERENT = "it gives other gradients than one example at a time"
+DIFFERENT = "its gradients differ from those computed one example at a time"
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,9 @@ class Trial:
         together = min(seconds(slice(_BATCH_SIZE)), seconds(slice(_BATCH_SIZE)))
         slower = max(_BATCH_SIZE * alone / together, 1)  # on a busy machine it may seem to be less
         return (
-            f"this model's gradients are computed one example at a time, about {slower:.0f} times "
-            f"slower than in one pass: torch.func.vmap cannot batch it ({reason}). docs/howto/own_model.md (Speed) "
-            "says what to write instead; compute.backend: loop says that you know"
+            f"this model's gradients are computed one example at a time, about {slower:.0f} times slower than "
+            f"in one pass: torch.func.vmap cannot batch it ({reason}). See docs/howto/own_model.md (Speed) for "
+            "replacements; compute.backend: loop accepts the slow method and hides this warning"
         )
 
 

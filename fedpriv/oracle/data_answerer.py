@@ -92,7 +92,7 @@ class DataAnswerer(ABC):
     ) -> None:
         privacy = queries.privacy
         if pair_secrets is not None and privacy.over_time is not None:
-            fix = "noise that pairs have agreed on is new in every round: use independent noise"
+            fix = "noise shared by pairs is new in every round: use independent noise"
             raise ConfigError("privacy.noise", "over time", fix)
         if privacy.over_time is None:
             history = None
@@ -183,11 +183,13 @@ class DataAnswerer(ABC):
 
     def message(self, query: Query, context: RoundContext, message: Tensor) -> Tensor:
         """See `Answerer`."""
-        raise PrivacyError(f"privacy.at is {self._privacy.at!r}: messages are no releases; set it to 'message'")
+        raise PrivacyError(f"privacy.at is {self._privacy.at!r}, so messages are not released; set it to 'message'")
 
     def exact(self, query: Query, context: RoundContext, params: Tensor) -> tuple[Tensor, Tensor]:
         """See `Answerer`."""
-        raise PrivacyError(f"privacy.at is {self._privacy.at!r}: exact answers are not private; set it to 'none'")
+        raise PrivacyError(
+            f"privacy.at is {self._privacy.at!r}, but exact query results are not private; set it to 'none'"
+        )
 
     @cached_property
     def problem(self) -> ProblemValues:
@@ -272,7 +274,7 @@ class DataAnswerer(ABC):
         slot = self._sampler.slot(sampling)
         if slot != time.slot:
             raise PrivacyError(
-                f"round {planned.record.round} has block {slot} take part, and it is the turn of block {time.slot}"
+                f"round {planned.record.round} uses block {slot}, but it is the turn of block {time.slot}"
             )
 
     def _open(self, release: Release) -> Tensor:
@@ -296,7 +298,7 @@ class DataAnswerer(ABC):
         if params.shape[0] == 1 and self.is_aggregate:  # one point for all
             expected = 1, self._population.dim
         if params.shape != expected or (anchor is not None and anchor.shape != expected):
-            raise ConfigError("oracle query", tuple(params.shape), f"one row for each participant: {expected}")
+            raise ConfigError("oracle query", tuple(params.shape), f"needs one row per participant: {expected}")
 
 
 class GradientRows(DataAnswerer):
@@ -357,9 +359,9 @@ class GradientSum(DataAnswerer):
         was_received = _is_received(params, context) and (anchor is None or _is_received(anchor, context))
         if context.index > 0 or not was_received:
             raise PrivacyError(
-                "with this trust only sums over clients are released. A second answer, or one at a point that was not "
-                "received, would depend on a client's own answers, which are never released. Ask once a round, at what "
-                "was received, or use local trust"
+                "with this trust, only sums over clients are released. A second query in a round, or one at a "
+                "point that was not received, would depend on a client's own query results, which are never "
+                "released. Make one query per round, at the received point, or use local trust"
             )
 
 
@@ -385,8 +387,8 @@ class Messages(DataAnswerer):
         rate = self._privacy.cohort_rate
         if rate < 1 and context.round <= self._answered_round:
             raise PrivacyError(
-                f"round {context.round} was answered already: a second answer from the same secret cohort is not in "
-                "the planned epsilon. Ask once a round"
+                f"round {context.round} already has a query result: the planned epsilon does not cover a second "
+                "one from the same secret cohort. Make one query per round"
             )
         planned = self._releases.release(query, context, self.excluded)
         clipped = planned.clip.rows(message)[0]
@@ -452,7 +454,7 @@ class Unprotected(DataAnswerer):
         super()._check_points(context, params, anchor)
         published = self._privacy.published
         if anchor is not None and published is not None and published.scale is None:
-            raise ConfigError("privacy.published", "gradient_difference", "the paper publishes no such answer")
+            raise ConfigError("privacy.published", "gradient_difference", "the paper publishes no such query result")
 
 
 def _is_received(points: Tensor, context: RoundContext) -> bool:

@@ -81,8 +81,9 @@ def check_loss_parameters(loss: Loss) -> None:
     for name, parameter in loss.named_parameters():
         if parameter.requires_grad:
             fix = (
-                f"has a parameter {name} of its own, which would not be trained, clipped or released. Make it a part "
-                "of the model (let the model's forward apply it to its outputs), or freeze it: requires_grad_(False)"
+                f"has its own parameter {name}, which would not be trained, clipped or released. Make it part "
+                "of the model (the model's forward applies it to its outputs), or freeze it: "
+                "requires_grad_(False)"
             )
             raise ConfigError("loss", name_of(loss), fix)
 
@@ -101,7 +102,7 @@ def _check_repeats(trial: TracedModel, x: Nested, y: Nested) -> None:
         alone = [trial.outputs(select_examples(x, [i])) for i in order]
     values = [_with_gradient(loss, output, select_examples(y, [i])) for output, i in zip(alone, order, strict=True)]
     if differ(values[0], values[3], SAME_KERNEL):
-        fix = "answers the same example differently when it is asked again; keep nothing between calls"
+        fix = "returns different values for the same example in two calls; it must not keep state between calls"
         raise ConfigError("loss", name_of(loss), fix)
 
 
@@ -116,12 +117,12 @@ def _check_form(trial: TracedModel, x: Nested, y: Nested) -> None:
     alone = torch.cat([_with_gradient(loss, outputs[i : i + 1], select_examples(y, [i])) for i in range(3)])
     together = _with_gradient(form, outputs, y)
     if len(together) != len(outputs):
-        fix = f"its per-example form {name_of(form)} gives {len(together)} losses for {len(outputs)} examples"
-        raise ConfigError("loss", name_of(loss), f"{fix}; return one for each")
+        fix = f"its per-example form {name_of(form)} returns {len(together)} losses for {len(outputs)} examples"
+        raise ConfigError("loss", name_of(loss), f"{fix}; return one per example")
     # a form that differs from the loss on purpose comes with a warning
     is_same = not trial.functional.form.differs
     if is_same and any(differ(single, row, SAME_KERNEL) for single, row in zip(alone, together, strict=True)):
-        fix = "gives an example another loss or gradient in a batch than alone; use its own output and target only"
+        fix = "gives an example another loss or gradient in a batch than alone; use only its own output and target"
         raise ConfigError("loss", name_of(loss), f"its per-example form {name_of(form)} {fix}")
 
 
@@ -156,15 +157,15 @@ def _check_reads_outputs_only(trial: TracedModel, x: Nested, y: Nested) -> None:
         return
     shapes = {tensor.shape for tensor in _gradient_leaves(value) if isinstance(tensor, nn.Parameter)}
     names = [name for name, parameter in trial.model.named_parameters() if parameter.shape in shapes]
-    source = "a tensor with a gradient that is no output of the model"
+    source = "a tensor with a gradient that is not an output of the model"
     if shapes and names:
         source = f"a parameter of the shape of the model's {names[0]}"
     elif shapes:
         source = f"a parameter of shape {tuple(next(iter(shapes)))}"
     fix = (
-        f"reads {source}: its gradient would be dropped, since an example's loss is differentiated through its outputs "
-        "alone. For a penalty on parameters take the strategy's own: weight_decay of the optimizer, or the regularizer "
-        "(fedpriv.strategies.proximal.L2); else detach() what it reads"
+        f"reads {source}: its gradient would be dropped, since the loss of an example is differentiated only "
+        "through the model's outputs. For a penalty on parameters use the strategy's own: weight_decay of the "
+        "optimizer, or the regularizer (fedpriv.strategies.proximal.L2); otherwise detach() it"
     )
     raise ConfigError("loss", name_of(loss), fix)
 
@@ -243,8 +244,8 @@ def _check_reduction(trial: TracedModel, x: Nested, y: Nested, real: Callable[[]
             has_gradient.append(bool(losses.gradients.any()))
     if has_gradient and not any(has_gradient):
         fix = (
-            "has a gradient of 0 for each example that was tried, so nothing but noise would be trained: return a "
-            "value that changes with the outputs of a single example"
+            "has a gradient of 0 for each tested example, so only noise would be trained: return a value that "
+            "changes with the outputs of each example"
         )
         raise ConfigError("loss", name_of(trial.functional.loss), fix)
     return list(dict.fromkeys(notes))
@@ -350,8 +351,8 @@ def _check_random(loss: Loss, outputs: Any, y: Nested, gradient: Tensor) -> None
     _, other, _ = _batch_loss(loss, _select(outputs, changed), select_examples(y, changed))
     if rows_differ(gradient[1:], other[1:], OTHER_REDUCTION).any():
         fix = (
-            "draws random numbers and gives an example another gradient if another example of the batch changes; use "
-            "each example's own output and target only"
+            "draws random numbers, and the gradient of an example depends on other examples of the batch; use "
+            "only each example's own output and target"
         )
         raise ConfigError("loss", name_of(loss), fix)
 
@@ -418,12 +419,12 @@ def _compare(trial: TracedModel, x: Nested, y: Nested, losses: _Losses) -> str:
     if is_of_each and losses.has_gradient_of_sum(ones):
         return ""
     if losses.batch.numel() != 1:
-        fix = f"gives {losses.batch.numel()} numbers for {count} examples; return their mean, or one for each example"
+        fix = f"returns {losses.batch.numel()} numbers for {count} examples; return their mean, or one per example"
         raise ConfigError("loss", name, fix)
     if losses.is_sum(ones):
         return (
-            f"the loss {name} sums over a batch: here the mean over examples is trained and shown, so a learning rate "
-            "for the sum is to be multiplied by the batch's size"
+            f"the loss {name} sums over a batch, but fedpriv trains on and reports the mean over examples: "
+            "multiply a learning rate that was chosen for the sum by the batch size"
         )
     value = losses.batch.reshape(())
     x, y = (select_examples(tree, losses.order) for tree in (x, y))
@@ -433,29 +434,32 @@ def _compare(trial: TracedModel, x: Nested, y: Nested, losses: _Losses) -> str:
         if matched is not value and not differ(matched, losses.alone.mean(), losses.tolerance):
             shapes = f"outputs {tuple(outputs.shape[1:])} against targets {tuple(first(y).shape[1:])} of each example"
             return (
-                f"the loss {name} compares {shapes}: in a batch torch would compare every output with every target; "
-                "here each example is compared with its own. Give both one shape, e.g. by model(x).squeeze(-1)"
+                f"the loss {name} compares {shapes}: torch would compare every output of a batch with every "
+                "target; fedpriv compares each example with its own target. Give both the same shape, e.g. "
+                "with model(x).squeeze(-1)"
             )
     for weights in _shares_of_labels((x, y)):
         if losses.is_sum(weights.to(losses.alone)):
             return (
-                f"the loss {name} is the mean over all labels of a batch that it does not ignore: here an example's "
-                "loss is the mean over its own labels, and each example counts the same"
+                f"the loss {name} is the mean over all labels of a batch that it does not ignore; fedpriv uses "
+                "the mean over the labels of each example, so that each example counts the same"
             )
     fix = (
-        f"gives a batch of {count} examples {float(value):.4g}, which is neither the mean "
-        f"({float(losses.alone.mean()):.4g}) nor the sum ({float(losses.alone.sum()):.4g}) of what it gives each alone"
+        f"returns {float(value):.4g} for a batch of {count} examples, which is neither the mean "
+        f"({float(losses.alone.mean()):.4g}) nor the sum ({float(losses.alone.sum()):.4g}) of its values for "
+        "each example alone"
     )
     if not differ(value, losses.alone.mean(), losses.tolerance):
-        fix = f"has the mean of its examples' values for a batch of {count}, but not the mean of their gradients"
+        fix = f"returns the mean of its examples' values for a batch of {count}, but not the mean of their gradients"
     if not losses.alone.isfinite().all():
-        fix = f"gives an example alone NaN or infinity, and a batch of {count} examples {float(value):.4g}"
+        fix = f"returns NaN or infinity for an example alone, and {float(value):.4g} for a batch of {count} examples"
     elif not losses.gradients.any():
-        fix += " (alone each example has a gradient of 0)"
+        fix += " (alone, each example has a gradient of 0)"
     fix += (
-        ". Gradients are those of single examples, so another loss would be trained. Write what it gives each example: "
-        "fedpriv.models.Loss(lambda outputs, targets: ...), which returns a tensor [b] (in torch's own losses "
-        "reduction='none'), with weights divided by a public number and without terms about the batch"
+        ". Gradients are computed for single examples, so another loss would be trained. Write the loss of "
+        "each example: fedpriv.models.Loss(lambda outputs, targets: ...), which returns a tensor [b] "
+        "(reduction='none' for torch's losses), with weights divided by a public number and without terms that "
+        "depend on the batch"
     )
     raise ConfigError("loss", name, fix)
 

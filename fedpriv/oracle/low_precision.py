@@ -87,9 +87,9 @@ def check_precision(population: Population, privacy: Privacy, row: Tensor, x: Ne
         TracedModel(population, row).gradient(x, y)
     if lowest.is_half:
         fix = (
-            f"it or its loss computes in {lowest.dtype}, which is shown for unit sample and relation replace_one only, "
-            "where neighbours have batches of one size: with another size kernels may round other examples' gradients "
-            "otherwise, by 2**-8; compute in float32, without autocast"
+            f"it or its loss computes in {lowest.dtype}, which is supported only for unit sample and relation "
+            "replace_one, where neighbours have batches of one size; with other sizes, kernels may round other "
+            "examples' gradients differently, by 2**-8; compute in float32, without autocast"
         )
         raise ConfigError("model", type(population.model).__name__, fix)
     if row.dtype == torch.float32:
@@ -99,10 +99,10 @@ def check_precision(population: Population, privacy: Privacy, row: Tensor, x: Ne
 def _check_products(device: torch.device) -> None:
     if largest_error(device) > _LARGEST_ERROR:
         fix = (
-            "multiplies float32 numbers in less than float32, which is shown for unit sample and relation replace_one "
-            "only, where neighbours have batches of one size: with another size kernels may round other examples' "
-            'gradients otherwise; say torch.set_float32_matmul_precision("highest"), set no fp32_precision of '
-            "torch.backends, and unset ONEDNN_DEFAULT_FPMATH_MODE"
+            "multiplies float32 numbers with lower precision, which is supported only for unit sample and relation "
+            "replace_one, where neighbours have batches of one size; with other sizes, kernels may round other "
+            'examples\' gradients differently; call torch.set_float32_matmul_precision("highest"), set no '
+            "fp32_precision of torch.backends, and unset ONEDNN_DEFAULT_FPMATH_MODE"
         )
         raise ConfigError("compute.device", str(device), fix)
 

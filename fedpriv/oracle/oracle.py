@@ -49,7 +49,7 @@ class RoundContext:
         """
         numbers = cohort.numpy()  # of some numbers numpy is several times as fast as torch
         if not (numbers[1:] > numbers[:-1]).all():
-            raise ConfigError("network cohort", cohort.tolist(), "give every client once, in ascending order")
+            raise ConfigError("network cohort", cohort.tolist(), "name every client once, in ascending order")
         clients: Sequence[int] = range(n_clients)
         if len(numbers) < n_clients or numbers[0] != 0 or numbers[-1] != n_clients - 1:
             clients = tuple(cohort.tolist())
@@ -206,7 +206,7 @@ class Oracle(Generic[A_co]):
 
     def _check_gradients_are_noised(self) -> None:
         if self.privacy.private and self.privacy.at == "message":
-            fix = "where noise is on messages, gradients have none to subtract: leave it out, or set at to 'gradient'"
+            fix = "is only for noise on gradients: leave it out, or set privacy.at to 'gradient'"
             raise ConfigError("strategy.optimizer", "noise_floor", fix)
 
     def gradient(self, params: Tensor) -> Tensor:
@@ -259,7 +259,7 @@ class Oracle(Generic[A_co]):
             ConfigError: there is no statistic of this name.
         """
         if name != "constraints":
-            raise ConfigError("statistic", name, "unknown: there is 'constraints'")
+            raise ConfigError("statistic", name, "is unknown: use 'constraints'")
         self._check_everyone()
         values = self.answerer.constraint_values(self.queries.constraint_values(), self._context, params)
         self._count_answer()

@@ -106,7 +106,7 @@ class QueryBuilder:
             ConfigError: the run is private.
         """
         if self.privacy.at != "none":
-            fix = "the strategy needs exact answers, which are not private; set at to 'none'"
+            fix = "the strategy needs exact query results, which are not private; set privacy.at to 'none'"
             raise ConfigError("privacy.at", self.privacy.at, fix)
         return self._query("exact")
 

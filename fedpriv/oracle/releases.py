@@ -41,8 +41,8 @@ class Releases:
         bound = query.clip.bound
         if planned is None or planned.clients != context.clients or planned.clip.bound < bound:
             raise UnplannedRelease(
-                f"round {context.round}, {query.name}: the plan has no such answer at this price; it was not released. "
-                "What a strategy asks must not depend on answers"
+                f"round {context.round}, {query.name}: the plan has no such query with this privacy cost, so "
+                "nothing was released. A strategy's queries must not depend on query results"
             )
         if bound < planned.clip.bound:
             return planned.within(query.clip)

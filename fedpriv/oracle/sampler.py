@@ -43,10 +43,10 @@ class BatchSampler:
         self, population: Population, randomness: Randomness, cohort_rate: float, cohort_rounds: int | None = None
     ) -> None:
         if population.pad_batches and cohort_rate < 1:
-            fix = "pads the examples of clients, not secret cohorts of clients: leave out one or the other"
+            fix = "pads the examples of clients, not secret cohorts of clients: leave one of the two out"
             raise ConfigError("compute.pad_batches", True, fix)
         if population.pad_batches and population.views is not None:
-            fix = "random views are made for the drawn examples only: leave out one or the other"
+            fix = "random views are made only for drawn examples: leave one of the two out"
             raise ConfigError("compute.pad_batches", True, fix)
         self._population = population
         self._randomness = randomness

@@ -40,8 +40,8 @@ _READ = 4  # clients of which an example is read again
 _CLIP = Clip(1.0)
 _SCALES = (1.0, 30.0, 1000.0)  # of made-up inputs: far examples have losses above any running mean
 KEPT = (
-    "the model, the loss or the data set kept something of earlier examples: it answered the same question differently "
-    "after the run had begun, so that one example could change the gradients of others"
+    "the model, the loss or the data set keeps state of earlier examples: its result for the same input "
+    "changed during the run, so one example could change the gradients of others"
 )
 
 

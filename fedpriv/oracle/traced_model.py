@@ -88,7 +88,7 @@ class TracedModel:
             outputs = self._outputs(row, select_examples(x, [0]))
         loss = example_loss(self.functional.loss, outputs, select_examples(y, [0]))
         if not loss.requires_grad:
-            fix = "no trainable parameter has a part in its loss; set requires_grad of those that have"
+            fix = "no trainable parameter affects its loss; set requires_grad=True for those that do"
             raise ConfigError("model", type(self.model).__name__, fix)
         return torch.autograd.grad(loss, row)[0]
 
@@ -128,8 +128,8 @@ class TracedModel:
         outputs = self.functional.outputs(self.functional.unflatten(row), x)
         if isinstance(outputs, Tensor) and outputs.shape[:1] != first(x).shape[:1]:
             fix = (
-                f"gives {tuple(outputs.shape)} for {len(first(x))} examples; return a row for each "
-                "(squeeze(-1) keeps the rows, where squeeze() does not)"
+                f"returns {tuple(outputs.shape)} for {len(first(x))} examples; return one row per example "
+                "(squeeze(-1) keeps the rows, unlike squeeze())"
             )
             raise ConfigError("model", type(self.model).__name__, fix)
         return outputs
@@ -159,10 +159,10 @@ def as_scalar(loss: Loss, value: object) -> Tensor:
         ConfigError: it is no tensor with one number.
     """
     if not isinstance(value, Tensor):
-        fix = f"gives a {type(value).__name__} for one example; return a tensor with one number"
+        fix = f"returns a {type(value).__name__} for one example; return a tensor with one number"
         raise ConfigError("loss", name_of(loss), fix)
     if value.numel() != 1:
-        fix = f"gives {value.numel()} numbers for one example; use a reduction"
+        fix = f"returns {value.numel()} numbers for one example; use a reduction"
         raise ConfigError("loss", name_of(loss), fix)
     return value.reshape(())
 

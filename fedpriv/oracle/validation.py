@@ -97,13 +97,13 @@ def _find_usable_point(population: Population) -> Point:
     except Exception as error:  # whatever a user's model or loss raises for real examples
         labels = first(targets)
         if labels.dtype != torch.long and _is_computed(population, row, inputs, each(Tensor.long, targets)):
-            fix = "the loss takes class numbers: give whole ones (.long())"
+            fix = "the loss needs class numbers: use integers (.long())"
             raise DataError(f"client 0 has targets of type {labels.dtype}, and {fix}") from error
         hint = ""
         if isinstance(inputs, tuple) and isinstance(error, TypeError):
             hint = (
-                " (of more than two tensors all but the last are arguments of the model: where one is none, leave it "
-                "out in a collate_fn that returns (inputs, target))"
+                " (of more than two tensors, all but the last are arguments of the model: leave others out in "
+                "a collate_fn that returns (inputs, target))"
             )
         problem = f"it and the loss cannot be computed on examples of shape {_shapes(inputs)} ({in_short(error)})"
         fix = f"{problem}; change them, or the data{hint}"
@@ -174,8 +174,8 @@ def _draw_like(like: Tensor, least: float, generator: torch.Generator) -> Tensor
 def _check_memory(trial: TracedModel, fresh: TracedModel, x: Nested) -> None:
     """Refuses a model that answers a batch differently after another batch, or that changes frozen parameters."""
     why = (
-        "answers the same batch differently when it is asked again: it keeps something of earlier batches, or draws "
-        "random numbers that are not torch's; keep nothing between calls"
+        "returns different outputs for the same batch in two calls: it keeps state of earlier batches, or its "
+        "random numbers are not torch's; remove that state"
     )
     rows = [(i, i) for i in range(len(_FIRST_BATCH))]
     untouched = fresh.frozen()
@@ -185,7 +185,7 @@ def _check_memory(trial: TracedModel, fresh: TracedModel, x: Nested) -> None:
     )
     for name, value in trial.frozen().items():
         if value._version != frozen[name] or not torch.equal(value, untouched[name]):  # noqa: SLF001
-            fix = "a forward pass changes it, though it is frozen and released as it is; change a copy"
+            fix = "a forward pass changes it, although it is frozen and released as it is; change a copy"
             raise ConfigError(f"model.{name}", "frozen", fix)
     _compare(trial, before, after, rows, SAME_KERNEL, why)
     _compare(trial, between, fresh.events(select_examples(x, _SECOND_BATCH)), rows, SAME_KERNEL, why)
@@ -193,11 +193,11 @@ def _check_memory(trial: TracedModel, fresh: TracedModel, x: Nested) -> None:
 
 def _check_neighbours(trial: TracedModel, x: Nested) -> None:
     """Refuses a model whose outputs for an example depend on the other examples of its batch."""
-    why = "what it gives for an example depends on the other examples of the batch; "
+    why = "its output for an example depends on the other examples of the batch; "
     first_events = trial.events(select_examples(x, _FIRST_BATCH))
     second_events = trial.events(select_examples(x, _SECOND_BATCH))
     if _differ_in(first_events[-1], second_events[-1], 0, 0, SAME_KERNEL):
-        why += _suggest_batch_first(trial, x) or "use GroupNorm or the like"
+        why += _suggest_batch_first(trial, x) or "use a layer such as GroupNorm"
     _compare(trial, first_events, second_events, [(0, 0)], SAME_KERNEL, why)
 
 
@@ -215,7 +215,7 @@ def _suggest_batch_first(trial: TracedModel, x: Nested) -> str | None:
         return None
     if any(_differ_in(first_batch, single, i, 0, OTHER_KERNEL) for i, single in enumerate(alone)):
         return None
-    return "with batch_first=True that is not so: this was tried. Weights stay, and outputs become other ones"
+    return "set batch_first=True, which was tested and keeps examples apart (same weights, other outputs)"
 
 
 def _check_alone(trial: TracedModel, x: Nested) -> None:
@@ -227,11 +227,11 @@ def _check_alone(trial: TracedModel, x: Nested) -> None:
         trial.model.eval()
     if trial.draws(x):
         return
-    why = "what it gives for an example alone is not what it gives in a batch; "
+    why = "its output for an example alone differs from that in a batch; "
     batch = trial.events(select_examples(x, _FIRST_BATCH))
     alone = [trial.events(select_examples(x, [i])) for i in range(len(_FIRST_BATCH))]
     if any(_differ_in(batch[-1], single[-1], i, 0, OTHER_KERNEL) for i, single in enumerate(alone)):
-        why += _suggest_batch_first(trial, x) or "make it independent of the batch's size"
+        why += _suggest_batch_first(trial, x) or "make it independent of the batch size"
     for i, single in enumerate(alone):
         _compare(trial, batch, single, [(i, 0)], OTHER_KERNEL, why)
 
@@ -259,11 +259,11 @@ def _check_labels(trial: TracedModel, population: Population) -> None:
             raise
         except Exception as error:  # whatever a user's model or loss raises
             fix = "number the classes from 0, or change the model's number of outputs"
-            problem = f"client {numbers[client]} has label {label}, which model and loss do not take"
+            problem = f"client {numbers[client]} has label {label}, which model and loss do not accept"
             raise DataError(f"{problem} ({in_short(error)}): {fix}") from error
         if label < 0 and ((label == _IGNORE_INDEX and not loss.any()) or not torch.isfinite(loss).all()):
-            problem = f"client {numbers[client]} has label {label}, which the loss passes over"
-            raise DataError(f"{problem}: number the classes from 0, drop what has none")
+            problem = f"client {numbers[client]} has label {label}, which the loss ignores"
+            raise DataError(f"{problem}: number the classes from 0, and drop examples without a class")
 
 
 def _changes_in_forward(model: nn.Module, x: Nested) -> list[str]:
@@ -281,13 +281,13 @@ def _changes_in_forward(model: nn.Module, x: Nested) -> list[str]:
     warnings: list[str] = []
     if changed:
         warnings.append(
-            f"a forward pass changes the buffers {', '.join(changed[:3])}: every pass of a run starts from their first "
-            "values again, and the result has these"
+            f"a forward pass changes the buffers {', '.join(changed[:3])}: every forward pass of a run starts "
+            "from their initial values, and the result contains these"
         )
     if counts:
         warnings.append(
-            f"a forward pass changes the attributes {', '.join(counts[:3])}: what it keeps there stays in a copy of "
-            "the model and is not in the result"
+            f"a forward pass changes the attributes {', '.join(counts[:3])}: the changes stay in a copy of the "
+            "model and are not in the result"
         )
     return warnings
 

@@ -44,11 +44,11 @@ class Checked:
         """Returns names and values, as printed."""
         claim, factor = self.claim, self.more_noise
         if factor is None:
-            needed = "no amount of it: what is released is exact"
+            needed = "no finite amount: the released values are exact"
         else:
             needed = f"{round_up(factor)} times the published one are enough"
         if factor is None and math.isfinite(claim.tight_total):
-            needed = "not computed: what is stated is a lower bound"
+            needed = "not computed: the stated value is a lower bound"
         true, basic = _printed(claim.tight_total), _printed(claim.basic_total)
         rows = {
             "method": self.source.title,
@@ -58,7 +58,7 @@ class Checked:
             "true epsilon": f"{true} for the whole run; {basic} by basic composition",
             **{f"  {view}": _printed(epsilon) for view, epsilon in claim.views},
             "noise needed": needed,
-            "violated": claim.why_not or "nothing that is known here",
+            "violated": claim.why_not or "no known assumption",
         }
         return rows
 
@@ -89,7 +89,7 @@ def draw(checked_claim: Checked, path: Path) -> None:
         ConfigError: the name does not end in .png, or there is no finite epsilon to draw.
     """
     if path.suffix != ".png":
-        raise ConfigError("--out", str(path), "pictures are PNG files; give a name that ends in .png")
+        raise ConfigError("--out", str(path), "the picture must be a PNG file; use a name that ends in .png")
     if math.isinf(checked_claim.claim.tight_total):
         raise ConfigError("--out", str(path), "there is no finite epsilon to draw; leave it out")
     points = checked_claim.source.over_rounds(checked_claim.settings)

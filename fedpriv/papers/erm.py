@@ -31,9 +31,9 @@ def dp_gd(
 ) -> Strategy:
     """DP-GD with step size 1 / smoothness unless given; see `fedpriv.gradient_descent`."""
     if average is not None and report != "average":
-        raise ConfigError("strategy.average", average, "is a weight of iterates: say report: average")
+        raise ConfigError("strategy.average", average, "is a weight of iterates: use report: average")
     if seed is not None and report != "random":
-        raise ConfigError("strategy.seed", seed, "chooses the iterate to report: say report: random")
+        raise ConfigError("strategy.seed", seed, "chooses the iterate to report: use report: random")
     return gradient_descent(
         learning_rate or 1 / smoothness,
         regularizer,
@@ -81,7 +81,7 @@ def dp_svrg(inner: Inner, epoch_length: Count | None = None) -> Recipe:
     convexity, step = inner.regularizer.strong_convexity, inner.learning_rate
     if callable(step):
         if epoch_length is None:
-            raise ConfigError("strategy.epoch_length", None, "the paper's is for a constant learning_rate: give one")
+            raise ConfigError("strategy.epoch_length", None, "the paper uses a constant learning_rate: set one")
         return inner.recipe(step, Epochs(epoch_length))
     step, length = proven(inner.smoothness, convexity, learning_rate=step, epoch_length=epoch_length)
     return inner.recipe(step, Epochs(length))

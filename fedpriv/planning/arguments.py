@@ -77,7 +77,7 @@ def _rounds_for_epochs(epochs: float, size: float | None, arguments: Mapping[str
 
     passes = batch_fraction * batches
     rounds = max(math.ceil(epochs / passes - 1e-9), 1)
-    return f"write rounds={rounds}: one round goes over {100 * passes:.3g} % of the examples here"
+    return f"write rounds={rounds}: here one round uses {100 * passes:.3g} % of the examples"
 
 
 def _examples_a_client(clients: object) -> float | None:
@@ -119,14 +119,17 @@ def check_sinks(sinks: Any) -> None:  # noqa: ANN401 - whatever a user gives
             write = "[sink]"
         else:
             write = f"[fedpriv.sinks.TensorBoard({text})]"
-        raise ConfigError("sinks", sinks, f"give a list: sinks={write}")
+        raise ConfigError("sinks", sinks, f"must be a list: sinks={write}")
     for index, sink in enumerate(sinks):
         if inspect.isclass(sink):
-            raise ConfigError(f"sinks[{index}]", sink.__name__, f"is a class: make one, {sink.__name__}('runs/a')")
+            raise ConfigError(
+                f"sinks[{index}]", sink.__name__, f"is a class: pass an object, {sink.__name__}('runs/a')"
+            )
         lacking = [name for name in ("write", "close") if not callable(getattr(sink, name, None))]
         if lacking:
             lines = {"write": "def write(self, report: RoundReport) -> None", "close": "def close(self) -> None"}
             fix = (
-                f"is no sink: add {' and '.join(lines[name] for name in lacking)}; or fedpriv.sinks.TensorBoard(folder)"
+                f"is not a sink: add {' and '.join(lines[name] for name in lacking)}; or use "
+                "fedpriv.sinks.TensorBoard(folder)"
             )
             raise ConfigError(f"sinks[{index}]", type(sink).__name__, fix)

@@ -53,7 +53,7 @@ def check_size(network: RoundNetwork, n_clients: int) -> None:
         ConfigError: the numbers differ.
     """
     if network.n_clients != n_clients:
-        fix = f"the run has {counted(n_clients, 'client')}: make the {type(network).__name__} for {n_clients}"
+        fix = f"the run has {counted(n_clients, 'client')}: create the {type(network).__name__} for {n_clients}"
         raise ConfigError("network.n_clients", network.n_clients, fix)
 
 
@@ -76,8 +76,8 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
         raise ConfigError(
             "privacy.at",
             "message",
-            f"{name} keeps state that is not a function of released messages and would enter later messages un-noised; "
-            "set at to 'gradient'",
+            f"{name} keeps state that is not a function of released messages and would enter later messages "
+            "without noise; set privacy.at to 'gradient'",
         )
     if privacy.private and privacy.at == "message":
         check_memory(strategy, n_clients)
@@ -85,7 +85,7 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
         fix = "is for noise that cancels between pairs: leave it out, or use pairwise trust"
         raise ConfigError("privacy.statistics.ratio", privacy.statistics.ratio, fix)
     if privacy.private and isinstance(privacy.trust, Pairwise) and privacy.trust.colluders >= n_clients:
-        fix = f"at most all but one of {n_clients} clients collude against that one: give at most {n_clients - 1}"
+        fix = f"must be at most {n_clients - 1}: all but one of the {n_clients} clients collude against that one"
         raise ConfigError("privacy.trust.pairwise.colluders", privacy.trust.colluders, fix)
     kind: object = privacy.trust  # also a trust that these rules do not name yet
     if isinstance(kind, Central | SecureAggregation):
@@ -106,7 +106,7 @@ def _check_sums(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_c
         if isinstance(network, Star | Graph):
             rate = network.active_fraction
         fix = (
-            f"with central trust cohorts are drawn in secret: set its cohort_rate to {rate:.4g}, and leave "
+            f"central trust draws its cohorts in secret: set its cohort_rate to {rate:.4g}, and leave "
             "network.cohort out"
         )
         raise ConfigError("network.cohort", _cohort_of(network), fix)
@@ -116,21 +116,21 @@ def _check_sums(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_c
     if not strategy.aggregator.is_sum:
         raise ConfigError("privacy.trust", trust, f"{type(strategy.aggregator).__name__} needs single messages")
     if privacy.at == "gradient" and not step.linear:
-        fix = f"sums of {name}'s messages are not sums of private answers; use local trust"
+        fix = f"sums of {name}'s messages are not sums of private query results; use local trust"
         if isinstance(step, LocalSteps) and step.local_steps == 1:
             fix += (
-                ", or plain steps of the clients, without an optimizer, and the momentum at the server: fedavg with "
-                "server_momentum, or fedopt for the kin of Adam"
+                ", or plain client updates without an optimizer, with momentum at the server: fedavg with "
+                "server_momentum, or fedopt for adaptive optimizers such as Adam"
             )
         if privacy.unit == "client" and step.memory == "none":
-            fix += ", or let the noise be on what clients send, privacy.at: message"
+            fix += ", or noise on messages, privacy.at: message"
         raise ConfigError("privacy.trust", trust, fix)
     if step.memory != "none" and not network.everyone:
         raise ConfigError(
             "network.cohort",
             _cohort_of(network),
-            f"messages of {name} hold answers of earlier rounds, which sums over another cohort would not cover; let "
-            "everyone take part, or use a strategy without memory such as fedavg",
+            f"messages of {name} contain query results of earlier rounds, which sums over another cohort would "
+            "not cover; use all clients, or a strategy without memory such as fedavg",
         )
     if privacy.at == "gradient":
         check_linear(strategy, n_clients, network)
@@ -162,10 +162,10 @@ def check_compute(
     if state == "memory":
         return
     if not has_rows(strategy.local_step.init(torch.zeros(1, 1))):
-        fix = f"clients of {strategy.name} keep nothing between rounds (what a server keeps is in memory); leave it out"
+        fix = f"clients of {strategy.name} keep no state between rounds (a server's state is in memory); leave it out"
         raise ConfigError("compute.state", state, fix)
     if network.everyone and not privacy.samples_clients_before_compute:
-        fix = "every client takes part in every round, which needs all state in memory; leave it out, or draw cohorts"
+        fix = "every client takes part in every round, so all state must be in memory; leave it out, or draw cohorts"
         raise ConfigError("compute.state", state, fix)
 
 
@@ -199,15 +199,15 @@ def check_shared(
         return
     alone = "train in one process (leave out --processes, or engine 'local' of compute)"
     if compute.state != "memory":
-        raise ConfigError("compute.state", compute.state, f"is for one process: take memory, or {alone}")
+        raise ConfigError("compute.state", compute.state, f"works in one process only: use memory, or {alone}")
     if not isinstance(network, Star | Graph):
-        fix = f"only a star or a graph can be shared by processes: {alone}"
+        fix = f"only a star or a graph can be divided among processes: {alone}"
         raise ConfigError("network", type(network).__name__, fix)
     if isinstance(clients, LazyClients):
-        fix = f"clients that are read when they are drawn are for one process: take make_clients, or {alone}"
+        fix = f"lazy clients work in one process only: use make_clients, or {alone}"
         raise ConfigError("clients", "lazy_clients", fix)
     if privacy.published is not None:
-        fix = f"a paper's noise may depend on the data of all clients, which no process has: {alone}"
+        fix = f"a paper's noise may depend on the data of all clients, which no single process has: {alone}"
         raise ConfigError("strategy.variant", "published", fix)
     if optimum is not None:
         fix = f"the gap to it is computed on the data of all clients in one process: leave it out, or {alone}"
@@ -215,7 +215,7 @@ def check_shared(
     if compare:
         raise ConfigError("problem.compare", True, f"it needs all data in one process: leave it out, or {alone}")
     if "exact" in query_names and size > len(clients) // 2:
-        fix = f"for exact answers every process needs two clients: give at most {max(len(clients) // 2, 1)}"
+        fix = f"exact query results need two clients in every process: use at most {max(len(clients) // 2, 1)}"
         raise ConfigError("processes", size, fix)
 
 
@@ -234,19 +234,19 @@ def check_extended(privacy: Privacy, rounds: int, before: int | None) -> None:
     if before is None:
         return
     if rounds <= before:
-        fix = f"is the number of all rounds, and the run has made {before}: give more"
+        fix = f"is the total number of rounds, and the run already has {before}: use a larger number"
         raise ConfigError("rounds", rounds, fix)
     if privacy.over_time is not None:
         fix = (
-            "noise that is correlated between rounds, and batches or cohorts that take turns, were made and priced for "
-            f"the planned {before} rounds: begin a new run"
+            "correlated noise and cyclic batches or cohorts were created and accounted for the planned "
+            f"{before} rounds: start a new run"
         )
         raise ConfigError("extend", before, fix)
     epoch = privacy.allocation_rounds
     if epoch is not None and before % epoch:
         fix = (
-            f"the run ended within an epoch of random allocation, which has {epoch} rounds and is charged whole: "
-            "extend runs of whole epochs, or begin a new run"
+            f"the run ended within an epoch of random allocation, which has {epoch} rounds and is charged as a "
+            "whole: extend runs of whole epochs, or start a new run"
         )
         raise ConfigError("extend", before, fix)
 
@@ -270,8 +270,8 @@ def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, roun
         raise ConfigError(
             "privacy.trust",
             "secure_aggregation",
-            f"{type(strategy.local_step).__name__} calls itself linear, but what it sends depends on more than the sum "
-            "of the answers; use local trust",
+            f"{type(strategy.local_step).__name__} declares linear = True, but its messages depend on more than "
+            "the sum of the query results; use local trust",
         )
 
 
@@ -299,8 +299,9 @@ def check_memory(strategy: Strategy, n_clients: int) -> None:
         raise ConfigError(
             "strategy.local_step.memory",
             strategy.local_step.memory,
-            f"{type(strategy.local_step).__name__} keeps something of its answers, which have no noise where it is on "
-            "messages, and a later message depends on it: write 'private', and set at to 'gradient'",
+            f"{type(strategy.local_step).__name__} keeps state of its query results, which have no noise if "
+            "noise is on messages, and a later message depends on that state: declare memory = 'private', and "
+            "set privacy.at to 'gradient'",
         )
 
 
@@ -314,7 +315,7 @@ def check_shares(privacy: Privacy, records: Sequence[Record], n_clients: int) ->
     cohort_sizes = [n_clients if record.clients is None else len(record.clients) for record in kinds_of(records)]
     largest_cohort = max(cohort_sizes, default=required)
     if privacy.trust.sums_only and largest_cohort < required:
-        fix = f"a round has at most {largest_cohort} participants, who share the noise; give at most that many"
+        fix = f"must be at most {largest_cohort}, the largest number of participants of a round, who share the noise"
         raise ConfigError("privacy.trust.secure_aggregation.min_honest", required, fix)
 
 
@@ -341,9 +342,7 @@ def check_keep(keep: str, problems: Sequence[Problem]) -> None:
         ConfigError: the problems have constraints, of which the metric knows nothing.
     """
     if keep == "best" and any(problem.constraints for problem in problems):
-        fix = (
-            "a test metric knows nothing of the constraints, and could choose a model that violates them: leave it out"
-        )
+        fix = "a test metric ignores the constraints, so it could choose a model that violates them: leave it out"
         raise ConfigError("keep", keep, fix)
 
 
@@ -369,22 +368,25 @@ def check_problem(
     if privacy.private and needs_sums:
         _check_public(strategy, problems, privacy)
     if compare and (privacy.private or not sees_problem):
-        fix = "only an exact run of proximal_al (privacy.at 'none') has a centralised counterpart; leave it out"
+        fix = (
+            "only an exact run of proximal_al (privacy.at 'none') can be compared with a centralized solver; leave "
+            "it out"
+        )
         raise ConfigError("problem.compare", True, fix)
     if compare and not isinstance(strategy.regularizer.remainder, Zero):
-        fix = f"the centralised solver takes no regulariser or l2, not {strategy.regularizer}; leave it out"
+        fix = f"the centralized solver accepts no regularizer or l2, not {strategy.regularizer}; leave it out"
         raise ConfigError("problem.compare", True, fix)
     if needs_sums:
         for term in (term for problem in problems for term in problem.terms if term.sums() is None):
             fix = (
-                f"nothing bounds what one example adds to it, and {strategy.name} takes sums of losses alone: "
-                "LossAtMost, ClassLossAtMost, GroupLossGap. Use those, or proximal_al with privacy.at 'none'"
+                f"the influence of one example on it has no bound; {strategy.name} accepts only sums of losses: "
+                "LossAtMost, ClassLossAtMost, GroupLossGap. Use these, or proximal_al with privacy.at 'none'"
             )
             raise ConfigError("problem", type(term).__name__, fix)
     for problem in problems:
         if not (sees_problem or problem.is_mean_loss):
             names = ", ".join(type(term).__name__ for term in problem.terms)
-            fix = f"{strategy.name} minimises the mean loss and would ignore it; use private_al or proximal_al"
+            fix = f"{strategy.name} minimizes the mean loss and would ignore it; use private_al or proximal_al"
             raise ConfigError("problem", names, fix)
 
 
@@ -394,7 +396,7 @@ def _check_public(strategy: Strategy, problems: Sequence[Problem], privacy: Priv
         fix = "constraint values cannot be made private for whole clients; set unit to 'sample'"
         raise ConfigError("privacy.unit", "client", fix)
     if not any(problem.constraints for problem in problems):
-        fix = f"{strategy.name} spends a part of its budget on their values; give some, or use fedavg or dp_gd"
+        fix = f"{strategy.name} spends part of its budget on constraint values; add constraints, or use fedavg or dp_gd"
         raise ConfigError("problem.constraints", [], fix)
     if not any(problem.counts_are_public for problem in problems):
         return
@@ -405,5 +407,8 @@ def _check_public(strategy: Strategy, problems: Sequence[Problem], privacy: Priv
         )
         raise ConfigError("privacy.statistics.public_counts", False, fix)
     if privacy.relation == "add_remove":
-        fix = "presence shows in the counts; state the groups' public fractions, or set relation to 'replace_one'"
+        fix = (
+            "the counts reveal whether an example is present; state the groups' public fractions, or set relation "
+            "to 'replace_one'"
+        )
         raise ConfigError("privacy.statistics.public_counts", True, fix)

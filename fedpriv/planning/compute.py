@@ -90,7 +90,7 @@ class Compute:
             ConfigError: the two differ.
         """
         if self.state != begun_with:
-            raise ConfigError("compute.state", self.state, f"the run began with {begun_with}, and goes on with it only")
+            raise ConfigError("compute.state", self.state, f"cannot change on resume; set compute.state={begun_with}")
 
     def start(self) -> torch.device:
         """Sets the number of threads and returns the device, see `torch_device`.
@@ -142,7 +142,7 @@ class Compute:
         try:
             return torch.device(self.device)
         except RuntimeError as error:
-            fix = "is no device of torch: write cpu, cuda, cuda:1 or auto"
+            fix = "is not a device of torch: write cpu, cuda, cuda:1 or auto"
             raise ConfigError("compute.device", self.device, fix) from error
 
     def torch_device(self) -> torch.device:
@@ -157,6 +157,6 @@ class Compute:
             probe = torch.ones(1, device=self.device)
             probe.item()  # a device may take tensors and never give a number
         except Exception as error:  # each device raises its own
-            fix = f"cannot be used here ({in_short(error).split('. ')[0]}); say auto or cpu"
+            fix = f"cannot be used here ({in_short(error).split('. ')[0]}); use auto or cpu"
             raise ConfigError("compute.device", self.device, fix) from error
         return probe.device

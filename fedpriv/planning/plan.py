@@ -133,8 +133,9 @@ class Plan:
             return warnings
         if privacy.epsilon is not None and not self.calibrated and self.spent().epsilon > privacy.epsilon:
             warnings.append(
-                f"noise_multiplier={privacy.noise_multiplier:g} is too little for epsilon={privacy.epsilon:g}: the run "
-                "will stop before it overspends; leave noise_multiplier out, and it is chosen for all rounds"
+                f"noise_multiplier={privacy.noise_multiplier:g} is too small for epsilon={privacy.epsilon:g}: "
+                "the run will stop before it overspends; leave noise_multiplier out to have it computed for "
+                "all rounds"
             )
         epoch = privacy.allocation_rounds
         rounds = len(self.evaluations)
@@ -149,8 +150,8 @@ class Plan:
 def _cut_epoch(length: int, rounds: int) -> str:
     done = rounds % length
     return (
-        f"the last epoch of random allocation ends after {done} of {length} rounds and costs what a whole one "
-        f"costs: rounds={rounds - done + length} costs the same epsilon"
+        f"the last epoch of random allocation ends after {done} of {length} rounds but costs as much as a whole "
+        f"epoch: rounds={rounds - done + length} costs the same epsilon"
     )
 
 
@@ -264,9 +265,9 @@ def _noise_of_further(
     longer = [*first.records, *_with_noise(further, privacy, sizes, first_multiplier).records]
     whole = round_up(account(longer, n_clients, delta).epsilon)
     fix = (
-        f"the first {counted(first.rounds, 'round')} spent {spent}, which leaves too little for more. With the same "
-        f"noise, all rounds together cost {whole}: give privacy.epsilon={whole}, or a noise_multiplier for the "
-        "further rounds"
+        f"the first {counted(first.rounds, 'round')} spent {spent}, which leaves too little for more rounds. "
+        f"With the same noise, all rounds together cost {whole}: set privacy.epsilon={whole}, or a "
+        "noise_multiplier for the further rounds"
     )
     raise ConfigError("privacy.epsilon", privacy.epsilon, fix)
 
@@ -317,7 +318,7 @@ def _dry_run(
         for _ in run_rounds(strategy, oracle, network, progress, randomness, rounds=first, seen=view):
             pass
     except ArithmeticError as error:
-        fix = f"its options lead out of the range of numbers ({in_short(error)}): choose others"
+        fix = f"its options exceed the range of floating-point numbers ({in_short(error)}): use others"
         raise ConfigError("strategy", strategy.name, fix) from error
     if first < rounds and isinstance(network, Graph):
         oracle.answerer.repeat(first, rounds, lambda index: network.active(index, randomness))
@@ -398,7 +399,7 @@ def with_secrets(privacy: Privacy, network: RoundNetwork) -> Privacy:
     if not (isinstance(trust, Pairwise) and isinstance(trust.secrets, Topology)):
         return privacy
     if not isinstance(network, Graph):
-        fix = "the network is no graph: take complete or random_regular, or a graph for network.topology"
+        fix = "the network has no graph: use complete or random_regular, or set network.topology"
         raise ConfigError("privacy.trust.pairwise.secrets", "topology", fix)
     links = Links(in_order(network.graph.edges), str(trust.secrets))
     return replace(privacy, trust=replace(trust, secrets=links))

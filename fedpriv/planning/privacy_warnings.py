@@ -14,14 +14,14 @@ from fedpriv.planning.plan import Plan
 from fedpriv.privacy.settings import Privacy
 
 GAP = (
-    "optimum: the result tells the gap to it, computed on the training data without noise, which epsilon does not "
-    "cover; leave it out unless the data are public"
+    "optimum: the result reveals the gap to it, computed on the training data without noise, which epsilon "
+    "does not cover; leave it out unless the data are public"
 )
 _EXTENDED = (
-    "of this run {rounds} were made by an earlier run: the epsilon of all rounds together holds if the answers of that "
-    "run did not decide how many rounds follow, and with how much noise"
+    "{rounds} rounds of this run were made by an earlier run: the total epsilon holds if the results of that "
+    "run did not influence the number of further rounds and their noise"
 )
-_SEED = "a secret_seed is given: whoever knows it can subtract the noise; leave it out for data that matter"
+_SEED = "secret_seed is set: anyone who knows it can subtract the noise; leave it out for real data"
 
 
 def not_covered(privacy: Privacy, optimum: float | None) -> tuple[str, ...]:

@@ -44,9 +44,9 @@ def reach_warnings(
         return []
     return [
         f"in {rounds} rounds, these steps and this clip ({privacy.clip.bound:g}) can move the model by at most "
-        f"{reach:.2g}, and its first parameters have norm {start_norm:.2g}. A network that starts at random values "
-        "learns little within that distance: increase the step size or the number of rounds. For a pretrained model "
-        "this may be enough"
+        f"{reach:.2g}, and its initial parameters have norm {start_norm:.2g}. A network with random initial "
+        "values learns little within that distance: increase the step size or the number of rounds. For a "
+        "pretrained model this may be enough"
     ]
 
 

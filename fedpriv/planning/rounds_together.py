@@ -44,7 +44,10 @@ def with_matrix(
     separation = _separation(privacy, network)
     if isinstance(noise, CorrelatedNoise):  # from a plan, or constructed by the user
         if noise.separation != separation:
-            fix = f"units take part in one of {separation} rounds; give BSR, Banded or BLT, and the matrix follows"
+            fix = (
+                f"privacy units take part in one of {separation} rounds; use BSR, Banded or BLT, which compute the "
+                "matrix for that"
+            )
             raise ConfigError("privacy.noise", f"one of {noise.separation} rounds", fix)
         return privacy
     if begun is not None and isinstance(noise, Banded | BLT):
@@ -81,9 +84,12 @@ def check_participation(privacy: Privacy, network: RoundNetwork) -> None:
     """
     if privacy.unit == "sample" and not isinstance(privacy.sampling, FullBatch | Cyclic):
         fix = "the rounds of an example must be fixed: use {cyclic: {blocks: B}} or full"
-        raise ConfigError("privacy.sampling", str(privacy.sampling), f"with noise over time {fix}")
+        raise ConfigError("privacy.sampling", str(privacy.sampling), f"with correlated noise (noise.time), {fix}")
     if privacy.cohort_rate < 1:
-        fix = "with noise over time nothing is gained by secret cohorts: use network.cohort: {cyclic: {blocks: B}}"
+        fix = (
+            "secret cohorts give no advantage with correlated noise (noise.time): use network.cohort: {cyclic: "
+            "{blocks: B}}"
+        )
         if privacy.cohort_rounds is None:
             raise ConfigError("privacy.trust.cohort_rate", privacy.cohort_rate, fix)
         raise ConfigError("privacy.trust.cohort_rounds", privacy.cohort_rounds, fix)
@@ -91,15 +97,18 @@ def check_participation(privacy: Privacy, network: RoundNetwork) -> None:
         return
     blocks = blocks_of(network)
     if blocks == 1:
-        fix = "with noise over time or cyclic batches everyone takes part, or {cyclic: {blocks: B}} on a star"
+        fix = (
+            "correlated noise (noise.time) and cyclic batches need all clients in every round, or {cyclic: "
+            "{blocks: B}} on a star"
+        )
         raise ConfigError("network.cohort", "not everyone", fix)
     if privacy.unit == "sample" or isinstance(privacy.sampling, Cyclic):
-        fix = "cyclic cohorts have a price over time for unit: client, without cyclic batches; let everyone take part"
+        fix = "correlated noise with cyclic cohorts needs unit: client, and no cyclic batches; or use all clients"
         raise ConfigError("network.cohort", f"cyclic, {blocks} blocks", fix)
     if not isinstance(privacy.trust, Central | SecureAggregation):
         fix = (
-            "noise of an earlier cohort cancels only if all clients send their noise in every round, behind "
-            "trust: secure_aggregation, or a server adds it, trust: central; else let everyone take part"
+            "noise of an earlier cohort cancels only if all clients send their noise in every round, under "
+            "trust: secure_aggregation, or if a server adds it, trust: central; otherwise use all clients"
         )
         raise ConfigError("network.cohort", f"cyclic, {blocks} blocks", fix)
 
@@ -114,10 +123,13 @@ def check_noise(privacy: Privacy) -> None:
     if not isinstance(trust, Local | Pairwise | Central | SecureAggregation):
         raise ConfigError("privacy.trust", str(trust), "has no proof for correlated noise: use independent noise")
     if privacy.mechanism.name != "gaussian":
-        fix = "noise over time and cyclic batches are priced for Gaussian noise: use Gaussian noise"
+        fix = "correlated noise (noise.time) and cyclic batches need Gaussian noise"
         raise ConfigError("privacy.mechanism", privacy.mechanism.name, fix)
     if privacy.schedule != Uniform():
-        fix = "with noise over time every round has the same noise, and the matrix shares the budget: leave it out"
+        fix = (
+            "with correlated noise (noise.time), every round has the same noise, and the matrix divides the "
+            "budget: leave it out"
+        )
         raise ConfigError("privacy.schedule", str(privacy.schedule), fix)
 
 
@@ -132,5 +144,8 @@ def check_questions(privacy: Privacy, records: Sequence[Record], rounds: int) ->
     asked_rounds = [record.round for record in records]
     if asked_rounds != list(range(rounds)):
         missing = next((t for t in range(rounds) if t >= len(asked_rounds) or asked_rounds[t] != t), rounds)
-        fix = "the strategy asks no gradient then: noise over time needs one in every round; use independent noise"
+        fix = (
+            "the strategy makes no gradient query in this round, but correlated noise (noise.time) needs one in "
+            "every round; use independent noise"
+        )
         raise ConfigError("privacy.noise", f"round {missing}", fix)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from fedpriv.errors import ConfigError, LedgerError
 from fedpriv.privacy.record import Record
 
-MESSAGES = "whoever sees messages"
+MESSAGES = "anyone who sees messages"
 SERVER = "the server"
 COLLUDERS = "colluding clients"
 NEIGHBOUR = "a neighbour on the graph"
@@ -52,11 +52,11 @@ def view(records: Sequence[Record], n_clients: int, adversary: str, colluders: i
     trusts = {record.trust for record in records} or {"local"}
     kinds = {_kind(trust) for trust in trusts}
     if len(kinds) > 1 or not kinds <= {*_VIEWS}:
-        raise LedgerError(f"the ledger's records have trust {sorted(trusts)}: their adversary is not known")
+        raise LedgerError(f"the ledger's records have trust {sorted(trusts)}, for which no adversary is defined")
     (kind,) = kinds
     adversary_view = _VIEWS[kind](records, n_clients, adversary, colluders)
     if any("no_power_cut" in trust for trust in trusts):
-        condition = "; no power cut while it ran"
+        condition = "; no power cut during the run"
     else:
         condition = ""
     return replace(adversary_view, assumes=adversary_view.assumes + condition)
@@ -87,11 +87,11 @@ def amplification(records: Sequence[Record], n_clients: int) -> str:
         elif record.sampling == "without_replacement":
             causes[f"batches of fixed size drawn in secret, {rate:.3g} of a client's {units}"] = None
     if any(record.clients is not None and len(record.clients) < n_clients for record in records):
-        causes["none for who takes part, for silence is seen"] = None
+        causes["none for the choice of participants, since silence is visible"] = None
     separations = {record.time.separation for record in records if record.time is not None}
     for separation in sorted(separations):
         if separation > 1:
-            causes[f"none; a unit takes part in every {_ordinal(separation)} round"] = None
+            causes[f"none; a privacy unit takes part in every {_ordinal(separation)} round"] = None
     return "; ".join(causes) or "none"
 
 
@@ -108,7 +108,7 @@ def _kind(trust: str) -> str:
 
 
 def _local(records: Sequence[Record], n_clients: int, adversary: str, colluders: int) -> AdversaryView:
-    assumption = "each client adds all the noise that it needs; any number of others may collude"
+    assumption = "each client adds all the noise that its own guarantee needs; any number of others may collude"
     if adversary in (COLLUDERS, NEIGHBOUR, MODEL):
         stronger = MESSAGES
     else:
@@ -120,14 +120,12 @@ def _central(records: Sequence[Record], n_clients: int, adversary: str, colluder
     if adversary == SERVER:
         return AdversaryView(None, "the server is trusted: it sees every client's contribution without noise")
     if adversary == MESSAGES:
-        return AdversaryView(
-            None, "what clients send to the trusted server has no noise: encrypt it, and hide who sends"
-        )
+        return AdversaryView(None, "messages to the trusted server have no noise: encrypt them, and hide the senders")
     assumption = "a trusted server adds the noise, and only sums leave it"
     if adversary == COLLUDERS:
         stronger = ""
     else:
-        stronger = "any number of colluding clients, who see all sums"
+        stronger = "any number of colluding clients who see all sums"
     return AdversaryView(records, assumption, stronger)
 
 
@@ -135,24 +133,22 @@ def _secure_aggregation(records: Sequence[Record], n_clients: int, adversary: st
     count = {COLLUDERS: colluders, NEIGHBOUR: 1}.get(adversary, 0)
     match = re.search(r"min_honest=(\d+)", records[0].trust)
     if match is None:
-        raise LedgerError(f"the ledger's trust {records[0].trust!r} does not say how many are honest")
+        raise LedgerError(f"the ledger's trust {records[0].trust!r} has no number of honest clients")
     honest = int(match[1])
     honest_records = [_with_honest(record, n_clients, count, honest) for record in records]
     assumption = (
-        f"a real protocol shows sums only, and {honest} participants of each round add their share of the noise"
+        f"a real protocol reveals only sums, and {honest} participants of each round add their share of the noise"
     )
     if None in honest_records:
-        return AdversaryView(
-            None, f"{assumption}; with {count} colluders fewer are left, and the noise is not Gaussian"
-        )
+        return AdversaryView(None, f"{assumption}; with {count} colluders fewer remain, and the noise is not Gaussian")
     if adversary in (NEIGHBOUR, MODEL):
-        stronger = "whoever sees all sums"
+        stronger = "anyone who sees all sums"
     else:
         stronger = ""
     if count and any(
         honest_record is not record for honest_record, record in zip(honest_records, records, strict=True)
     ):
-        assumption = f"a real protocol shows sums only, and all participants but {count} add their share of the noise"
+        assumption = f"a real protocol reveals only sums, and all participants but {count} add their share of the noise"
     return AdversaryView(
         [honest_record for honest_record in honest_records if honest_record is not None], assumption, stronger
     )
@@ -193,18 +189,20 @@ def _pairwise(records: Sequence[Record], n_clients: int, adversary: str, collude
     declared = max((record.pairs.colluders for record in records if record.pairs is not None), default=0)
     if _priced(with_count, n_clients):
         if count == 0:
-            telling = "none of them tells"
+            telling = "none of them reveals its secrets to"
         elif count == 1:
-            telling = "at most 1 of them tells"
+            telling = "at most 1 of them reveals its secrets to"
         else:
-            telling = f"at most {count} of them tell"
+            telling = f"at most {count} of them reveal their secrets to"
         return AdversaryView(with_count, f"{assumption}, and {telling} others", stronger)
     if count <= declared and _priced(records, n_clients):
         return AdversaryView(
-            records, f"{assumption}, and at most {declared} of them tell others", f"{declared} colluders"
+            records,
+            f"{assumption}, and at most {declared} of them reveal their secrets to others",
+            f"{declared} colluders",
         )
     return AdversaryView(
-        None, f"{assumption}; with {count} colluders no bound is known: too many sets of them to look at"
+        None, f"{assumption}; with {count} colluders no bound is known: too many sets of colluders to check"
     )
 
 

@@ -56,7 +56,7 @@ class Published:
     def why_not(self) -> str:
         """The reason why this noise is not private, as reports print it."""
         if math.isinf(self.epsilon_bar):
-            return "exact answers, no noise"
+            return "exact query results, no noise"
         if self.scale is not None:
             return f"as published: {self.lacks}"
         if self.law == "gaussian":
@@ -65,7 +65,9 @@ class Published:
 
     def __post_init__(self) -> None:
         if self.scale == 0 and math.isfinite(self.epsilon_bar):
-            raise ConfigError("privacy.published.scale", 0.0, "must be positive, or epsilon_bar infinite for no noise")
+            raise ConfigError(
+                "privacy.published.scale", 0.0, "must be positive; for no noise, set epsilon_bar to infinity"
+            )
         if self.at == "message" and self.scale is None and math.isfinite(self.epsilon_bar):
             raise ConfigError("privacy.published.scale", None, "must be given for noise on messages")
 

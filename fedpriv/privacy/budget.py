@@ -46,8 +46,8 @@ from fedpriv.storage import strict_json
 
 AT_WORK = "at work, stopped or left"
 _ANSWERS = {
-    True: "whatever made you choose the runs, answers of earlier ones included",
-    False: "if the number of runs and their noise did not depend on the answers of earlier ones",
+    True: "for any choice of the runs, even one based on results of earlier runs",
+    False: "if the number of runs and their noise did not depend on results of earlier runs",
 }
 
 
@@ -160,7 +160,7 @@ class Budget:
         check_choice("budget.relation", relation, "replace_one", "add_remove")
         check_accountant(accountant)
         if delta == 0 and accountant not in (None, "pure"):
-            raise ConfigError("budget.accountant", accountant, "at delta 0 there is pure epsilon alone")
+            raise ConfigError("budget.accountant", accountant, "must be None at delta 0, which has only pure epsilon")
         name = data or Path(path).stem
         terms = BudgetTerms(
             float(epsilon), float(delta), unit, relation, shared, name, accountant, secrets.token_hex(16)
@@ -208,8 +208,8 @@ class Budget:
             return mark.rounds
         if self.holds(run):
             raise LedgerError(
-                f"{self.path}.marks does not have this run, so nobody knows how far it has come: the file belongs to "
-                "the budget; move it with it, or restore it"
+                f"{self.path}.marks has no entry for this run, so its progress is unknown: this file belongs to "
+                "the budget; move it with the budget, or restore it"
             )
         return 0
 
@@ -227,7 +227,7 @@ class Budget:
         """
         with locked(self.path):
             if self.rounds_of(run) != seen:
-                raise LedgerError(f"another process has just begun to train this run, by {self.path}: start again")
+                raise LedgerError(f"{self.path}: another process has just started to train this run: start again")
             write_mark(self.path, run, RunMark(start, max(rounds, seen)))
 
     def advance(self, run: str, start: str, rounds: int) -> None:
@@ -245,8 +245,8 @@ class Budget:
             mark = read_mark(self.path, run)
             if mark is None or mark.start != start:
                 raise LedgerError(
-                    f"by {self.path} another process trains this run now, in a copy of its folder: go on there. Each "
-                    "of its releases is paid for once"
+                    f"{self.path}: another process trains this run now, in a copy of its folder: continue "
+                    "there. Each release of the run is charged once"
                 )
             write_mark(self.path, run, RunMark(start, max(rounds, mark.rounds)))
 
@@ -274,7 +274,7 @@ class Budget:
             LedgerError: the file cannot be written; nothing is charged.
         """
         if not run.run_name:
-            raise ConfigError("run.run_name", run.run_name, "give the run a name of its own: secrets.token_hex(16)")
+            raise ConfigError("run.run_name", run.run_name, "give the run its own name: secrets.token_hex(16)")
         with locked(self.path):
             lines = BudgetLines.read(self.path)
             share = self._fits(lines, run)
@@ -303,13 +303,13 @@ class Budget:
             if any(isinstance(change, Closed) and change.close == run for change in lines.changes):
                 return
             if share is None:
-                raise PrivacyError(f"{self.path} holds no reservation of a run named {run}")
+                raise PrivacyError(f"{self.path} contains no reservation of a run named {run}")
             if used is None:
                 charges = None
             else:
                 charges = share_of(used, self.terms).charges
             if charges is not None and not charges <= share.charges:
-                raise PrivacyError(f"{share.name} released what it had not reserved in {self.path}")
+                raise PrivacyError(f"{share.name} released something that it had not reserved in {self.path}")
             returned = charges is not None and charges != share.charges
             if charges is not None and returned:
                 plain = to_plain(charges)
@@ -328,7 +328,9 @@ class Budget:
             raise PrivacyError(f"{self.path} does not allow this run: {error}") from None
         reserved = shares_of(lines).get(run.run_name or "")
         if reserved is not None:
-            raise PrivacyError(f"{run.name} has a reservation in {self.path} already, as {reserved.name}: resume it")
+            raise PrivacyError(
+                f"{run.name} already has a reservation in {self.path}, as {reserved.name}: resume that run"
+            )
         total = epsilon_of([*earlier, share], terms, terms.epsilon)[0]
         if total > terms.epsilon:
             raise BudgetExhausted(self._refusal(run, earlier, epsilon_of([share], terms)[0], total))
@@ -342,13 +344,13 @@ class Budget:
             why = next(
                 (record.non_private for record in run.records if record.non_private), "by the budget's accountant"
             )
-            return f"{allowance}, and {run.name} has epsilon=inf ({why}); give it noise that has a price"
+            return f"{allowance}, but {run.name} has epsilon=inf ({why}); use noise with a known privacy cost"
         spent, _ = epsilon_of(earlier, terms)
         remaining = remaining_epsilon(earlier, terms)
         if remaining > 0:
             fix = (
-                f"A run of up to epsilon={_down(remaining)} still fits: set privacy.epsilon, take fewer rounds or more "
-                "noise"
+                f"A run of up to epsilon={_down(remaining)} still fits: set privacy.epsilon, or use fewer "
+                "rounds or more noise"
             )
         else:
             fix = "Nothing is left of it"

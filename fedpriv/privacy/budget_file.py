@@ -159,24 +159,24 @@ class BudgetLines:
         try:
             *lines, _ = files.read(path).split(b"\n")
         except FileNotFoundError as error:
-            fix = f"make it once for each data set: fedpriv budget {path} --epsilon E --delta D"
+            fix = f"create it once per data set: fedpriv budget {path} --epsilon E --delta D"
             raise LedgerError(f"the budget {path} does not exist; {fix}") from error
         chains = [START]
         texts = list[bytes]()
         for number, line in enumerate(lines, start=1):
             text_and_chain = unchained(line, chains[-1])
             if text_and_chain is None:
-                raise LedgerError(f"{path}, line {number} does not follow from what comes before it; {_RESTORE}")
+                raise LedgerError(f"{path}, line {number} does not match the lines before it; {_RESTORE}")
             text, chain = text_and_chain
             texts.append(text)
             chains.append(chain)
 
         head_count, head_chain = head or (0, START)
         if head_count >= len(chains) or chains[head_count] != head_chain:
-            reason = f"its file {_head_path(path).name} has seen {head_count} lines of it, which it does not hold"
-            raise LedgerError(f"{path} is an earlier copy of the budget, or another one: {reason}; {_RESTORE}")
+            reason = f"its file {_head_path(path).name} records {head_count} lines that it does not contain"
+            raise LedgerError(f"{path} is an earlier copy of the budget, or another budget: {reason}; {_RESTORE}")
         if not texts:
-            raise LedgerError(f"{path} is no budget: it has no terms; {_RESTORE}")
+            raise LedgerError(f"{path} is not a budget: it has no terms; {_RESTORE}")
         try:
             terms = _TERMS.validate_json(texts[0])
             changes = tuple(_CHANGE.validate_json(text) for text in texts[1:])
@@ -184,7 +184,7 @@ class BudgetLines:
             budget = BudgetLines(terms, changes, chains[-1], size)
             budget.check()
         except ValueError as error:
-            raise LedgerError(f"{path} is no budget that this fedpriv can read; {_RESTORE}") from error
+            raise LedgerError(f"{path} is not a budget that this version of fedpriv can read; {_RESTORE}") from error
         return budget
 
     def check(self) -> None:
@@ -218,10 +218,10 @@ def write_new(path: Path, terms: BudgetTerms) -> None:
     text, chain = chained(_canonical(terms), START)
     with locked(path):
         if os.path.lexists(path):
-            raise LedgerError(f"{path} exists; look at it with: fedpriv budget {path}")
+            raise LedgerError(f"{path} already exists; print it with: fedpriv budget {path}")
         if _read_head(path) is not None:
-            reason = f"{_head_path(path).name} says that there was a budget of this name"
-            raise LedgerError(f"{path} is missing, and {reason}; {_RESTORE}, or choose another name")
+            reason = f"{_head_path(path).name} shows that a budget of this name existed"
+            raise LedgerError(f"{path} is missing, but {reason}; {_RESTORE}, or choose another name")
         try:
             files.write_whole(path, text.encode() + b"\n")
             files.write_whole(_head_path(path), _head_line(1, chain))
@@ -292,9 +292,11 @@ def locked(path: Path) -> Generator[None]:
     try:
         lock.acquire()
     except Timeout:
-        raise FedprivError(f"{path} is being changed by another process; wait until it is done") from None
+        raise FedprivError(f"{path} is being changed by another process; wait until it has finished") from None
     except OSError as error:
-        raise FedprivError(f"{path} cannot be locked ({error.strerror}); put it where files can be locked") from error
+        raise FedprivError(
+            f"{path} cannot be locked ({error.strerror}); put it on a file system with file locks"
+        ) from error
     try:
         yield
     finally:

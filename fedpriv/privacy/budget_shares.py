@@ -14,7 +14,7 @@ from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.budget_file import BudgetLines, BudgetTerms, Reserved, from_plain
 from fedpriv.privacy.composition import Guarantee, RunCost, charges_of, together
 
-_NOT_NOTED = ("noise whose rounding version 0.2 did not note",)
+_NOT_NOTED = ("noise with rounding that version 0.2 did not record",)
 _OF_ANY_DATA = re.compile("[0-9a-f]{32}")
 """How version 0.3 and earlier named the data of a configuration, also of files whose rows may have changed since."""
 VOIDED = "state"
@@ -70,19 +70,21 @@ def share_of(run: RunCost, terms: BudgetTerms) -> Share:
     """
     for unit, relation, shared in run.kinds:
         if unit != terms.unit and (unit, terms.relation) != ("client", "replace_one"):
-            raise PrivacyError(f"{run.name} protects one {unit}, and the budget one {terms.unit}")
+            raise PrivacyError(f"{run.name} has the privacy unit {unit}, but the budget has {terms.unit}")
         if (relation, terms.relation) == ("replace_one", "add_remove"):
-            raise PrivacyError(f"{run.name} has relation replace_one, and the budget add_remove")
+            raise PrivacyError(f"{run.name} has relation replace_one, but the budget has add_remove")
         undeclared = _facts(shared) - _facts(terms.shared)
         # one example of another value changes no size
         if (terms.unit, terms.relation) == ("sample", "replace_one"):
             undeclared.discard("sizes public")
         if undeclared:
             names = ", ".join(sorted(undeclared))
-            fix = "take a budget that says so (--shared), or other settings"
-            raise PrivacyError(f"{run.name} promises {relation}({names}), which is less than the budget: {fix}")
+            fix = "use a budget with these conditions (--shared), or other settings"
+            raise PrivacyError(f"{run.name} guarantees only {relation}({names}), less than the budget requires: {fix}")
     if run.not_covered:
-        raise PrivacyError(f"{run.name} reveals what no epsilon covers ({', '.join(run.not_covered)}): leave it out")
+        raise PrivacyError(
+            f"{run.name} reveals {', '.join(run.not_covered)}, which epsilon does not cover: leave it out"
+        )
     promise = Guarantee(terms.unit, terms.relation, terms.shared, aligned=False)
     trust = "+".join(dict.fromkeys(record.trust for record in run.records)) or "local"
     charges = charges_of(run, run.records, promise)
@@ -97,7 +99,10 @@ def check_clients(shares: Sequence[Share], terms: BudgetTerms) -> None:
     """
     if terms.unit == "client" and len({share.n_clients for share in shares}) > 1:
         counts = ", ".join(f"{share.name} {share.n_clients}" for share in shares)
-        raise PrivacyError(f"the budget protects whole clients, and runs have other ones ({counts}): take one for each")
+        raise PrivacyError(
+            f"the budget protects whole clients, but its runs have different clients ({counts}): use one budget for "
+            "each"
+        )
 
 
 def epsilon_of(shares: Sequence[Share], terms: BudgetTerms, enough: float = 0.0) -> tuple[float, str]:

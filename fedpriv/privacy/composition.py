@@ -83,7 +83,7 @@ def promise_of(runs: Sequence[RunCost]) -> Guarantee:
     kinds = set[tuple[Unit, Relation, str]]()
     for run in runs:
         if len(run.kinds) > 1:
-            raise PrivacyError(f"{run.name} protects different units or relations: {sorted(run.kinds)}")
+            raise PrivacyError(f"{run.name} has several privacy units or neighbouring relations: {sorted(run.kinds)}")
         kinds |= run.kinds
     units = {unit for unit, _, _ in kinds}
     relations = {relation for _, relation, _ in kinds}
@@ -99,9 +99,9 @@ def promise_of(runs: Sequence[RunCost]) -> Guarantee:
         unit = "client"
     if unit == "client" and not aligned and len({run.n_clients for run in runs}) > 1:
         raise PrivacyError(
-            f"{', '.join(run.name for run in runs)} protect whole clients, but other ones: they have "
-            f"{', '.join(str(run.n_clients) for run in runs)} clients, so that one client's data may be several "
-            "clients' elsewhere. Account for them one by one"
+            f"{', '.join(run.name for run in runs)} protect whole clients, but different ones: they have "
+            f"{', '.join(str(run.n_clients) for run in runs)} clients, so the data of one client may belong to "
+            "several clients of another run. Account for each run separately"
         )
     return Guarantee(unit, relation, ", ".join(shared), aligned)
 
@@ -162,7 +162,7 @@ def compose(runs: Sequence[RunCost], delta: float, accountant: str | None = None
             for member in members:
                 per_client[member] = member_epsilon
     reasons = (
-        record.non_private or "an answer without noise"
+        record.non_private or "a query result without noise"
         for run in runs
         for record in run.records
         if record.mechanism == "none" or record.non_private is not None
@@ -189,7 +189,7 @@ def check_accountant(name: str | None) -> None:
         ConfigError: the name is none of `BOUNDS`.
     """
     if name is not None and name not in bounds.BOUNDS:
-        raise ConfigError("accountant", name, f"choose {', '.join(bounds.BOUNDS)}, or leave it out for the smallest")
+        raise ConfigError("accountant", name, f"must be {', '.join(bounds.BOUNDS)}, or be left out for the smallest")
 
 
 def charges_of(

@@ -52,7 +52,7 @@ class Factor:
         small = all(abs(number) <= _LARGEST for number in (*self.band, *self.scales))  # also: not NaN
         # what increases later would raise the price of earlier rounds
         if not (fits and small and all(0 <= d < 1 for d in self.decays) and all(s >= 0 for s in self.scales)):
-            raise ValueError("no factor: a band, or buffers of scales from 0 and decays in [0, 1)")
+            raise ValueError("is not a factor: use a band, or buffers with scales from 0 and decays in [0, 1)")
 
     @property
     def name(self) -> str:
@@ -109,7 +109,11 @@ class CorrelatedNoise:
         set of rounds with gaps.
         """
         if round_index >= _MOST_ROUNDS:
-            raise ConfigError("record.round", round_index, f"correlated noise has a price for {_MOST_ROUNDS} rounds")
+            raise ConfigError(
+                "record.round",
+                round_index,
+                f"the privacy cost of correlated noise is known for at most {_MOST_ROUNDS} rounds",
+            )
         return float(_shares(self.factor, 1 << max(round_index.bit_length(), 8), self.separation)[round_index])
 
     def sampled_share(self, round_index: int) -> float:
@@ -122,7 +126,7 @@ class CorrelatedNoise:
             ConfigError: the contributions of one unit in two rounds would overlap, for which no price is known.
         """
         if self.factor.reach > self.separation:
-            fix = f"secret draws in slots need a band of at most as many rounds as there are slots ({self.separation})"
+            fix = f"secret draws in slots need a band of at most {self.separation} rounds, the number of slots"
             raise ConfigError("privacy.noise.time", f"reaches over {self.factor.reach:g} rounds", fix)
         is_first_slot = round_index % self.separation == 0
         if is_first_slot:

@@ -133,8 +133,8 @@ class Ledger:
         self._noises: set[NoiseLabel] = set()
         if path is not None:
             if path.exists():
-                fix = "give another folder, or resume=True to go on with that run"
-                raise LedgerError(f"{path} holds the ledger of another run: {fix}")
+                fix = "use another folder, or resume=True to resume that run"
+                raise LedgerError(f"{path} is the ledger of another run: {fix}")
             header_text = json.dumps({"fedpriv_ledger": FORMAT, **(header or {})}, allow_nan=False)
             line, self._head = chained(header_text, START)
             try:
@@ -181,7 +181,7 @@ class Ledger:
             LedgerError: this ledger has records, or one could not be written.
         """
         if self._records:
-            raise LedgerError("the releases of an earlier run come first, and this ledger has begun")
+            raise LedgerError("the releases of an earlier run must come first, but this ledger already has others")
         self.note(records)
 
     def note(self, records: Sequence[Record]) -> None:
@@ -275,8 +275,8 @@ class Ledger:
         records = file.records
         if len(records) < keep:
             raise LedgerError(
-                f"{path} holds {len(records)} records but the checkpoint has seen {keep}: part of the ledger is lost, "
-                "so what was spent is unknown. Restore the file; without it the run has no epsilon"
+                f"{path} has {len(records)} records but the checkpoint counted {keep}: part of the ledger is "
+                "lost, so the privacy cost is unknown. Restore the file; without it the run has no epsilon"
             )
         ledger = Ledger(guard)
         ledger._path = path
@@ -313,7 +313,7 @@ class FollowerLedger:
         Raises:
             LedgerError: always; an epsilon that was computed here would be too small.
         """
-        raise LedgerError("the ledger is in process 0 of this run: ask it there for records and epsilon")
+        raise LedgerError("the ledger is in process 0 of this run: read records and epsilon there")
 
     def open(self, release: Release) -> Tensor:
         """Returns the value once its record is written; errors are those of `Ledger.open`."""
@@ -330,13 +330,12 @@ def _refuse_to_write(_: Record) -> None:
 
 def _was_released(record: Record) -> PrivacyError:
     return PrivacyError(
-        f"round {record.round}, {record.query}: this release is on record, and each release of a plan is made once. Go "
-        "on with the next round, or start a new run"
+        f"round {record.round}, {record.query}: this release is already recorded, and each release of a plan is "
+        "made once. Continue with the next round, or start a new run"
     )
 
 
 def _write_error(path: Path | None, error: OSError) -> LedgerError:
     return LedgerError(
-        f"{path} could not be written ({error.strerror}); the answer was not released. "
-        "Free some space and resume the run"
+        f"{path} could not be written ({error.strerror}), so nothing was released. Free some space and resume the run"
     )

@@ -137,7 +137,7 @@ class LedgerFile:
         """A sentence that names the first altered line; None if none was altered."""
         if len(self.links) == 1 + len(self.texts):
             return None
-        return f"{self.path}, line {len(self.links) + 1} does not follow from what comes before it: it was altered"
+        return f"{self.path}, line {len(self.links) + 1} does not match the lines before it: it was altered"
 
     def head(self, releases: int) -> str | None:
         """Returns the `chain` of the line of the last of `releases` records; None if the chain is broken before it."""
@@ -183,10 +183,10 @@ def _parse_header(line: bytes, path: Path) -> Header:
     try:
         header = _HEADER.validate_json(line, strict=True)
     except ValueError as error:
-        raise LedgerError(f"{path}, line 1 is not a ledger's header; {_RESTORE}") from error
+        raise LedgerError(f"{path}, line 1 is not the header of a ledger; {_RESTORE}") from error
     if header.fedpriv_ledger != FORMAT:
         raise LedgerError(
-            f"{path} is of format {header.fedpriv_ledger}, and this fedpriv reads format {FORMAT} alone: read it with "
-            "the version that wrote it"
+            f"{path} has format {header.fedpriv_ledger}, but this version of fedpriv reads only format "
+            f"{FORMAT}: read it with the version that wrote it"
         )
     return header

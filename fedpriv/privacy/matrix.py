@@ -99,8 +99,8 @@ def matrix(
         ConfigError: an argument or a record is out of range.
         PrivacyError: the runs have no guarantee in common, or their trust is not known.
     """
-    check_count("colluders", colluders, "give the number of clients that tell each other what they know, e.g. 3")
-    check_count("group", group, "give the number of units that change together, e.g. 10")
+    check_count("colluders", colluders, "must be the number of clients that share all their information, e.g. 3")
+    check_count("group", group, "must be the number of privacy units that change together, e.g. 10")
     runs = without_shared_draws(runs)
     columns = _columns(runs, promise_of(runs), group)
 
@@ -133,9 +133,9 @@ def _columns(runs: Sequence[RunCost], promise: Guarantee, group: int) -> list[_C
     # a client: one unit, or all its examples as a group
     sizes = tuple(1 if unit == "client" else run.sizes for unit, run in zip(units, runs, strict=True))
     if len({run.n_clients for run in runs}) > 1:
-        missing = "the runs have other clients"
+        missing = "the runs have different clients"
     elif None in sizes:
-        missing = "how many examples a client has is not on record"
+        missing = "the number of examples of each client is not recorded"
     else:
         missing = ""
     if None in sizes or promise.unit == "client":

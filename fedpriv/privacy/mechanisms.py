@@ -156,10 +156,12 @@ def _check_rows(count: int, scales: Sequence[float], clients: Sequence[int]) -> 
         PrivacyError: rows would share noise.
     """
     if not all(0 < scale < math.inf for scale in scales):
-        raise ConfigError("noise scale", min(scales), "must be positive and finite; for no noise set at to 'none'")
+        raise ConfigError(
+            "noise scale", min(scales), "must be positive and finite; for no noise, set privacy.at to 'none'"
+        )
     if not len(set(clients)) == len(clients) == len(scales) == count:
         raise PrivacyError(
-            f"{count} rows, {len(scales)} noise scales and clients {list(clients)}: give each row its own"
+            f"{count} rows, {len(scales)} noise scales and clients {list(clients)}: these numbers must be equal"
         )
 
 
@@ -205,7 +207,9 @@ def add_noise(
     _check_rows(count, scales, clients)
     grids = [2.0 ** (math.ceil(math.log2(scale)) - GRID_BITS) for scale in scales]
     if pair_noise is not None and len(set(scales)) > 1:
-        raise PrivacyError(f"noise scales {sorted(set(scales))}: both clients of a pair add the same noise; give one")
+        raise PrivacyError(
+            f"noise scales {sorted(set(scales))}: both clients of a pair add the same noise; use one scale"
+        )
     is_exact = is_rounded_exactly(mechanism, bounded.device, past)
     if is_exact and past is not None:
         unit = UnitNoise(randomness, record.index, clients, dim, pair_noise)
@@ -255,7 +259,7 @@ def _rounded_in_float64(
     def draw_unit(keys: Tensor, rows: slice) -> Tensor:
         unit = mechanism.draw(keys[rows], dim, amount)
         if unit.shape != noised[rows].shape:
-            raise PrivacyError(f"{mechanism.name} noise of shape {tuple(unit.shape)}: draw one row for each key")
+            raise PrivacyError(f"{mechanism.name} noise of shape {tuple(unit.shape)}: it needs one row per key")
         if unit.device == bounded.device:
             return unit
         return moved(bounded.device, unit)[0]

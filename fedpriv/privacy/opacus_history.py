@@ -45,8 +45,8 @@ def from_opacus(accountant: object, name: str, *, poisson_sampling: bool) -> Run
     """
     if not poisson_sampling:
         raise PrivacyError(
-            f"{name} shuffled its data instead of drawing Poisson batches: an accountant of Opacus counts it as if it "
-            "had drawn, which is less than it cost, and no tight price is known. Train again with Poisson batches"
+            f"{name} shuffled its data instead of drawing Poisson batches: Opacus' accountant reports less than "
+            "the true privacy cost, and no tight cost is known. Train again with Poisson batches"
         )
     history = _history(accountant)
     records = [
@@ -87,18 +87,18 @@ def to_opacus(records: Sequence[Record], mechanism: AccountantName = "prv", *, c
             `add_remove`, of all examples or of Poisson batches.
         ConfigError: no record concerns this client.
     """
-    fix = "Opacus' accountants price single examples, added or removed: keep this run in fedpriv's own accounting"
+    fix = "Opacus' accountants cover only single examples, added or removed: use fedpriv's accounting for this run"
     for record in records:
         if (record.unit, record.relation) != ("sample", "add_remove"):
-            raise PrivacyError(f"a release protects unit={record.unit}, relation={record.relation}; {fix}")
+            raise PrivacyError(f"a release has unit={record.unit}, relation={record.relation}; {fix}")
         if record.mechanism != "gaussian" or record.non_private or record.time is not None:
-            raise PrivacyError(f"a release ({record.query} of round {record.round}) has other noise; {fix}")
+            raise PrivacyError(f"a release ({record.query} of round {record.round}) has different noise; {fix}")
     if not records:
-        raise ConfigError("records", [], "give at least one release, e.g. result.charged")
+        raise ConfigError("records", [], "must contain at least one release, e.g. result.charged")
     steps = list[Steps]()
     for event, count in _history_of(records, client).items():
         if event.selection not in ("full", "poisson"):
-            raise PrivacyError(f"batches are drawn by {event.selection}, which Opacus does not price; {fix}")
+            raise PrivacyError(f"batches are drawn by {event.selection}, for which Opacus has no accounting; {fix}")
         steps.append((event.noise, event.rate, count))
     return {"history": steps, "mechanism": mechanism}
 
@@ -112,7 +112,7 @@ def _history_of(records: Sequence[Record], client: int) -> Mapping[Any, int]:
     for members, history in histories(Counter(costs_of(records, n_clients)), n_clients):
         if client in members and history:
             return history
-    raise ConfigError("client", client, f"no release concerns this client; there are {n_clients}")
+    raise ConfigError("client", client, f"no release involves this client; there are {n_clients} clients")
 
 
 def _history(accountant: object) -> list[Steps]:
@@ -121,9 +121,11 @@ def _history(accountant: object) -> list[Steps]:
     value = getattr(value, "history", value)
     if isinstance(value, Mapping):
         value = value.get("history")
-    fix = "give Opacus' PrivacyEngine, its accountant, or the accountant's history [(noise, sample rate, steps), ...]"
+    fix = (
+        "must be Opacus' PrivacyEngine, its accountant, or the accountant's history [(noise, sample rate, steps), ...]"
+    )
     if not isinstance(value, list | tuple) or not value:
-        raise ConfigError("accountant", type(accountant).__name__, f"holds no steps: {fix}")
+        raise ConfigError("accountant", type(accountant).__name__, f"contains no steps: {fix}")
     history = list[Steps]()
     for number, entry in enumerate(value):
         try:

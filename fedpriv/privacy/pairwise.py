@@ -71,7 +71,7 @@ class Topology:
 
     def edges(self, n_clients: int) -> Edges | None:
         """Always raises ConfigError: a run takes the pairs from its network and replaces this setting by `Links`."""
-        raise ConfigError(_FIELD, "topology", "the run has no network to take the pairs from")
+        raise ConfigError(_FIELD, "topology", "the run has no network that defines the pairs")
 
     def __str__(self) -> str:
         return "topology"
@@ -97,7 +97,7 @@ class Links:
         """
         for a, b in self.pairs:
             if a == b or not (0 <= a < n_clients and 0 <= b < n_clients):
-                raise ConfigError(_FIELD, (a, b), f"name two of the clients 0..{n_clients - 1}")
+                raise ConfigError(_FIELD, (a, b), f"must be two of the clients 0..{n_clients - 1}")
         return in_order(self.pairs)
 
     def __str__(self) -> str:

@@ -107,7 +107,7 @@ class Record:
             if value not in words:
                 check_choice(f"record.{name}", value, *words)
         if (self.sampling == "allocation") != (self.batches is not None) or (self.batches or 2) < 2:
-            fix = "random allocation has at least 2 batches, and no other sampling has any"
+            fix = "random allocation needs at least 2 batches, and other sampling none"
             raise ConfigError("record.batches", self.batches, fix)
 
     def changed(self, **values: Any) -> Record:  # noqa: ANN401 - a value of any field
@@ -165,7 +165,7 @@ class Record:
         if record.pairs is None or record.pairs.secrets == name_of(None):
             return record
         if edges is None or record.pairs.secrets != name_of(edges):
-            raise ValueError("the pairs that share its secrets are not on record")
+            raise ValueError("the pairs that share its secrets are not recorded")
         return replace(record, pairs=replace(record.pairs, edges=edges))
 
 
@@ -177,7 +177,7 @@ def _read_correlation(raw: Any, factor: Factor | None) -> CorrelatedNoise:  # no
     slot = raw["slot"]
     # `type`, not `isinstance`: true and false are no numbers here
     if factor is None or raw["factor"] != factor.name or type(separation) is not int or type(slot) is not int:
-        raise ValueError("the matrix of its noise is not on record")
+        raise ValueError("the matrix of its noise is not recorded")
     return CorrelatedNoise(factor, separation, slot)
 
 

@@ -85,7 +85,7 @@ class Custom:
         try:
             share = _number(self.function(round_index))
         except Exception as error:  # whatever a user's function raises
-            fix = f"fails for round {round_index} ({in_short(error)}): it must give a share"
+            fix = f"raises in round {round_index} ({in_short(error)}): it must return a share"
             raise ConfigError("privacy.schedule.function", self.function, fix) from error
         if not LEAST_SHARE <= share <= 1 / LEAST_SHARE:
             fix = f"the share of round {round_index} must be a number from {LEAST_SHARE:g} to {1 / LEAST_SHARE:g}"
@@ -95,5 +95,5 @@ class Custom:
 
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{cut(repr(value))} is no number")
+        raise TypeError(f"{cut(repr(value))} is not a number")
     return float(value)

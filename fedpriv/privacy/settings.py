@@ -21,7 +21,7 @@ from fedpriv.storage.identity import ASIDE
 
 At = Literal["gradient", "message", "none"]
 Batches = Annotated[int, Bound("must be a whole number from 2 to 1000000", 2, 1e6, "[]")]
-Amount = Annotated[float, Bound("must be positive and finite; for no noise set at to 'none'", 0)]
+Amount = Annotated[float, Bound("must be positive and finite; for no noise, set privacy.at to 'none'", 0)]
 
 
 LEAST_AMOUNT = 1e-20  # of an epsilon or a noise multiplier: its square is still a number
@@ -166,7 +166,10 @@ class Central:
 
     def __post_init__(self) -> None:
         if self.cohort_rounds is not None and self.cohort_rate != 1:
-            fix = "a client takes part with a probability or once in so many rounds: give one of cohort_rate and it"
+            fix = (
+                "cannot be combined with cohort_rate: a client takes part with a probability, or once in a number "
+                "of rounds; use one of them"
+            )
             raise ConfigError("privacy.trust.cohort_rounds", self.cohort_rounds, fix)
 
     def shares(self, n_clients: int) -> int:
@@ -278,26 +281,28 @@ class Privacy:
     def __post_init__(self) -> None:
         # a mechanism may be a class of the user; its name says which law prices it
         if getattr(self.mechanism, "name", None) not in tuple(NOISE_DISTRIBUTIONS):
-            raise ConfigError("privacy.mechanism", self.mechanism, "make it with Gaussian() or Laplace()")
+            raise ConfigError("privacy.mechanism", self.mechanism, "must be Gaussian() or Laplace()")
         if self.private:
             self._check_amount()
         if self.at == "message" and self.unit != "client":
-            raise ConfigError("privacy.unit", self.unit, "at: message clips whole messages, so the unit must be client")
+            raise ConfigError(
+                "privacy.unit", self.unit, "at: message clips whole messages, so the privacy unit must be client"
+            )
         if isinstance(self.sampling, FixedSize) and self.relation == "add_remove" and self.unit == "sample":
             raise ConfigError(
                 "privacy.sampling",
                 "fixed_size",
-                "has no sound add/remove price: no bound on its epsilon is known; use replace_one or poisson",
+                "has no sound bound under add_remove; use replace_one, or poisson batches",
             )
         if isinstance(self.sampling, Allocation) and self.private and self.mechanism.name != "gaussian":
-            fix = "no price is known for other noise than Gaussian; use Gaussian noise, or Poisson batches"
+            fix = "has a known privacy cost only for Gaussian noise; use Gaussian noise, or Poisson batches"
             raise ConfigError("privacy.sampling", "allocation", fix)
         if isinstance(self.trust, Pairwise) and self.private and self.mechanism.name != "gaussian":
-            fix = "noise that cancels between pairs has a price only if it is Gaussian: use Gaussian noise"
+            fix = "noise that cancels between pairs has a known privacy cost only if it is Gaussian: use Gaussian noise"
             raise ConfigError("privacy.mechanism", self.mechanism.name, fix)
         self._check_cohort()
         if not self.private and not isinstance(self.noise, Independent):
-            raise ConfigError("privacy.noise", str(self.noise), "the run adds no private noise; leave it out")
+            raise ConfigError("privacy.noise", str(self.noise), "needs a run with private noise; leave it out")
 
     def _check_cohort(self) -> None:
         if self.cohort_rate == 1:
@@ -307,17 +312,17 @@ class Privacy:
         else:
             name, value = "privacy.trust.cohort_rounds", float(self.cohort_rounds)
         if not self.private:
-            raise ConfigError(name, value, "a secret cohort belongs to private runs; use network.cohort")
+            raise ConfigError(name, value, "secret cohorts need a private run; use network.cohort")
         if self.unit != "client":
-            fix = "drawing whole clients does not lower the epsilon of single examples; set unit to 'client'"
+            fix = "sampling whole clients does not lower the epsilon of single examples; set unit to 'client'"
             raise ConfigError(name, value, fix)
         if self.cohort_rounds is not None and self.mechanism.name != "gaussian":
-            fix = "no price is known for other noise than Gaussian; use Gaussian noise, or cohort_rate"
+            fix = "has a known privacy cost only for Gaussian noise; use Gaussian noise, or cohort_rate"
             raise ConfigError(name, value, fix)
 
     def _check_amount(self) -> None:
         if self.epsilon is None and self.noise_multiplier is None:
-            raise ConfigError("privacy.epsilon", None, "give a target epsilon or a noise_multiplier, e.g. epsilon=3.0")
+            raise ConfigError("privacy.epsilon", None, "set a target epsilon or a noise_multiplier, e.g. epsilon=3.0")
         for name, value in (("epsilon", self.epsilon), ("noise_multiplier", self.noise_multiplier)):
             if value is not None and not LEAST_AMOUNT <= value <= 1 / LEAST_AMOUNT:
                 raise ConfigError(

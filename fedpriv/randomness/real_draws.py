@@ -183,8 +183,8 @@ def check_functions() -> None:
     for name, difference in differences.items():
         if not difference <= WORST_UNITS / 2 * _UNIT:
             raise PrivacyError(
-                f"{name} differs from the C library's by {difference:.1e} on this machine, more than the noise allows "
-                "for: no number may be released. Install other builds of numpy and torch"
+                f"{name} differs from the C library's by {difference:.1e} on this machine, more than the noise "
+                "allows, so nothing can be released. Install other builds of numpy and torch"
             )
 
 

@@ -57,7 +57,7 @@ def new_secret() -> int:
     """
     drawn = secrets.token_bytes(32)
     if drawn == secrets.token_bytes(32):
-        raise PrivacyError("the operating system's random number generator repeats itself: no noise would be secret")
+        raise PrivacyError("the operating system's random number generator repeats itself, so no noise would be secret")
     here = f"{uuid.getnode()}/{os.getpid()}/{time.time_ns()}/{time.perf_counter_ns()}/{next(_calls)}".encode()
     return int.from_bytes(hashlib.blake2b(drawn + here, digest_size=16, person=b"fedpriv new seed").digest(), "big")
 
@@ -88,7 +88,7 @@ class Randomness:
 
     def __post_init__(self) -> None:
         if self.secret_seed < 0:
-            raise ConfigError("secret_seed", "(negative)", "a whole number of 128 random bits, or leave it out")
+            raise ConfigError("secret_seed", "(negative)", "must be a whole number of 128 random bits; or leave it out")
 
     def __reduce__(self) -> NoReturn:
         raise PrivacyError(
@@ -141,8 +141,9 @@ class Randomness:
         """
         if os.getpid() != self.process:
             raise PrivacyError(
-                f"this run belongs to process {self.process}, and process {os.getpid()} has a copy of it with the same "
-                "noise: the difference of their answers would have none. Begin the run in the process that trains"
+                f"this run belongs to process {self.process}, and process {os.getpid()} has a copy of it with "
+                "the same noise: the difference of their results would have no noise. Start the run in the "
+                "process that trains"
             )
 
     def _keys(self, purpose: SecretPurpose, round_index: int, index: int, clients: Sequence[int]) -> Iterator[bytes]:

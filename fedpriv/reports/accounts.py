@@ -62,7 +62,7 @@ class Account:
         """The price of each run, of all together, and the sum; of one run its price alone."""
         if len(self.runs) == 1:
             return self.runs
-        return [*self.runs, ("together", self.spent), ("if answers chose later runs", self.basic)]
+        return [*self.runs, ("together", self.spent), ("if results chose later runs", self.basic)]
 
     def table(self) -> tuple[list[str], list[str]]:
         """Returns a line for each adversary with a column for each unit, and the meanings of the letters in it."""
@@ -146,30 +146,32 @@ def _notes(runs: Sequence[RunCost]) -> list[str]:
     notes = list[str]()
     if len({(run.data, run.n_clients) for run in runs}) > 1:
         notes.append(
-            "the runs' data differ, by their configurations: counted as if one unit were in all of them, at the client "
-            "that pays most in each; a unit that is in one of them pays for that one alone"
+            "the runs' data differ, according to their configurations: accounted as if one unit were in all of "
+            "them, at the client with the largest privacy cost in each; a unit that is in only one run has the "
+            "cost of that run"
         )
     elif len(runs) > 1 and runs[0].data is None:
         notes.append(
-            "it is not on record that each client had the same rows in all runs: counted as if one unit were in all of "
-            "them, at the client that pays most in each"
+            "it is not recorded that each client had the same rows in all runs: accounted as if one unit were "
+            "in all of them, at the client with the largest privacy cost in each"
         )
     if len({kind[:2] for run in runs for kind in run.kinds}) > 1:
         notes.append(
-            "the runs protect different units or relations: counted for what all of them protect. To replace a unit is "
-            "to remove one and add another, and a client's protection covers each of its examples"
+            "the runs have different privacy units or neighbouring relations: accounted for the protection "
+            "that all of them give. Replacing a unit is removing one and adding another, and a client's "
+            "protection covers each of its examples"
         )
     if len(runs) > 1:
         notes.append(
-            "together: if the number of runs and their noise do not depend on the answers of earlier ones; if they do, "
-            "as when the best of many settings is looked for, the sum holds"
+            "together: holds if the number of runs and their noise do not depend on results of earlier runs; "
+            "if they do, as in a search for the best setting, the sum holds"
         )
     return notes
 
 
 def unfinished(folder: Path) -> str:
     """Returns a note on a run that is not finished."""
-    return f"{folder} is not finished: its whole plan is charged, as if it were left here"
+    return f"{folder} is not finished: its whole plan is charged, as if it were abandoned"
 
 
 def _bound_in_words(cell: Cell) -> str:
@@ -183,7 +185,7 @@ def _remark_on(cell: Cell) -> str:
     if cell.bound_of:
         text = f"the bound for {cell.bound_of}; no smaller one is known. {text}"
     if cell.simulated:
-        return f"{text}. Simulated: the protocol that this rests on"
+        return f"{text}. Simulated: the protocol that this assumes"
     return text
 
 

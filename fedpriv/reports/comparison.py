@@ -46,14 +46,14 @@ def notes(runs: Sequence[Run], plans: Sequence[PlannedSpending] = ()) -> list[st
     differing = [name for name in _PROMISE if len({getattr(price, name) for price in spent}) > 1]
     texts = list[str]()
     if differing:
-        texts.append(f"these epsilons do not compare: the runs differ in {', '.join(differing)}")
+        texts.append(f"these epsilons are not comparable: the runs differ in {', '.join(differing)}")
     if len({_test_data(run) for run in runs}) > 1:
-        texts.append("these accuracies do not compare: the runs differ in their data or how they are prepared")
+        texts.append("these accuracies are not comparable: the runs differ in their data or in data preparation")
     texts += [f"{run.folder} is {run.integrity}: {finding.text}" for run in runs for finding in run.findings]
     for run in runs:
         rounds_in_words = first_rounds_in_words((run.result or {}).get("first_nonfinite", {}))
         if rounds_in_words:
-            texts.append(f"training broke in {run.folder}; first not finite: {rounds_in_words}")
+            texts.append(f"training failed in {run.folder}; first not finite: {rounds_in_words}")
     same_promise = not {"unit", "relation", "trust"} & {*differing}
     same_data = len({run.config["data"]["name"] for run in runs}) == 1
     is_finite = all(math.isfinite(price.epsilon) for price in spent)
@@ -73,11 +73,11 @@ def notes(runs: Sequence[Run], plans: Sequence[PlannedSpending] = ()) -> list[st
             total = math.fsum(price.epsilon for price in prices)
             basic = f"epsilon={round_up(total)} at delta={delta:.6g}"
         except PrivacyError as error:  # as for `fedpriv account`: if runs share noise, no sum holds either
-            return [*texts, f"these runs do not add up: {error}"]
+            return [*texts, f"these runs have no joint privacy cost: {error}"]
         together = f"epsilon={round_up(whole.epsilon)} at delta={round_up(whole.delta)}"
         texts.append(
-            f"if these runs read the same private data, they cost up to {together} together, and so "
-            f"does choosing the best of them; {basic} if results of earlier ones chose settings of later ones"
+            f"if these runs read the same private data, they cost up to {together} together, and so does "
+            f"choosing the best of them; {basic} if results of earlier runs chose settings of later ones"
         )
         texts += counted
     return texts

@@ -117,7 +117,7 @@ def _part(run: Run, draw_graph: Callable[[Run], Figure | None]) -> RunPart:
     graph = draw_graph(run)
     graph_picture = None
     if graph is not None:
-        graph_picture = _picture(graph, "The communication graph: who sends messages to whom")
+        graph_picture = _picture(graph, "The communication graph: messages between clients")
     clients, left_out = _clients(run)
     figure = new_figure(*curves.SIZE)
     curves.draw(run, figure)
@@ -154,7 +154,7 @@ def _cards(run: Run) -> tuple[tuple[str, str, str], ...]:
         cards.append(("epsilon", round_up(spent.epsilon), remark))
         unit = {"sample": "one example", "client": "one client"}[spent.unit]
         cards.append(("protected", unit, f"trust: {spent.trust}"))
-    cards.append(("rounds", str(run.rounds), f"{len(run.files.ledger.records)} answers in the ledger"))
+    cards.append(("rounds", str(run.rounds), f"{len(run.files.ledger.records)} releases in the ledger"))
     return tuple(cards)
 
 
@@ -165,7 +165,7 @@ def _rounds(run: Run) -> tuple[tuple[str, ...], ...]:
     if not rows:
         return ()
     step = -(-len(rows) // _MOST_ROUNDS)
-    lines = [("round", "epsilon spent", "answers so far", *(metric.title for metric in measured))]
+    lines = [("round", "epsilon spent", "releases so far", *(metric.title for metric in measured))]
     for row in reversed(rows[::-1][::step]):
         values = ["" if row.get(m.name) is None else m.text(float(row[m.name])) for m in measured]
         lines.append((str(row["round"]), _epsilon(row["epsilon"]), str(row.get("releases", "")), *values))

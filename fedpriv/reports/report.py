@@ -49,7 +49,7 @@ class Run:
         names = {path.name for path in folder.glob("*") if path.name in _OF_A_RUN}
         if names == {CONFIG_FILE}:
             raise FedprivError(
-                f"{folder} holds a run that was stopped before it began; start it: fedpriv resume {folder}"
+                f"{folder} contains a run that was stopped before its first round; start it: fedpriv resume {folder}"
             )
         settings = names & {CONFIG_FILE, SETTINGS_FILE}
         if not settings or names <= {*settings, "metrics.jsonl"}:
@@ -124,7 +124,7 @@ class Run:
         ledger = self.files.ledger
         records = counted(len(ledger.texts), "record")
         if ledger.altered:
-            return f"{records}, the chain of which is broken"
+            return f"{records}, with a broken chain"
         return f"{records} in a chain, head {ledger.links[-1]}"
 
     @property
@@ -204,7 +204,9 @@ class Run:
             "privacy": self.privacy,
             "ledger": self.evidence,
             "extends": self._earlier(),
-            "if left here": None if self.result else "the whole plan is charged, since the stop may depend on the data",
+            "if abandoned now": None
+            if self.result
+            else "the whole plan is charged, since the stop may depend on the data",
             "constraints": constraint_verdict(facts),
             "worst constraint value": _worst_estimate(facts),
             "KKT residuals": ", ".join(
@@ -226,8 +228,8 @@ class Run:
             return ""
         size = f"{counted(extended.rounds, 'round')}, {counted(extended.records, 'record')}"
         return (
-            f"an earlier run ({size}), which the epsilon here counts; it holds if the answers of that run did not "
-            "decide how many rounds follow, and with how much noise"
+            f"an earlier run ({size}), which this epsilon includes; it holds if the results of that run did not "
+            "decide the number of further rounds and their noise"
         )
 
     def _why_fewer(self) -> str:
@@ -273,16 +275,16 @@ def _worst_estimate(facts: dict[str, Any]) -> str:
     if not noisy:
         return ""
     value, width, name = max(noisy)
-    point = "at a point before the last, the largest"
+    point = "before the last update, the largest"
     if facts.get("estimates_of_reported_model"):
         point = "the largest"
-    whose = f"{len(noisy)} noisy ones{f', that of {name}' if name else ''}"
-    besides = "clipped losses and fractions that are not the client's own come on top"
-    return f"{value:.3g} ± {width:.2g} (95 %; {point} of {whose}; it holds where <= 0; {besides})"
+    whose = f"{len(noisy)} noisy ones{f', at {name}' if name else ''}"
+    besides = "the error from clipped losses and from fractions that are not the client's own is not included"
+    return f"{value:.3g} ± {width:.2g} (95 %; {point} of {whose}; the constraint holds if <= 0; {besides})"
 
 
 def _unless_converged(facts: dict[str, Any]) -> str:
     """Returns a remark on a comparison with a centralised method that has not converged; empty if it has."""
     if not facts.get("centralised", {"converged": True})["converged"]:
-        return " to a method in one place that has not converged"
+        return " to a centralized method that has not converged"
     return ""

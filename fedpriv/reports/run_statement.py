@@ -21,37 +21,38 @@ _LEFT = {
     "central": "All that left the trusted server",
 }
 _TRUSTS = {
-    "local": "Nobody is trusted: each data holder adds the noise to its own messages before they leave it.",
-    "secure_aggregation": "Only sums over participants are seen by anybody. The protocol for that was SIMULATED.",
+    "local": "No party is trusted: each data holder adds the noise to its own messages before they leave it.",
+    "secure_aggregation": "Only sums over participants are visible to anyone. The protocol for that was SIMULATED.",
     "central": "One server is trusted: it sees what data holders send, and adds the noise once.",
-    "pairwise": "Nobody is trusted; pairs of data holders share secrets, which were SIMULATED in one process.",
+    "pairwise": "No party is trusted; pairs of data holders share secrets, which were SIMULATED in one process.",
 }
-_TRUST_OF_ONE = "Nobody else is trusted: the data holder adds the noise before anything leaves it."
+_TRUST_OF_ONE = "No other party is trusted: the data holder adds the noise before anything leaves it."
 _SEES_OF_ONE = {
     **SEES,
     MESSAGES: "all that leaves the data holder",
     SERVER: "what it receives from the data holder",
 }
 _RELEASES = (
-    "Every answer about the data was noised and written down before anything was computed from it. Messages, models, "
-    "and their metrics on public test data were released, too, and computed from these answers alone."
+    "Noise was added to every query result, and the release was recorded in the ledger, before anything was "
+    "computed from it. Messages, models, and their metrics on public test data were also released; they were "
+    "computed only from these noisy results."
 )
 _SIMULATED = (
-    "All data holders were SIMULATED by one operator, in one process or in processes that trust each other: who "
-    "runs it sees all data. What is said about messages holds where each data holder runs its own part."
+    "All data holders were SIMULATED by one operator, in one process or in processes that trust each other: "
+    "the operator can see all data. Statements about messages hold if each data holder runs its own part."
 )
-_SIMULATED_ONE = "There is one data holder, which ran it: who ran it sees all data."
+_SIMULATED_ONE = "There is one data holder, which ran the training: the person who ran it can see all data."
 _HEADING = (
     "run",
-    "when (UTC, by its files)",
+    "when (UTC, from file times)",
     "rounds",
-    "answers to questions about the data, and their noise",
+    "query results and their noise",
     "then",
 )
 SECRET = (
-    "Nothing that is written down makes the noise again: it followed from random bits that the process kept in memory, "
-    "and it died with the process. checkpoint.pt may hold state that never left the data holders: keep it as the data "
-    "are kept."
+    "No stored file can reproduce the noise: it was derived from random bits that existed only in the memory "
+    "of the process and were lost when it ended. checkpoint.pt may contain state that never left the data "
+    "holders: protect it like the data."
 )
 
 
@@ -121,7 +122,7 @@ def _release_row(run: Run, cost: RunCost) -> tuple[str, ...]:
     released = wording.released(records)
     unreleased = len(cost.records) - len(records)
     if unreleased:
-        released += f"; {unreleased} more were planned and are charged, since answers may have ended the run"
+        released += f"; {unreleased} more were planned and are charged, since results may have ended the run"
     tested = ""
     if run.result is not None and run.result.get("test_accuracy") is not None:
         tested = f"test accuracy {100 * float(run.result['test_accuracy']):.1f} %"
@@ -161,7 +162,7 @@ def simulated_trust(costs: Sequence[RunCost], *, is_alone: bool = False) -> tupl
     else:
         trusted.append(_SIMULATED)
     if any("no_power_cut" in trust for trust in trusts):
-        trusted.append("No power cut happened while the run was at work.")
+        trusted.append("No power cut happened during the run.")
     return tuple(trusted)
 
 
@@ -186,7 +187,7 @@ def _balance(path: Path) -> str:
     try:
         balance = Budget(path).balance()
     except FedprivError as error:
-        return f"{path}, which says nothing here: {error}"
+        return f"{path}, which cannot be read: {error}"
     terms = balance.terms
     spent = round_up(balance.spent.epsilon)
     count = len(balance.entries)
@@ -203,10 +204,10 @@ def _checks(runs: Sequence[Run], names: str) -> Rows:
     audited = [run.folder for run in runs if run.files.config is not None]  # not those made in Python
     return [
         *((f"{run.folder}: ledger", run.evidence) for run in runs),
-        ("was anything changed?", f"fedpriv show {names} must print the same head; it says so if a line was altered"),
-        ("count again", f"fedpriv account {names}"),
-        ("count without fedpriv", count_without_fedpriv(runs[0].files.ledger, "one run's own answers")),
-        *(("look for faults", f"fedpriv audit {folder}, where the data are") for folder in audited[:1]),
+        ("was anything changed?", f"fedpriv show {names} must print the same head; it reports altered lines"),
+        ("compute again", f"fedpriv account {names}"),
+        ("compute without fedpriv", count_without_fedpriv(runs[0].files.ledger, "one run's own releases")),
+        *(("look for faults", f"fedpriv audit {folder}, on a machine with the data") for folder in audited[:1]),
         ("runs made by", wording.made_with(run.result for run in runs)),
     ]
 

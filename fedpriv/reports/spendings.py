@@ -66,13 +66,14 @@ def spending_of(files: RunFiles, plan: PlannedSpending) -> RunCost:
             if files.result is None:
                 why = "is not finished"
             raise PrivacyError(
-                f"{name} {why}, so it is charged for its whole plan, which its checkpoint of an earlier version does "
-                "not hold, and which its configuration and data do not give any more: restore its config.yaml or its "
-                "data files, allow its plugins (--allow-plugins), or use fedpriv.total with the results in Python"
+                f"{name} {why}, so its whole plan is charged; its checkpoint, of an earlier version, does not "
+                "contain the plan, and it cannot be computed from its configuration and data: restore "
+                "config.yaml or the data files, allow its plugins (--allow-plugins), or use fedpriv.total with "
+                "the results in Python"
             )
         records += plan.remaining
     if header.n_clients is None:
-        raise PrivacyError(f"{name} holds the ledger of an early format that does not say how many clients there are")
+        raise PrivacyError(f"{name} has a ledger in an early format without the number of clients")
     return RunCost(
         name,
         records,

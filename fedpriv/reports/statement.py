@@ -20,21 +20,23 @@ Rows = Sequence[tuple[str, str]]
 Table = tuple[tuple[str, ...], ...]
 
 _COLUMNS = {"sample": "one record", "client": "one data holder"}
-_VERIFIER = "200 lines over numpy and scipy (tools/fedpriv_verify.py) that import nothing of fedpriv"
+_VERIFIER = "200 lines that need only numpy and scipy (tools/fedpriv_verify.py) and import no fedpriv code"
 _VERIFIED_NOISE = {("gaussian", "l2"), ("laplace", "l1")}
-_COUNTED = "Counted here: what this page names. Other uses of the same data, if there are any, add to it."
+_COUNTED = (
+    "This page accounts only for the uses that it names. Other uses of the same data, if any, add to the privacy cost."
+)
 SEES = {
     MESSAGES: "all that travels between data holders and server",
     SERVER: "what the server receives",
-    COLLUDERS: "what they know together",
+    COLLUDERS: "their combined information",
     NEIGHBOUR: "the messages that it receives",
-    MODEL: "the last model alone",
+    MODEL: "only the final model",
 }
 """What each adversary sees."""
 
 
 def _made_by() -> str:
-    return f"{software()}, on {wording.now()}; a ledger proves what was written down"
+    return f"{software()}, on {wording.now()}; a ledger proves what was recorded"
 
 
 @dataclass(frozen=True)
@@ -124,8 +126,11 @@ class Statement:
     def sections(self) -> tuple[Section, ...]:
         """The seven parts, in the order in which every format prints them."""
         spent = self.spent
-        noise = f"The noise is made of a ChaCha20 keystream, and counted by the bound {spent.accountant!r}."
-        revealed = [f"Revealed besides, and in no epsilon: {fact}." for fact in spent.not_covered]
+        noise = (
+            "The noise is generated from a ChaCha20 keystream; its privacy cost is computed with the bound "
+            f"{spent.accountant!r}."
+        )
+        revealed = [f"Also revealed, and not covered by epsilon: {fact}." for fact in spent.not_covered]
         return (
             self._protected(),
             self._observers(),
@@ -136,18 +141,18 @@ class Statement:
                 self.release_table,
             ),
             Section(
-                "What does this rest on, and what was simulated?",
+                "What does this assume, and what was simulated?",
                 (*self.trust, noise, *self.assumed, *wording.rounding(spent)),
             ),
             Section(
                 "What is not protected?", (wording.public(self.tests), *revealed, *self.not_protected, self.secret)
             ),
             Section(
-                "What did it cost, and what would more cost?",
+                "What was the privacy cost, and what would further use cost?",
                 (_COUNTED, *self.cost_text),
                 (*price_rows(self.prices), *self.budgets),
             ),
-            Section("How can this be verified?", self.check_text, (*self.checks, ("page made by", self.made_by))),
+            Section("How can this be verified?", self.check_text, (*self.checks, ("page created by", self.made_by))),
         )
 
     def _protected(self) -> Section:
@@ -201,7 +206,7 @@ def count_without_fedpriv(ledger: LedgerFile, whose: str) -> str:
     """
     refused = _unknown_to_verifier(ledger.records)
     if refused:
-        return f"not yet: the small verifier does not know {refused}, and refuses this ledger"
+        return f"not possible yet: the small verifier does not support {refused}, and rejects this ledger"
     return f"python -m fedpriv_verify {ledger.path}: {_VERIFIER}, for {whose}"
 
 
@@ -213,7 +218,7 @@ def _unknown_to_verifier(records: Sequence[Record]) -> str:
         if (record.mechanism, record.norm) not in _VERIFIED_NOISE:
             return f"{record.mechanism} noise under a clip of {record.norm}"
         if record.time is not None and (record.sampling != "full" or record.clients is not None):
-            return "secret draws with noise over time"
+            return "secret draws with correlated noise"
     return ""
 
 
@@ -230,7 +235,7 @@ def _assumed(cell: Cell) -> str:
     else:
         text = f"if {cell.assumes}"
     if cell.bound_of:
-        text = f"counted as for {cell.bound_of}; {text}"
+        text = f"same bound as for {cell.bound_of}; {text}"
     if cell.amplification != "none":
         text += f"; {cell.amplification}"
     if cell.simulated:
@@ -255,7 +260,7 @@ def _observer(adversary: str) -> str:
     if adversary == NEIGHBOUR:
         return "one other data holder"
     if adversary == MODEL:
-        return "whoever sees the final model only"
+        return "anyone who sees only the final model"
     if adversary.startswith("1 "):
         return wording.plain(adversary.removesuffix("s"))
     return wording.plain(adversary)

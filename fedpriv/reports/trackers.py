@@ -107,7 +107,7 @@ class WandB(_Tracker):
             )
         except wandb.errors.Error as error:
             raise FedprivError(
-                f"Weights & Biases does not begin a run ({error}); log in with `wandb login`, or set WANDB_MODE=offline"
+                f"Weights & Biases cannot start a run ({error}); log in with `wandb login`, or set WANDB_MODE=offline"
             ) from error
 
     def _send(self, round_number: int, values: Mapping[str, float]) -> None:
@@ -159,7 +159,7 @@ class MLflow(_Tracker):
             parameters = [entities.Param(key, str(value)) for key, value in (settings or {}).items()]
             self._client.log_batch(self._run, params=parameters)
         except self._mlflow.MlflowException as error:
-            raise FedprivError(f"MLflow does not begin a run ({error})") from error
+            raise FedprivError(f"MLflow cannot start a run ({error})") from error
 
     def _send(self, round_number: int, values: Mapping[str, float]) -> None:
         metric = import_module("mlflow.entities").Metric
@@ -180,5 +180,5 @@ def _imported(module: str, extra: str) -> Any:  # noqa: ANN401 - a library witho
     try:
         return import_module(module)
     except ImportError as error:
-        fix = f"is not installed; type: pip install 'fedpriv[{extra}]'"
+        fix = f"is not installed; run: pip install 'fedpriv[{extra}]'"
         raise ConfigError("sinks", module, fix) from error

@@ -17,12 +17,13 @@ UNITS = {
     "client": "everything that one data holder has",
 }
 RELATIONS = {
-    "replace_one": "any other value in its place would have given nearly the same results",
-    "add_remove": "nearly the same results would have come without it",
+    "replace_one": "with any other value in its place, the results would have been nearly the same",
+    "add_remove": "without it, the results would have been nearly the same",
 }
 SCALE = (
-    "At an epsilon of 0.1 an even guess becomes at most 53 % sure, at 1 at most 74 %, at 3 at most 96 %. An epsilon "
-    "above 10 promises hardly anything, and an entry without a bound promises nothing."
+    "An attacker who starts from even odds becomes at most 53 % certain at an epsilon of 0.1, at most 74 % at "
+    "1, and at most 96 % at 3. An epsilon above 10 guarantees almost nothing, and an entry without a bound "
+    "guarantees nothing."
 )
 TESTS = "the test data and every number computed on them"
 NUMBER_OF_TESTS = "the number of test records"
@@ -32,8 +33,8 @@ _DIVIDED = {"iid": "at random", "in_order": "in its order"}
 def public(tests: str = TESTS) -> str:
     """Returns a sentence on what counts as known to everybody; of private test data that is their number alone."""
     return (
-        "Counted as known to everybody, and not protected: the number of data holders, how many records each has, "
-        f"their names; all settings; the code; {tests}; parameters that are not trained."
+        "Treated as public, and not protected: the number of data holders, how many records each has, their "
+        f"names; all settings; the code; {tests}; parameters that are not trained."
     )
 
 
@@ -52,29 +53,30 @@ def frozen_networks(data_sections: Iterable[Mapping[str, Any]]) -> list[str]:
         if features.get("sha256"):
             name += f" (SHA-256 {features['sha256']})"
         sentences.append(
-            f"Inputs are features that {name} computed of single examples. It counts as public: no epsilon covers it, "
-            "or the data that it was fitted on."
+            f"Inputs are features that {name} computed from single examples. The network is treated as public: "
+            "epsilon covers neither it nor its training data."
         )
     return [*dict.fromkeys(sentences)]
 
 
-PERSON = "For a person with several records, the column of the group holds, not the column of one record."
+PERSON = "For a person with several records, the column for the group applies, not the column for one record."
 ASSUMED = (
-    "Assumed, and not checked here: each data holder bounds and noises its answers as the code says, settings were "
-    "not chosen by trying them on these data, and nobody else reads a data holder's machine."
+    "Assumed, and not checked here: each data holder bounds its query results and adds noise to them as the "
+    "code does, settings were not chosen by trying them on these data, and no one else can read a data "
+    "holder's machine."
 )
 EXTENDED = (
-    "A run that extends an earlier one counts its releases, too. Assumed: the answers of the earlier run did not "
-    "decide how many rounds follow, and with how much noise."
+    "A run that extends an earlier one includes its releases. Assumed: the results of the earlier run did not "
+    "decide the number of further rounds and their noise."
 )
 SEARCHED = (
-    "Assumed, and not checked here: each data holder bounds and noises its answers as the code says, and nobody else "
-    "reads a data holder's machine. That trials chose the settings of part 1 is paid for; that nothing else was chosen "
-    "by trying it on these data is assumed."
+    "Assumed, and not checked here: each data holder bounds its query results and adds noise to them as the "
+    "code does, and no one else can read a data holder's machine. The privacy cost includes the choice of the "
+    "settings of part 1 by trials; it is assumed that nothing else was chosen by trying it on these data."
 )
 _THOUGHT = {
-    "replace_one": "thought two values of it equally likely can become {} sure of one",
-    "add_remove": "thought it as likely to be among the data as not can become {} sure of either",
+    "replace_one": "considered two of its values equally likely can become {} certain of one",
+    "add_remove": "considered it equally likely to be in the data or not can become {} certain of either",
 }
 
 
@@ -84,12 +86,13 @@ def rounding(spent: PrivacySpent) -> tuple[str, ...]:
         return ()
     if not spent.float64_noise:
         return (
-            "Noise that a processor drew is rounded as real numbers are, so that its price is proved for its bits.",
+            "Noise drawn on a processor is rounded as real numbers would be, so its privacy cost is proved "
+            "for the actual bits.",
         )
     kinds = " and ".join(spent.float64_noise)
     return (
-        f"Not proved: that the lowest bits of {kinds}, which is added in float64 and then rounded to a grid, show "
-        "nothing about the data. Its price is that of real numbers.",
+        f"Not proved: that the lowest bits of {kinds}, which is added in float64 and then rounded to a grid, "
+        "reveal nothing about the data. The privacy cost is computed for real numbers.",
     )
 
 
@@ -100,8 +103,8 @@ def sentence(subject: str, spent: PrivacySpent) -> str:
     sure = _THOUGHT[spent.relation.partition("(")[0]].format(_sure(spent.epsilon))
     delta = small(spent.delta)
     return (
-        f"{subject} reveals at most epsilon={round_up(spent.epsilon)} (delta={delta}) about {UNITS[spent.unit]}: "
-        f"somebody who {sure}, but for an event of probability {_rare(spent.delta)}."
+        f"{subject} reveals at most epsilon={round_up(spent.epsilon)} (delta={delta}) about "
+        f"{UNITS[spent.unit]}: someone who {sure}, except in an event of probability {_rare(spent.delta)}."
     )
 
 
@@ -121,7 +124,7 @@ def data_name(config: Mapping[str, Any]) -> str:
 
 def purpose_of(config: Mapping[str, Any]) -> str:
     """Returns in words which model a configuration trains, by which algorithm."""
-    text = f"training a model of the kind {config['model']['name']} by the algorithm {config['strategy']['name']}"
+    text = f"training a model of type {config['model']['name']} with the algorithm {config['strategy']['name']}"
     if config["strategy"]["variant"] == "published":
         text += " as published"
     return text
@@ -147,7 +150,7 @@ def holders(config: Mapping[str, Any], cost: RunCost, names: Sequence[str] = ())
 
 def made_with(results: Iterable[Mapping[str, Any] | None]) -> str:
     """Returns the software with which runs were made, by their results."""
-    unknown = "not on record: unfinished, or by an early version"
+    unknown = "not recorded: unfinished, or by an early version"
     return listed(str((result or {}).get("software") or unknown) for result in results)
 
 

@@ -73,21 +73,21 @@ class BudgetReservation:
             first_folder = earlier.folder
         path = plan.privacy.budget
         if earlier is not None and path is not None and budget_id is None:
-            fix = "leave privacy.budget out, or begin a new run"
+            fix = "leave privacy.budget out, or start a new run"
             raise LedgerError(
-                f"{earlier.folder} was not paid for by {path}, and the run that extends it holds it; {fix}"
+                f"{earlier.folder} was not charged to {path}, and the extended run includes its releases; {fix}"
             )
         if path is None and budget_id is None:
             return None
         if path is None:
-            fix = "name that one as privacy.budget"
-            raise LedgerError(f"{first_folder} began with a budget, and would go on without it; {fix}")
+            fix = "set privacy.budget to that budget"
+            raise LedgerError(f"{first_folder} began with a budget, and would continue without it; {fix}")
         if KNOWN_NOISE in not_covered:
-            fix = "leave it out: a budget counts runs whose noise nobody knows"
+            fix = "leave it out: a budget accepts only runs with secret noise"
             raise ConfigError("secret_seed", "(given)", fix)
         budget = privacy.Budget(path)
         if budget_id not in (None, budget.terms.id):
-            fix = f"began with another budget than {path}; name that one as privacy.budget"
+            fix = f"began with a budget other than {path}; set privacy.budget to that budget"
             raise LedgerError(f"{first_folder} {fix}")
         return BudgetReservation(
             budget=budget,
@@ -119,8 +119,9 @@ class BudgetReservation:
             return
         if self.is_resumed and _records_in(self.folder):
             raise LedgerError(
-                f"{self.budget.path} holds no reservation of {self._name}, which has released answers: an earlier copy "
-                "was put back, or the run began without a budget. Restore its newest copy, or start a new run"
+                f"{self.budget.path} contains no reservation of {self._name}, which has released results: the "
+                "budget was replaced by an earlier copy, or the run began without it. Restore the newest copy, "
+                "or start a new run"
             )
         self.budget.check(self.planned_cost)
 

@@ -121,8 +121,8 @@ class Checkpoint:
                 payload: dict[str, Any] = torch.load(content, map_location=device, weights_only=True)
             if "epochs" not in payload:
                 raise FedprivError(
-                    f"{path} was written by an earlier fedpriv: go on with the version that began the run, or start a "
-                    "new run (what this one has spent stays spent)"
+                    f"{path} was written by an earlier version of fedpriv: continue with the version that began "
+                    "the run, or start a new run (the privacy cost of this one remains)"
                 )
             missing = {field.name for field in fields(TrainState)} ^ {*payload["progress"]}
             if missing:
@@ -141,8 +141,8 @@ class Checkpoint:
             zlib.error,
             UnpicklingError,
         ) as error:
-            reason = (str(error) or "it ends too early").split(". ")[0].splitlines()[0]  # torch's messages are long
-            raise FedprivError(f"{path} cannot be read ({reason}); restore it or start the run anew") from error
+            reason = (str(error) or "it is incomplete").split(". ")[0].splitlines()[0]  # torch's messages are long
+            raise FedprivError(f"{path} cannot be read ({reason}); restore it, or start the run again") from error
 
     @staticmethod
     def last(folder: Path, n_reported: int, device: torch.device) -> Checkpoint | None:

@@ -103,9 +103,9 @@ def _data(experiment: Experiment) -> dict[str, Any]:
         data = data.dataset
     kind = type(data).__name__
     if kind.startswith("_"):  # of fedpriv: data that are loaded when they are needed
-        name = "data of the program"
+        name = "data from Python"
     else:
-        name = f"data of the program ({kind})"
+        name = f"data from Python ({kind})"
     return {"name": name, "clients": len(experiment.clients), "examples": _sizes(experiment.sizes)}
 
 

@@ -65,7 +65,7 @@ class EvaluationData:
         if examples is None:
             examples = concatenate(None, of_clients)
         if custom.metrics_by_name and examples is None:
-            raise ConfigError("metrics", custom.names, "there are no test data to compute them on: give some")
+            raise ConfigError("metrics", custom.names, "needs test data: pass some")
         return EvaluationData(examples, of_clients, custom, stop, checked_names(names, n_clients))
 
     @staticmethod
@@ -107,9 +107,9 @@ class EvaluationData:
         if not close:
             return []
         return [
-            f"there are about as many test examples ({close[0]}) as training examples ({n_training}). Copies of "
-            "training examples are not recognised, and every metric on them is an answer about them without noise: "
-            "make sure that the test data are of other people"
+            f"there are about as many test examples ({close[0]}) as training examples ({n_training}). If they "
+            "are copies of training examples, which is not checked, every test metric reveals them without "
+            "noise: make sure that the test data belong to other people"
         ]
 
     def check(self, population: Population, examples: Sequence[list[bytes]]) -> None:

@@ -63,14 +63,16 @@ class EarlierRun:
         integrity.refuse(integrity.findings(files))
         if checkpoint.round < checkpoint.rounds:
             raise FedprivError(
-                f"{path} has made {checkpoint.round} of {checkpoint.rounds} rounds: finish it first (resume). A run "
-                "that ended early, which may depend on data, cannot be extended"
+                f"{path} has finished {checkpoint.round} of {checkpoint.rounds} rounds: finish it first "
+                "(resume). A run that ended early, which may depend on data, cannot be extended"
             )
         if checkpoint.state != "memory":
-            raise ConfigError("compute.state", checkpoint.state, f"{path} keeps its state on disk: cannot be extended")
+            raise ConfigError(
+                "compute.state", checkpoint.state, f"{path} stores its state on disk, so it cannot be extended"
+            )
         records = files.ledger.records
         if len(records) != checkpoint.records:
-            raise FedprivError(f"{path} has released answers after its last checkpoint: resume it first")
+            raise FedprivError(f"{path} has released results after its last checkpoint: resume it first")
         first = FirstPart(checkpoint.round, tuple(records))
         header = files.ledger.header
         return EarlierRun(

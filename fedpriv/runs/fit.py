@@ -121,8 +121,9 @@ def fit(options: FitOptions) -> Result:
     price = price_of(options.model)
     if price is not None:
         fix = (
-            "is the price of an earlier fit, whose result the model holds: this fit would not count it. Give all "
-            "epochs at once; or go on from copy.deepcopy(model), and add up both results with fedpriv.total"
+            "is the privacy cost of an earlier fit, which trained this model, and this fit would not include "
+            "it. Set all epochs at once; or continue from copy.deepcopy(model), and add up both results with "
+            "fedpriv.total"
         )
         raise ConfigError("model", price, fix)
     _check_parameters(options.model, options.optimizer)
@@ -161,16 +162,18 @@ def _check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> Non
         ConfigError: says which parameters differ.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
-        fix = "give an optimiser of torch, torch.optim.SGD(model.parameters(), lr=0.1)"
+        fix = "must be an optimizer of torch, e.g. torch.optim.SGD(model.parameters(), lr=0.1)"
         raise ConfigError("optimizer", optimizer, fix)
     held_by_optimizer = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     for name, parameter in named.items():
         if id(parameter) not in held_by_optimizer:
-            fix = f"does not train model.{name}: give it model.parameters(), and set requires_grad=False of frozen ones"
+            fix = (
+                f"does not train model.{name}: pass it model.parameters(), and set requires_grad=False for frozen ones"
+            )
             raise ConfigError("optimizer", type(optimizer).__name__, fix)
     if held_by_optimizer - {id(parameter) for parameter in model.parameters()}:
-        fix = "has parameters that the model has not: make it with model.parameters()"
+        fix = "has parameters that the model does not have: create it with model.parameters()"
         raise ConfigError("optimizer", type(optimizer).__name__, fix)
 
 
@@ -181,15 +184,17 @@ def _steps_per_epoch(loader: DataLoader[Any]) -> int:
         ConfigError: the loader streams, has no length, or makes no batch.
     """
     if isinstance(loader.dataset, IterableDataset):
-        fix = "streams examples, and private batches are drawn by index: collect the examples into a TensorDataset"
+        fix = (
+            "is a streaming data set, but private batches are drawn by index: collect the examples into a TensorDataset"
+        )
         raise ConfigError("loader", type(loader.dataset).__name__, fix)
     try:
         steps = len(loader)
     except TypeError:
-        fix = "an epoch has no length: give data set and sampler a __len__"
+        fix = "an epoch has no length: add __len__ to data set and sampler"
         raise ConfigError("loader", f"a loader of {type(loader.dataset).__name__}", fix) from None
     if steps < 1:
-        fix = "makes no batch of the data: take a smaller batch_size, or drop_last=False"
+        fix = "returns no batch of the data: use a smaller batch_size, or drop_last=False"
         raise ConfigError("loader.batch_size", loader.batch_size, fix)
     return steps
 
@@ -204,7 +209,7 @@ def _rate(loader: DataLoader[Any], steps: int, n_examples: int) -> float:
     if batches is None:
         return 1 / n_examples  # batch_size=None: a step gets one example of the data set
     if not isinstance(batches, BatchSampler):
-        fix = "does not show how many examples a batch has: give the loader batch_size, or a torch BatchSampler"
+        fix = "has an unknown batch size: set batch_size of the loader, or use a torch BatchSampler"
         raise ConfigError("loader.batch_sampler", type(batches).__name__, fix)
     if batches.drop_last:
         return batches.batch_size / n_examples

@@ -23,8 +23,8 @@ from fedpriv.runs.settings_in_words import difference
 from fedpriv.storage.identity import digest
 
 _OTHER_VERSION = (
-    "was made with other settings, or by another version; resume with its own config.yaml, and the version of fedpriv "
-    "that began it"
+    "has other settings, or was written by another version; resume with its own config.yaml, and with the "
+    "version of fedpriv that began it"
 )
 
 _MAY_CHANGE = ("rounds", "privacy.epsilon", "privacy.noise_multiplier")
@@ -38,10 +38,10 @@ def _other_settings(before: Mapping[str, str], words: Mapping[str, str]) -> str:
     differing = difference({name: text for name, text in before.items() if not name.startswith("config.")}, words)
     if not differing:
         others = "strategy, privacy, rounds, network, sizes, seed and kind of model"
-        return f"{_OTHER_VERSION} (what differs is none of {others})"
+        return f"{_OTHER_VERSION} (the difference is not in {others})"
     return (
-        f"was made with other settings ({differing}): resume with those that it began with. More rounds, or another "
-        "epsilon, are a run that extends it, in another folder (extend); other data are another run"
+        f"has other settings ({differing}): resume with the original ones. For more rounds or another epsilon, "
+        "extend the run in another folder (extend); for other data, start a new run"
     )
 
 
@@ -155,8 +155,8 @@ class RunIdentity:
             after = {name: words[name] for name in named if name in words}
             differ = difference(before, after) or "values of the model, the loss, the problem or the network"
             raise FedprivError(
-                f"{folder} was made with other settings ({differ}): a run that extends it may change the number of "
-                "rounds, the target epsilon and the noise multiplier alone"
+                f"{folder} has other settings ({differ}): a run that extends it may change only the number of "
+                "rounds, the target epsilon and the noise multiplier"
             )
         seed = int(saved.seed, 16)
         randomness = Randomness(seed, draws.secret(seed), secrets.randbits(62), settings)
@@ -248,7 +248,7 @@ def check_models(models: Sequence[str]) -> None:
         FedprivError: the digests differ.
     """
     if len({*models}) > 1:
-        fix = "make the same in each (torch.manual_seed), or load it from a file"
+        fix = "create the same model in each (torch.manual_seed), or load it from a file"
         raise FedprivError(f"processes of this run have models with other frozen values or buffers: {fix}")
 
 

@@ -59,7 +59,7 @@ def refuse(problems: Sequence[IntegrityProblem]) -> None:
     """
     if problems:
         texts = "; ".join(f"{problem.kind}: {problem.text}" for problem in problems)
-        raise LedgerError(f"{texts}. What was spent is unknown: restore the files from a copy")
+        raise LedgerError(f"{texts}. The privacy cost is unknown: restore the files from a copy")
 
 
 def check_resumed(folder: Path, plan: Plan) -> None:
@@ -87,7 +87,7 @@ def against_plan(files: RunFiles, plan: Plan) -> Iterator[IntegrityProblem]:
     for name, planned in facts.items():
         noted = getattr(header, name)
         if noted is not None and noted != planned:
-            text = f"{files.ledger.path}, line 1 has {name} = {noted!r}, and the run's plan {planned!r}"
+            text = f"{files.ledger.path}, line 1 has {name} = {noted!r}, but the run's plan has {planned!r}"
             yield IntegrityProblem("altered", text)
     planned_records = {(record.round, record.query, record.index): record for record in plan.records}
     for number, record in enumerate(files.ledger.records, start=2):
@@ -106,7 +106,7 @@ def against_plan(files: RunFiles, plan: Plan) -> Iterator[IntegrityProblem]:
             )
             return
         if _largest(record.noise_multiplier) > _largest(planned) * (1 + _SLACK):
-            noted = f"noise multiplier {record.noise_multiplier!r} where the plan has {planned!r}"
+            noted = f"noise multiplier {record.noise_multiplier!r}, but the plan has {planned!r}"
             yield IntegrityProblem("altered", f"{files.ledger.path}, line {number} has {noted}")
             return
 
@@ -120,10 +120,10 @@ def _largest(multiplier: float | tuple[float, ...]) -> float:
 def _marks(files: RunFiles) -> Iterator[tuple[str, LedgerPosition]]:
     """Yields how far the ledger had come by each of the other files, with the words in which an error says so."""
     if files.checkpoint is not None:
-        yield "the checkpoint has seen", LedgerPosition(files.checkpoint.records, files.checkpoint.head)
+        yield "the checkpoint counts", LedgerPosition(files.checkpoint.records, files.checkpoint.head)
     for row in files.metrics:
         if "releases" in row:
-            yield "the metrics tell of", LedgerPosition(row["releases"], row.get("head"))
+            yield "the metrics count", LedgerPosition(row["releases"], row.get("head"))
     if files.result is not None:
         yield "result.json counts", LedgerPosition(files.result["releases"], files.result.get("head"))
 
@@ -135,12 +135,10 @@ def _check_heads(files: RunFiles) -> Iterator[IntegrityProblem]:
     result = files.result
     counter, counted = max(_marks(files), key=lambda mark: mark[1].releases, default=("", LedgerPosition(0, None)))
     if counted.releases > n_records:
-        yield IntegrityProblem(
-            "incomplete", f"{ledger.path} holds {n_records} records but {counter} {counted.releases}"
-        )
+        yield IntegrityProblem("incomplete", f"{ledger.path} has {n_records} records but {counter} {counted.releases}")
     if result is not None and result["releases"] < n_records:
         yield IntegrityProblem(
-            "altered", f"{ledger.path} holds {n_records} records and result.json counts {result['releases']}"
+            "altered", f"{ledger.path} has {n_records} records but result.json counts {result['releases']}"
         )
     if n_records and result is None and files.checkpoint is None and files.unread is None:
         yield IntegrityProblem("incomplete", f"{files.folder / 'checkpoint.pt'} is missing")
@@ -148,8 +146,8 @@ def _check_heads(files: RunFiles) -> Iterator[IntegrityProblem]:
         yield IntegrityProblem("incomplete", files.unread)
     for counter, mark in _marks(files):
         if mark.releases <= n_records and mark.head != ledger.head(mark.releases):
-            text = f"{counter} {mark.releases} records, with another hash at their end"
-            yield IntegrityProblem("altered", f"{text} than line {mark.releases + 1} of {ledger.path} has")
+            text = f"{counter} {mark.releases} records, with another hash of the last one"
+            yield IntegrityProblem("altered", f"{text} than line {mark.releases + 1} of {ledger.path}")
             return
 
 
@@ -165,10 +163,10 @@ def _check_rounds(files: RunFiles) -> Iterator[IntegrityProblem]:
             kind = "incomplete"
         else:
             kind = "altered"
-        yield IntegrityProblem(kind, f"{path} has {len(rounds)} rounds and result.json {files.result['rounds']}")
+        yield IntegrityProblem(kind, f"{path} has {len(rounds)} rounds but result.json {files.result['rounds']}")
     elif files.checkpoint is not None and files.settings is not None and len(rounds) < files.checkpoint.round:
         yield IntegrityProblem(
-            "incomplete", f"{path} has {len(rounds)} rounds and the checkpoint {files.checkpoint.round}"
+            "incomplete", f"{path} has {len(rounds)} rounds but the checkpoint {files.checkpoint.round}"
         )
 
 
@@ -178,7 +176,7 @@ def _check_config(files: RunFiles) -> Iterator[IntegrityProblem]:
     if files.settings is not None and digest_at_start is not None and of_config(files.settings) != digest_at_start:
         changed = _changed_settings(files)
         which = f" ({changed})" if changed else ""
-        yield IntegrityProblem("altered", f"{files.settings_path} is not the one that the run began with{which}")
+        yield IntegrityProblem("altered", f"{files.settings_path} has changed since the run began{which}")
 
 
 def _changed_settings(files: RunFiles) -> str:
@@ -219,7 +217,7 @@ def _check_turns(files: RunFiles) -> Iterator[IntegrityProblem]:
         setting = _privacy_setting(files, "sampling")
     blocks = _blocks(setting)
     if blocks != time.separation:
-        text = f"{files.settings_path.name} has {blocks!r} blocks take turns, and the ledger {time.separation}"
+        text = f"{files.settings_path.name} has {blocks!r} cyclic blocks, but the ledger {time.separation}"
         yield IntegrityProblem("altered", text)
 
 
@@ -239,7 +237,7 @@ def _blocks(setting: Any) -> Any:  # noqa: ANN401 - a setting is what it is
 def _check_result(files: RunFiles, result: dict[str, Any]) -> Iterator[IntegrityProblem]:
     """Checks that the result is the one that the run ended with."""
     if not is_linked(result, str(result.get("head"))):
-        yield IntegrityProblem("altered", f"{files.folder / 'result.json'} is not as it was written")
+        yield IntegrityProblem("altered", f"{files.folder / 'result.json'} was changed after it was written")
 
 
 def _check_records(files: RunFiles) -> Iterator[IntegrityProblem]:
@@ -255,7 +253,7 @@ def _check_records(files: RunFiles) -> Iterator[IntegrityProblem]:
         if _privacy_setting(files, name) not in (None, released_value):
             yield IntegrityProblem(
                 "altered",
-                f"{files.settings_path.name} has {name} = {_privacy_setting(files, name)!r}, and the ledger "
+                f"{files.settings_path.name} has {name} = {_privacy_setting(files, name)!r}, but the ledger "
                 f"{released_value!r}",
             )
     yield from _check_turns(files)
@@ -267,5 +265,7 @@ def _check_records(files: RunFiles) -> Iterator[IntegrityProblem]:
         whole = files.result["ended"] in ("rounds", "budget")
         # a run that its strategy ended is charged for its whole plan, of which the ledger holds a part
         if not math.isclose(reported, counted.epsilon, rel_tol=_SLACK) and (whole or reported < counted.epsilon):
-            text = f"the epsilon of {reported:.4g} in result.json is not that of the ledger's records"
-            yield IntegrityProblem("altered", f"{text}, unless another version of fedpriv counted them")
+            text = (
+                f"the epsilon of {reported:.4g} in result.json differs from the one computed from the ledger's records"
+            )
+            yield IntegrityProblem("altered", f"{text}, unless another version of fedpriv computed it")

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 Ended = Literal["rounds", "strategy", "budget", "nonfinite", "metric", "left", "state"]
 _ENDINGS: dict[Ended, str] = {
-    "strategy": "the strategy said that it was done",
-    "budget": "the next round would overspend epsilon",
-    "nonfinite": "training broke, a released model or loss was not finite",
-    "metric": "the test metric no longer improved",
-    "left": "it was left",
-    "state": "its code kept something of earlier examples, so no bound on epsilon holds",
+    "strategy": "the strategy ended the run",
+    "budget": "the next round would exceed epsilon",
+    "nonfinite": "training failed: a released model or loss was not finite",
+    "metric": "the test metric stopped improving",
+    "left": "it was abandoned",
+    "state": "its code kept state of earlier examples, so no bound on epsilon holds",
 }
 
 

@@ -259,8 +259,8 @@ def check_rounding(ledger: LedgerFile, float64_noise: tuple[str, ...]) -> None:
     new = [kind for kind in float64_noise if kind not in ledger.header.float64_noise]
     if new:
         raise LedgerError(
-            f"{ledger.path}, line 1 says that noise is rounded exactly, which {' and '.join(new)} is not: resume where "
-            "the run began (compute.device), or train into another folder"
+            f"{ledger.path}, line 1 declares exactly rounded noise, but {' and '.join(new)} is not: resume on "
+            "the original device (compute.device), or train into another folder"
         )
 
 
@@ -273,8 +273,8 @@ def check_not_covered(ledger: LedgerFile, not_covered: tuple[str, ...]) -> None:
     new = [fact for fact in not_covered if fact not in ledger.header.not_covered]
     if new:
         raise LedgerError(
-            f"{ledger.path}, line 1 does not say that the run reveals {' and '.join(new)}, which epsilon does not "
-            "cover: resume without it (log.optimum), or train into another folder"
+            f"{ledger.path}, line 1 does not list {' and '.join(new)}, which the run would reveal and epsilon "
+            "does not cover: resume without it (log.optimum), or train into another folder"
         )
 
 

@@ -26,10 +26,10 @@ from fedpriv.storage.saved import RESULT, checked
 CONFIG_FILE = "config.yaml"
 SETTINGS_FILE = "settings.json"
 RESTORE = "restore it from a copy"
-_REMAKE = f"{RESTORE}, or delete it: fedpriv resume writes it anew"
+_REMAKE = f"{RESTORE}, or delete it: fedpriv resume writes it again"
 
 
-def not_a_run(folder: Path, missing: str, fix: str = "name a folder that fedpriv train made") -> FedprivError:
+def not_a_run(folder: Path, missing: str, fix: str = "name a folder created by fedpriv train") -> FedprivError:
     """Returns the error for a folder that lacks a file of a run, with what to do instead.
 
     Args:
@@ -39,16 +39,16 @@ def not_a_run(folder: Path, missing: str, fix: str = "name a folder that fedpriv
     """
     if missing == CONFIG_FILE and (folder / SETTINGS_FILE).exists():
         return FedprivError(
-            f"{folder} holds the run of a Python program (settings.json, no config.yaml), and this needs a "
-            "configuration: work with the run in that program (fedpriv.train with resume=True or extend=FOLDER); "
-            "fedpriv show, report, statement and account read the folder"
+            f"{folder} contains the run of a Python program (settings.json, no config.yaml), but this command "
+            "needs a configuration: use the run in that program (fedpriv.train with resume=True or "
+            "extend=FOLDER); fedpriv show, report, statement and account can read the folder"
         )
     if missing == CONFIG_FILE and (folder / "ledger.jsonl").exists():
         return FedprivError(
-            f"{folder} has neither config.yaml nor settings.json: restore the file from a copy. Earlier versions wrote "
-            f"neither for the run of a Python program; fedpriv account {folder} counts its epsilon"
+            f"{folder} has neither config.yaml nor settings.json: restore the file from a copy. For runs of "
+            f"Python programs, earlier versions wrote neither; fedpriv account {folder} computes its epsilon"
         )
-    return FedprivError(f"{folder} holds no run (no {missing}); {fix}")
+    return FedprivError(f"{folder} contains no run (no {missing}); {fix}")
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def config_in(folder: Path) -> dict[str, Any] | None:
     return config
 
 
-def config_file(folder: Path, fix: str = "name a folder that fedpriv train made") -> Path:
+def config_file(folder: Path, fix: str = "name a folder created by fedpriv train") -> Path:
     """Returns the path of the configuration of a run.
 
     Args:

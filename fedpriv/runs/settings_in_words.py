@@ -67,7 +67,7 @@ def difference(before: Mapping[str, str], after: Mapping[str, str]) -> str:
         inside_another = any(name.startswith(f"{other}.") for other in names)
         if before.get(name) != after.get(name) and not inside_another:
             names.append(name)
-    texts = [f"{name}: {before.get(name, 'not there')} then, {after.get(name, 'not there')} now" for name in names]
+    texts = [f"{name}: {before.get(name, 'not set')} then, {after.get(name, 'not set')} now" for name in names]
     if len(texts) > _MOST:
         more = f"; and {len(texts) - _MOST} more"
     else:

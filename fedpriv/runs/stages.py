@@ -313,12 +313,12 @@ def _read_earlier(
     if extend is None:
         return None
     if options.resume:
-        fix = "a run that extends another one is resumed as any other: give resume without extend"
+        fix = "resume an extended run like any other: set resume without extend"
         raise ConfigError("extend", str(extend), fix)
     if mesh.world.world_size > 1:
-        raise ConfigError("extend", str(extend), "one process extends a run: leave out --processes")
+        raise ConfigError("extend", str(extend), "a run is extended in one process: leave out --processes")
     if directory.path is not None and directory.path.resolve() == Path(extend).resolve():
-        raise ConfigError("folder", str(extend), "is that of the earlier run, which stays as it is: take another")
+        raise ConfigError("folder", str(extend), "is the folder of the earlier run, which is not changed: use another")
     return EarlierRun.read(extend, device)
 
 
@@ -560,7 +560,7 @@ def prepare_evaluation(
         best = best.restored(origin.kept)
     health = FiniteCheck(options.stop_on, first_nonfinite)
     if run.earlier is not None and (health.stops or stopping.stops):
-        fix = "its model is not finite, or its metric no longer improves: more rounds would end at once"
+        fix = "its model is not finite, or its metric stopped improving: further rounds would end at once"
         raise ConfigError("extend", str(run.earlier.folder), fix)
     central = None
     if options.compare:
@@ -705,9 +705,9 @@ def lost_rounds(run: OpenRun, path: ReleasePath) -> list[str]:
         return []
     first = run.resumed.round + 1
     return [
-        f"rounds {first} to {path.first_round} were released before this run was stopped, or belong to an epoch that "
-        "was cut off. Their cost stays charged, and is not charged again; their answers are lost, and count as zero. A "
-        "smaller checkpoint_every loses fewer"
+        f"rounds {first} to {path.first_round} were released before this run was stopped, or belong to an epoch "
+        "that was interrupted. Their privacy cost was charged once and remains; their results are lost, and "
+        "count as zero. A smaller checkpoint_every loses fewer rounds"
     ]
 
 

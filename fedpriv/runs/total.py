@@ -31,18 +31,16 @@ def total(
         PrivacyError: the runs protect different kinds of units, or whole clients that are not the same.
     """
     if not results:
-        raise ConfigError("results", [], "give the results of at least one run")
+        raise ConfigError("results", [], "needs the results of at least one run")
     for index, result in enumerate(results):
         if not isinstance(result, Result | RunCost):  # pyright: ignore[reportUnnecessaryIsInstance]
-            fix = "give what train returned, or fedpriv.from_opacus(...): epsilons alone only add up"
+            fix = "must be what train returned, or fedpriv.from_opacus(...): epsilons alone only add up"
             raise ConfigError(f"results[{index}]", result, fix)
     runs = [_cost_of(result, number) for number, result in enumerate(results, start=1)]
     if delta is None:
         deltas = [result.spent.delta for result in results if isinstance(result, Result)]
         if not deltas:
-            raise ConfigError(
-                "delta", None, "name a delta, e.g. delta=1e-5: costs from elsewhere have none of their own"
-            )
+            raise ConfigError("delta", None, "set delta, e.g. delta=1e-5: costs from other libraries have no delta")
         delta = min(deltas)
     return compose(runs, delta, accountant)
 

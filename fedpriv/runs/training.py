@@ -186,7 +186,7 @@ class Training:
         monitor = self._monitor
         mesh = self._mesh
         if monitor.is_over:
-            raise FedprivError("this run is over; make a new Training with fresh clients for another one")
+            raise FedprivError("this run has ended; create a new Training with new clients for another one")
         start = time.monotonic() - self._seconds
         began = time.monotonic()
         if self._saved_round < self.progress.round:  # the rounds were left before, and no checkpoint could be written
@@ -348,12 +348,12 @@ class Training:
         names = list[str]()
         if self.plan.privacy.private:
             names = changed_constants(self.population.model, self._data.constants)
-        fix = "a forward pass on private data changed it, and it would be released as it is; change a copy instead"
+        fix = "a forward pass on private data changed it, so it would be released without noise; change a copy instead"
         if self.anywhere(bool(names)):
             self._void("a forward pass on private data changed a frozen parameter or a buffer")
         with self._mesh.world.raise_together():
             if names:
-                raise PrivacyError(f"model.{names[0]} is frozen, or a buffer, and is not what it was: {fix}")
+                raise PrivacyError(f"model.{names[0]} is frozen or a buffer, and has changed: {fix}")
 
     def _check_state(self) -> None:
         """Ends a private run with infinite epsilon if its code kept something of earlier examples."""
@@ -369,7 +369,7 @@ class Training:
         ledger = self.ledger
         if isinstance(ledger, Ledger):
             ledger.void(reason)
-            warn(f"epsilon is infinite: {reason}. Keep nothing between calls, and do not publish this run's models")
+            warn(f"epsilon is infinite: {reason}. Keep no state between calls, and do not publish this run's models")
 
     def save(self) -> None:
         """Writes a checkpoint of the last finished round now (with a folder)."""

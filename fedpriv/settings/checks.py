@@ -61,7 +61,7 @@ class Bound:
         if isinstance(value, str) and _is_number(value):
             return f"is text: write the number {value.strip()}, without quotes"
         if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
-            return "is torch's: write fedpriv.Cosine(peak=0.1, rounds=100), or a function of the round"
+            return "is a schedule of torch: write fedpriv.Cosine(peak=0.1, rounds=100), or a function of the round"
         if complaint(kind, value) or not isinstance(value, Real):
             return self.words
         try:
@@ -168,7 +168,7 @@ def similar(value: object, names: Iterable[str]) -> str:
     known = list(names)
     meant = entries("choices").get(value)
     if meant in known:
-        return f"; {value!r} elsewhere is {meant!r} here"
+        return f"; {value!r} in other libraries is {meant!r} here"
     close = nearest(value, known)
     if "did you mean" in close:
         return close
@@ -275,21 +275,23 @@ def _call_error(
             return error(word, value, fix or suggestion(word, value, names, "python", field))
     for name in positional[: len(args)]:
         if name in options:
-            return error(name, options[name], "is given twice, by its place and by its name: leave one out")
+            return error(name, options[name], "is given twice, by position and by name: leave one out")
     if len(args) > len(positional):
         named = [name for name in names if name not in positional and name not in options]
         value = args[len(positional)]
         if not named:
             return error(
-                "arguments", value, f"is one too many: {call_of(thing)} takes {', '.join(positional) or 'none'}"
+                "arguments",
+                value,
+                f"is one argument too many: {call_of(thing)} takes {', '.join(positional) or 'none'}",
             )
-        fix = f"write its name, e.g. {named[0]}=...; by their places go {', '.join(positional)} alone"
+        fix = f"must be given by name, e.g. {named[0]}=...; only {', '.join(positional)} can be positional"
         return error("arguments", value, fix)
     missing = next(
         parameter.name for parameter in parameters if _is_required(parameter) and parameter.name not in arguments
     )
     meaning = _meaning(thing, missing)
-    return error(missing, _NotGiven(), f"is needed{f': {meaning}' if meaning else ''}; e.g. {call_of(thing)}")
+    return error(missing, _NotGiven(), f"is required{f': {meaning}' if meaning else ''}; e.g. {call_of(thing)}")
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:
@@ -372,8 +374,8 @@ def check_finite(values: Tensor, quantity: str) -> None:
     if bool(broken.any()):
         client = int(broken.nonzero()[0])
         raise DataError(
-            f"client {client}: its {quantity} is {flat[client].detach().tolist()} at the point it received; "
-            "repair the function or the data, or start from other parameters"
+            f"client {client}: its {quantity} is {flat[client].detach().tolist()} at the received point; "
+            "correct the function or the data, or start from other parameters"
         )
 
 
@@ -393,7 +395,7 @@ def _complaint_of_union(kinds: tuple[Any, ...], value: object) -> str | None:
 def _complaint_of_member(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any annotation
     """Returns what is wrong with a value by one member of a union, in which a function is told from other things."""
     if get_origin(kind) is Callable and not callable(value):
-        return "give a function"
+        return "must be a function"
     return complaint(kind, value)
 
 
@@ -406,7 +408,7 @@ def _complaint_of_class(kind: type, value: object) -> str | None:
     if kind.__name__ in ("LocalStep", "Aggregator"):
         return None  # `Strategy` names all that they lack, attributes too
     if inspect.isclass(value) and _torch_optimizer_class(value) is None:
-        return f"make it with {call_of(value)}"
+        return f"must be an object: {call_of(value)}"
     methods = _methods_of(kind)
     lacking = [name for name in methods if not callable(getattr(value, name, None))]
     if not lacking:
@@ -417,7 +419,7 @@ def _complaint_of_class(kind: type, value: object) -> str | None:
     if is_other and usual(kind) is not None:
         return _make_it([kind], value)
     lines = " and ".join(f"def {name}{inspect.signature(methods[name])}".replace("'", "") for name in lacking)
-    return f"is no {kind.__name__}: it has no {' and no '.join(lacking)}; add {lines}"
+    return f"is not a {kind.__name__}: it has no {' and no '.join(lacking)}; add {lines}"
 
 
 def _make_it(kinds: list[Any], value: object) -> str:
@@ -425,19 +427,19 @@ def _make_it(kinds: list[Any], value: object) -> str:
     optimizer_class = _torch_optimizer_class(value)
     if kinds == [torch.optim.Optimizer]:
         name = "SGD" if optimizer_class is None else optimizer_class.__name__
-        return f"give an optimiser of torch, torch.optim.{name}(model.parameters(), lr=0.1)"
+        return f"must be an optimizer of torch, torch.optim.{name}(model.parameters(), lr=0.1)"
     if optimizer_class is not None:
         return _for_torch_optimizer(kinds, optimizer_class, value)
     if inspect.isclass(value) and issubclass(value, tuple(kinds)):
-        return f"is a class: make one with {call_of(value)}"
+        return f"is a class: create an object with {call_of(value)}"
     if inspect.isfunction(value) and _public(value.__name__) is value:
         return f"is a function: call it, e.g. {call_of(value)}"
     if isinstance(value, str) and (named := _named(kinds, value)):
-        return f"make it with {named}"
+        return f"must be created with {named}"
     calls = [usual(kind) or call_of(kind, value) for kind in kinds]
     if len(kinds) == 1 and kinds[0].__name__ == "Privacy" and isinstance(value, Real):
         calls = [call_of(kinds[0], value)]
-    return f"make it with {' or '.join(calls)}"
+    return f"must be created with {' or '.join(calls)}"
 
 
 def _named(kinds: list[Any], word: str) -> str | None:
@@ -498,8 +500,8 @@ def _for_torch_optimizer(kinds: list[Any], optimizer_class: type, value: object)
     ours = {"SGD": "Sgd", "Adam": "Adam", "AdamW": "AdamW"}.get(optimizer_class.__name__)
     if ours is None:
         return (
-            f"is torch's, and {optimizer_class.__name__} has no counterpart in fedpriv: write "
-            f"{entries('kinds')['Optimizer']}, or an optimiser of your own, fedpriv.strategies.optimizers.Optimizer"
+            f"is an optimizer of torch, and {optimizer_class.__name__} has no counterpart in fedpriv: write "
+            f"{entries('kinds')['Optimizer']}, or your own subclass of fedpriv.strategies.optimizers.Optimizer"
         )
     options: dict[str, Any] = {}
     if isinstance(value, torch.optim.Optimizer):
@@ -507,7 +509,7 @@ def _for_torch_optimizer(kinds: list[Any], optimizer_class: type, value: object)
     text = _optimizer_call(ours, options)
     if any(kind.__name__ == "Strategy" for kind in kinds):
         text = f"fedpriv.fedavg(learning_rate={options.get('lr', 0.1)}, optimizer={text})"
-    return f"is torch's, which updates one model in place: write {text}"
+    return f"is an optimizer of torch, which updates one model in place: write {text}"
 
 
 def _optimizer_call(name: str, options: Mapping[str, Any]) -> str:

@@ -140,7 +140,7 @@ class Registry(Mapping[str, R]):
         try:
             loaded = point.load()
         except Exception as error:  # whatever the package raises
-            fix = f"of {package}: {in_short(error)}; mend or uninstall that package"
+            fix = f"of {package}: {in_short(error)}; repair or uninstall that package"
             raise ConfigError(f"entry point {self._group}", point.name, fix) from error
         builder = checked(loaded, self.makes, point.value, f"entry point {self._group}")
         first_line = (inspect.getdoc(builder) or "").split("\n")[0]
@@ -156,11 +156,11 @@ def resolve_object(reference: str, *, field: str = "plugin") -> Any:  # noqa: AN
     """
     module_name, colon, attribute = reference.partition(":")
     if not (colon and module_name and attribute):
-        raise ConfigError(field, reference, "write it as 'package.module:Name'")
+        raise ConfigError(field, reference, "must have the form 'package.module:Name'")
     if not are_allowed():
         fix = (
-            "is code that fedpriv does not know, and naming it runs it; if you trust it, add --allow-plugins "
-            f"(or set {OPT_IN}=1; in Python: with fedpriv.allow_plugins())"
+            "is code outside fedpriv, and naming it runs it; if you trust it, add --allow-plugins (or set "
+            f"{OPT_IN}=1; in Python: with fedpriv.allow_plugins())"
         )
         raise ConfigError(field, reference, fix)
     module = _import(module_name, reference, field)
@@ -180,14 +180,16 @@ def checked(candidate: object, makes: tuple[type, ...], reference: str, field: s
     if inspect.isclass(candidate):
         if _makes_one_of(candidate, makes):
             return candidate
-        raise ConfigError(field, reference, f"is a class, but no {expected}: give one, or a function that returns one")
+        raise ConfigError(
+            field, reference, f"is a class, but not a {expected}: name one, or a function that returns one"
+        )
     if not inspect.isfunction(candidate):
         raise ConfigError(field, reference, f"is a {type(candidate).__name__}, not a class or function")
     gives = _returns(candidate)
     if gives and all(_makes_one_of(kind, makes) for kind in gives):
         return candidate
-    returned = " or ".join(kind.__name__ for kind in gives) or "nothing that can be read"
-    fix = f"its annotation says that it returns {returned}: it must be def {candidate.__name__}(...) -> {expected}"
+    returned = " or ".join(kind.__name__ for kind in gives) or "nothing readable"
+    fix = f"is annotated to return {returned}: it must be def {candidate.__name__}(...) -> {expected}"
     raise ConfigError(field, reference, fix)
 
 
@@ -200,7 +202,7 @@ def find(reference: str, registry: Registry[R], field: str) -> Callable[..., Any
     if reference in registry:
         return registry[reference].build
     if ":" not in reference:
-        fix = f"unknown{nearest(reference, registry)} (your own: 'package.module:Name')"
+        fix = f"is unknown{nearest(reference, registry)} (your own: 'package.module:Name')"
         raise ConfigError(field, reference, fix)
     return checked(resolve_object(reference, field=field), registry.makes, reference, field)
 
@@ -257,7 +259,7 @@ def call(
     except FedprivError:
         raise
     except Exception as error:  # whatever a user's builder raises, or torch where an option is absurd
-        fix = f"cannot be made of these options ({in_short(error)})"
+        fix = f"cannot be created with these options ({in_short(error)})"
         raise ConfigError(field, reference, fix) from error
 
 

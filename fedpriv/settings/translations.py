@@ -198,7 +198,7 @@ def suggestion(word: str, value: object, known: Collection[str], language: Langu
     for setting in meant:
         for name in (setting.parameter, *setting.also.split()):
             if name in known and name != word:
-                meaning = f"{name} stands for it here" if setting.where else f"it is called {name} here"
+                meaning = f"{name} replaces it here" if setting.where else f"it is called {name} here"
                 return _fix(meaning, _text(setting, name, shown, language, place))
 
     # a slip of the pen; where other libraries have this very word, of one letter in ten at most
@@ -210,7 +210,7 @@ def suggestion(word: str, value: object, known: Collection[str], language: Langu
 
     # a setting of another object
     if meant:
-        return _fix("it belongs elsewhere", _text(meant[0], None, shown, language, place))
+        return _fix("it is a setting of another part", _text(meant[0], None, shown, language, place))
 
     close = nearest(word, known) or "; there are no options here"
     return f"unknown{close}{names if 'did you mean' in close else ''}"
@@ -219,7 +219,7 @@ def suggestion(word: str, value: object, known: Collection[str], language: Langu
 def _fix(meaning: str, text: str) -> str:
     if text.startswith(_LEAVE_OUT):
         return f"unknown; {text}"
-    return f"unknown; {meaning}: write {text}"
+    return f"is unknown; {meaning}: write {text}"
 
 
 def setting_for_option(option: str) -> str | None:

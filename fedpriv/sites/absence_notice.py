@@ -72,7 +72,7 @@ class AbsenceNotice(Section):
             InvalidNotice: it has not, or the notice names no rounds of the plan.
         """
         if self.plan != plan or self.site >= len(cards) or not self.first <= self.last < rounds:
-            raise InvalidNotice("a notice of another plan, of no site, or of no rounds")
+            raise InvalidNotice("a notice for another plan, by an unknown site, or for no rounds")
         try:
             public = Ed25519PublicKey.from_public_bytes(cards[self.site].verifying_key)
             public.verify(bytes.fromhex(self.signature), self.signed_content)
@@ -94,9 +94,9 @@ def absent_sites(notices: Iterable[AbsenceNotice], round_index: int, cohort: Col
     notices = list(notices)
     sites = frozenset(notice.site for notice in notices)
     if len(sites) < len(notices) or not sites <= {*cohort}:
-        raise InvalidNotice(f"round {round_index}: two notices of a site, or one of a site that takes no part")
+        raise InvalidNotice(f"round {round_index}: two notices of one site, or one of a site that does not take part")
     if not all(notice.covers(round_index) for notice in notices):
-        raise InvalidNotice(f"round {round_index}: a notice of other rounds")
+        raise InvalidNotice(f"round {round_index}: a notice for other rounds")
     return sites
 
 

@@ -60,13 +60,15 @@ class AgreedSecrets:
     def __post_init__(self) -> None:
         for client, key in self.public.items():
             if len(key) != _BYTES:
-                raise ConfigError(f"public keys: client {client}", f"{len(key)} bytes", f"give {_BYTES} bytes")
+                raise ConfigError(f"public keys: client {client}", f"{len(key)} bytes", f"must have {_BYTES} bytes")
         if not self.session:
-            raise ConfigError("session", self.session, "give bytes that no other run has, e.g. secrets.token_bytes(16)")
+            raise ConfigError(
+                "session", self.session, "must be bytes that no other run uses, e.g. secrets.token_bytes(16)"
+            )
         if len(set(self.public.values())) < len(self.public):
-            raise ConfigError("public keys", "the same twice", "every client needs a key of its own")
+            raise ConfigError("public keys", "the same key twice", "each client needs its own key")
         if len(self.private) != _BYTES or self.public.get(self.client) != public_key(self.private):
-            fix = "does not belong to its private key: give the table that every owner has checked"
+            fix = "does not match the client's private key: use the table that every owner has checked"
             raise ConfigError(f"public keys: client {self.client}", "(its own)", fix)
 
     def pair_secret(self, i: int, j: int, purpose: str) -> bytes:
@@ -77,14 +79,16 @@ class AgreedSecrets:
         """
         low, high = sorted((i, j))
         if self.client not in (low, high) or low == high or not {low, high} <= {*self.public}:
-            raise PrivacyError(f"client {self.client} shares no secret of the pair ({i}, {j})")
+            raise PrivacyError(f"client {self.client} does not share the secret of pair ({i}, {j})")
         other = self.public[low + high - self.client]
         try:
             shared = X25519PrivateKey.from_private_bytes(self.private).exchange(
                 X25519PublicKey.from_public_bytes(other)
             )
         except ValueError:
-            raise PrivacyError(f"the public key of client {low + high - self.client} allows no secret") from None
+            raise PrivacyError(
+                f"the public key of client {low + high - self.client} cannot be used for a shared secret"
+            ) from None
         # the name includes both public keys, so that a client with another's key gets a different secret
         name = f"fedpriv/{purpose}/{low}/{high}/".encode() + self.public[low] + self.public[high] + self.session
         return HKDF(SHA256(), _BYTES, salt=None, info=name).derive(shared)

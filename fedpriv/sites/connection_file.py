@@ -16,7 +16,7 @@ from fedpriv.storage import files
 CONNECTIONS = "connections.json"
 _TOUCHED = 5.0  # seconds after which a running site shows again that it runs
 _STALE = 30.0  # seconds without that, after which it does not run any more
-_NOT_RUNNING = "none: the site is not running (fedpriv site run), or it runs over Flower"
+_NOT_RUNNING = "none: the site is not running (fedpriv site run), or it uses Flower"
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def connection_rows(folder: Path) -> Mapping[str, str]:
     except (OSError, ValueError, TypeError, AttributeError):
         return {"connections": _NOT_RUNNING}
     if age > _STALE:
-        return {"connections": f"none: the site gave no sign of life for {age:.0f} s; start it again"}
+        return {"connections": f"none: no sign of the site for {age:.0f} s; start it again"}
     if not connections:  # the site has just started
         return {"connections": "none yet"}
     return {name: _row(connection) for name, connection in connections.items()}

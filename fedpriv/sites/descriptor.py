@@ -16,7 +16,7 @@ SiteName = Annotated[
     str,
     matching(
         r"[a-z][a-z0-9_-]{0,39}",
-        "write a lower-case letter, then lower-case letters, digits, - and _, at most 40 in all, e.g. north-hospital",
+        "must be a lower-case letter, then lower-case letters, digits, - and _, at most 40 in all, e.g. north-hospital",
     ),
 ]
 """The name of a site."""

@@ -233,7 +233,7 @@ class Federation:
         for notice in reply.notices:
             notice.check(terms.hash, terms.cards, terms.rounds)
             if notice.site != site or not terms.leaves_out:
-                raise InvalidNotice("a notice of another site, or in a plan that uses none")
+                raise InvalidNotice("a notice of another site, or in a plan without notices")
         all_notices = [*self._notices, *self._new_notices]
         self._new_notices += [notice for notice in reply.notices if notice not in all_notices]
 
@@ -246,7 +246,7 @@ class Federation:
         if reply.counter is not None:
             return self._counters.take(site, reply.counter)
         if reply.message is not None:
-            raise InvalidCounter("a message without a count")
+            raise InvalidCounter("a message without a counter")
         return False
 
     def _notices_for(self, index: int) -> dict[int, AbsenceNotice]:
@@ -302,9 +302,9 @@ class Federation:
             notices = [AbsenceNotice.model_validate(notice) for notice in public_facts["notices"]]
             progress = initial.restored({**initial.stored(), **stored})
         except (RuntimeError, LookupError, AttributeError, TypeError, ValueError, EOFError, UnpicklingError) as error:
-            raise FedprivError(f"{path} cannot be read; choose another folder") from error
+            raise FedprivError(f"{path} cannot be read; use another folder") from error
         if plan != self.terms.hash:
-            raise FedprivError(f"{path} is of another federation; choose another folder")
+            raise FedprivError(f"{path} belongs to another federation; use another folder")
         self._out_of_budget = dict.fromkeys(out_of_budget, "over_budget")
         self._notices = notices
         return progress

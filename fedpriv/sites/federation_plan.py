@@ -85,10 +85,12 @@ class FederationPlan:
         plan = cls(text, check(Document, strict_yaml.read(text, "plan"), "plan"))
         mismatched = {*plan.document.settings} ^ {*PLAN_SECTIONS}
         if mismatched:
-            raise ConfigError("plan.settings", sorted(mismatched)[0], f"a plan has exactly {', '.join(PLAN_SECTIONS)}")
+            raise ConfigError(
+                "plan.settings", sorted(mismatched)[0], f"a plan must have exactly {', '.join(PLAN_SECTIONS)}"
+            )
         for field in ("name", "public_key", "signing_key"):
             if len({getattr(card, field) for card in plan.cards}) < len(plan.cards):
-                raise ConfigError(f"plan.sites.{field}", "the same twice", "every site has one of its own")
+                raise ConfigError(f"plan.sites.{field}", "the same name twice", "each site needs its own name")
         plan._check_certificates()
         return plan
 
@@ -107,10 +109,10 @@ class FederationPlan:
         if certificates and len(certificates) < len(pins):
             missing = [card.name for card in self.cards if card.certificate is None]
             fix = "all need one, or none: run `fedpriv site keys` and, for a server, `fedpriv federate keys`"
-            raise ConfigError("plan.certificates", f"none of {(missing or ['the coordinator'])[0]}", fix)
+            raise ConfigError("plan.certificates", f"missing for {(missing or ['the coordinator'])[0]}", fix)
         for field in ("common_name", "public_key"):
             if len({getattr(pin, field) for pin in certificates}) < len(certificates):
-                raise ConfigError(f"plan.certificates.{field}", "the same twice", "every party has one of its own")
+                raise ConfigError(f"plan.certificates.{field}", "the same name twice", "each party needs its own name")
 
     @property
     def cards(self) -> Sequence[SiteDescriptor]:
@@ -129,7 +131,7 @@ class FederationPlan:
         """
         numbers = [number for number, card in enumerate(self.cards) if card.key == key]
         if not numbers or self.cards[numbers[0]].name != name:
-            raise ConfigError("plan.sites", name, "the plan does not have this site's name and key")
+            raise ConfigError("plan.sites", name, "the plan does not contain this site's name and key")
         return numbers[0]
 
     @property
@@ -207,7 +209,7 @@ def propose(
     dumped = config.model_dump(mode="json")
     settings: dict[str, Any] = {name: dumped[name] for name in PLAN_SECTIONS} | {"seed": seed}
     if like.target_shape:
-        fix = "between organisations an example has one target, not a sequence: train such models in one process"
+        fix = "between organisations an example must have one target, not a sequence: train such models in one process"
         raise ConfigError("data", f"targets of shape {like.target_shape}", fix)
     # find the noise multiplier that reaches the target epsilon
     privacy = promise(config, cards)
@@ -253,11 +255,11 @@ def check_fingerprint(field: str, typed: str, hashes: Collection[str]) -> str:
             return plan_hash
         if digits and plan_hash.startswith(digits):
             fix = (
-                f"has {len(digits)} of the 32 digits: type all that the owners compared, as a false plan with the same "
-                "few digits is easily made"
+                f"has {len(digits)} of the 32 digits: type all digits that the owners compared, since a forged "
+                "plan can easily match a few"
             )
             raise ConfigError(field, typed, fix)
-    fix = "is not the fingerprint of a plan that is here: compare it with the other owners, not with the server"
+    fix = "does not match any plan here: compare it with the other owners, not with the server"
     raise ConfigError(field, typed, fix)
 
 

@@ -123,7 +123,7 @@ def unpack_request(data: bytes) -> TrainRequest:
     """
     facts, row = _unpack(data)
     if row is None or facts.code is not None:
-        raise MalformedMessage("a question has a row and no code")
+        raise MalformedMessage("a question must have a row and no code")
     return TrainRequest(facts.plan, facts.round, row, facts.notices, facts.counter)
 
 
@@ -138,7 +138,7 @@ def unpack_response(data: bytes, width: int) -> TrainResponse:
     facts, row = _unpack(data)
     known_code = next((allowed for allowed in get_args(Code) if allowed == facts.code), None)
     if (row is None) == (facts.code is None) or facts.code != known_code or (row is not None and len(row) != width):
-        raise MalformedMessage("a reply has a row of its width, or a known code")
+        raise MalformedMessage("a reply must have a row of its width, or a known code")
     return TrainResponse(facts.plan, facts.round, row, known_code, facts.notices, facts.counter)
 
 
@@ -163,7 +163,7 @@ def plan_of(data: bytes) -> str:
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise MalformedMessage("not a message") from error
     if not isinstance(plan, str):
-        raise MalformedMessage("facts of another kind")
+        raise MalformedMessage("fields of other types")
     return plan
 
 
@@ -187,5 +187,5 @@ def _read_facts(data: bytes) -> Mapping[str, Any]:
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     facts = json.loads(header["__metadata__"]["fedpriv"])
     if not isinstance(facts, dict) or {*facts} != _FACTS:
-        raise MalformedMessage("other facts")
+        raise MalformedMessage("other fields")
     return facts

@@ -74,7 +74,7 @@ class SessionState:
         try:
             return cls(**torch.load(io.BytesIO(files.read(path)), weights_only=True))
         except (RuntimeError, LookupError, AttributeError, TypeError, ValueError, EOFError, UnpicklingError) as error:
-            raise FedprivError(f"{path} cannot be read: this site cannot go on in that federation") from error
+            raise FedprivError(f"{path} cannot be read: this site cannot continue in that federation") from error
 
 
 def erase_state(plan_folder: Path) -> None:
@@ -111,8 +111,8 @@ def plan_files(folder: Path) -> Sequence[Path]:
     for plan_hash in accepted_hashes(folder):
         if plan_hash not in plans:
             raise LedgerError(
-                f"{folder / 'runs' / plan_hash} has lost its plan, or is gone, so what this site has spent is unknown: "
-                "restore it. A plan that is over stays there, too: its answers count for the site's lifetime"
+                f"{folder / 'runs' / plan_hash} is missing or has lost its plan, so this site's privacy cost is "
+                "unknown: restore it. Keep finished plans too: they count toward the site's lifetime budget"
             )
     return [*plans.values()]
 
@@ -130,16 +130,16 @@ def ledger_beside(plan_file: Path) -> LedgerFile:
     path = plan_file.with_name(LEDGER)
     if not path.exists():
         raise LedgerError(
-            f"{path} is missing, so what this site has spent is unknown: every accepted plan has a ledger. Restore the "
-            "file; until then no plan of the site is answered"
+            f"{path} is missing, so this site's privacy cost is unknown: every accepted plan has a ledger. "
+            "Restore the file; until then the site answers no plan"
         )
     ledger = LedgerFile.read(path)
     count = len(ledger.records)
     if count < n_replied:
         raise LedgerError(
-            f"{path} holds {counted(count, 'record')}, and the site has replied with {n_replied}: part of the ledger "
-            "is lost, so what this site has spent is unknown. Restore the file; until then no plan of the site is "
-            "answered"
+            f"{path} has {counted(count, 'record')}, but the site has replied with {n_replied}: part of the "
+            "ledger is lost, so this site's privacy cost is unknown. Restore the file; until then the site "
+            "answers no plan"
         )
     return ledger
 
@@ -159,7 +159,7 @@ def check_rollback(folder: Path) -> None:
     try:
         counter = ReplyCounter.model_validate_json(files.read(path))
     except ValueError as error:
-        raise LedgerError(f"{path} cannot be read, so what this site has spent is unknown: restore it") from error
+        raise LedgerError(f"{path} cannot be read, so this site's privacy cost is unknown: restore it") from error
     run = folder / "runs" / counter.plan
     n_records = 0
     if (run / LEDGER).exists():
@@ -168,9 +168,10 @@ def check_rollback(folder: Path) -> None:
     if counter.exceeds(n_records, n_notices):
         raise RolledBack(
             f"{folder} is an older copy: its site has signed {counted(counter.records, 'record')} and "
-            f"{counted(counter.notices, 'notice')} of plan {counter.plan[:32]}, and {n_records} and {n_notices} are "
-            "here. What it has spent is unknown, so it answers nothing: bring back the newest folder. If that is lost, "
-            "this site ends; a new one needs a budget that leaves out all that this one may have spent"
+            f"{counted(counter.notices, 'notice')} of plan {counter.plan[:32]}, but this folder has {n_records} "
+            f"and {n_notices}. Its privacy cost is unknown, so the site does not answer: restore the newest "
+            "folder. If that is lost, this site cannot be used again; the budget of a new site must exclude "
+            "everything that this one may have spent"
         )
 
 
@@ -185,7 +186,7 @@ def read_notices(path: Path) -> list[AbsenceNotice]:
     try:
         return [AbsenceNotice.model_validate(notice) for notice in json.loads(files.read(path))]
     except (ValueError, TypeError) as error:
-        raise FedprivError(f"{path} cannot be read: this site cannot go on in that federation") from error
+        raise FedprivError(f"{path} cannot be read: this site cannot continue in that federation") from error
 
 
 def accepted_hashes(folder: Path) -> Sequence[str]:

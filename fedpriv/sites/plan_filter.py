@@ -30,7 +30,7 @@ def single_site_record(record: Record, client: int, n_clients: int) -> Record:
     else:
         clients = record.clients
     if client not in clients:
-        raise UnplannedRelease(f"round {record.round}: this site takes no part in it")
+        raise UnplannedRelease(f"round {record.round}: this site does not take part in it")
     position = clients.index(client)
     scalars = {}
     for name in ("noise_multiplier", "rate"):
@@ -95,7 +95,9 @@ class SitePlanFilter:
             self._accountant.count_void(self._plan, single_site_record(record, self._number, self._n_sites))
             return
         if not self._on_record or record != self._on_record[0]:
-            raise UnplannedRelease(f"round {record.round}, {record.query}: its ledger was changed while the site ran")
+            raise UnplannedRelease(
+                f"round {record.round}, {record.query}: its ledger was changed while the site was running"
+            )
         self._on_record.popleft()
 
     def first_refused(self, rounds: Collection[int]) -> int | None:

@@ -28,8 +28,8 @@ LONGEST_REVIEW = 120
 _ROUNDED = 1 + 1e-6  # a price that is computed again differs by rounding
 _COMMAND = "from fedpriv.sites.plan_review import review_from_stdin; review_from_stdin()"
 _TOO_LONG = (
-    "takes more than {} s of processor time, or all memory, to price: propose fewer rounds, local steps or sites; or "
-    "the owner, who may wait longer, joins by hand (fedpriv site join)"
+    "needs more than {} s of processor time, or all memory, to compute its privacy cost: propose fewer rounds, "
+    "local steps or sites; or the owner, who can wait longer, joins manually (fedpriv site join)"
 )
 _LOG = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def review(text: str, card: SiteDescriptor, policy: SitePolicy) -> tuple[Federat
     """
     proposal = FederationPlan.read(text)
     if proposal.cards[proposal.number_of(card.name, card.key)] != card:
-        raise ConfigError("plan.sites", card.name, "the plan has another card of this site")
+        raise ConfigError("plan.sites", card.name, "the plan contains another card of this site")
     policy.check_settings(proposal.config(), proposal.outline)
     terms = ResolvedPlan.of(proposal)
     stated = terms.plan.privacy.epsilon
@@ -98,7 +98,7 @@ def review_within(text: str, card: SiteDescriptor, policy: SitePolicy, seconds: 
         refusal = json.loads(done.stdout.splitlines()[-1])["refusal"]
     except (ValueError, KeyError, TypeError, IndexError):
         _LOG.warning("the review of a proposal failed: %s", done.stderr.decode(errors="replace")[-2000:])
-        raise FedprivError("a proposal could not be reviewed; the log says why") from None
+        raise FedprivError("a proposal could not be reviewed; see the log") from None
     if refusal is not None:
         raise FedprivError(str(refusal))
 

@@ -22,7 +22,7 @@ def _check_window(text: str) -> str:
         if time.fromisoformat(start) == time.fromisoformat(end):
             raise ValueError
     except ValueError:
-        raise ValueError(f"{text!r} is no window of time: write '20:00-06:00'; hours are UTC") from None
+        raise ValueError(f"{text!r} is not a time window: write '20:00-06:00'; hours are UTC") from None
     return text
 
 
@@ -95,7 +95,7 @@ class SitePolicy(Section):
         least = self.min_noise_multiplier
         noise = terms.plan.privacy.noise_multiplier
         if least is not None and (noise is None or noise < least):
-            raise ConfigError("policy.min_noise_multiplier", noise, f"the owner wants at least {least:g}")
+            raise ConfigError("policy.min_noise_multiplier", noise, f"the owner requires at least {least:g}")
 
     def _check_largest(self, field: str, value: float) -> None:
         limit = getattr(self, field)

@@ -54,25 +54,23 @@ class _Collector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         totals = self._totals()
-        answers = CounterMetricFamily(
-            "fedpriv_answers", "Questions that were answered since the start.", labels=["site", "plan"]
-        )
+        answers = CounterMetricFamily("fedpriv_answers", "Questions answered since the start.", labels=["site", "plan"])
         for plan, count in totals.answered.items():
             answers.add_metric([self._site, plan[:32]], count)
         yield answers
         refusals = CounterMetricFamily(
-            "fedpriv_refusals", "Questions that were refused since the start.", labels=["site", "code"]
+            "fedpriv_refusals", "Questions rejected since the start.", labels=["site", "code"]
         )
         for code, count in totals.refused.items():
             refusals.add_metric([self._site, code], count)
         yield refusals
         last = GaugeMetricFamily(
-            "fedpriv_last_answer_timestamp_seconds", "When the last answer was given; 0 for never.", labels=["site"]
+            "fedpriv_last_answer_timestamp_seconds", "Time of the last answer; 0 for never.", labels=["site"]
         )
         last.add_metric([self._site], totals.last_answer)
         yield last
         rounds = GaugeMetricFamily(
-            "fedpriv_answered_rounds", "Last round that was answered, of each plan.", labels=["site", "plan"]
+            "fedpriv_answered_rounds", "Last answered round of each plan.", labels=["site", "plan"]
         )
         planned = GaugeMetricFamily("fedpriv_planned_rounds", "Rounds of each plan.", labels=["site", "plan"])
         for plan in self._progress():
@@ -118,7 +116,7 @@ def serving_metrics(
         server, thread = start_http_server(settings.port, settings.host, registry)
     except OSError as error:
         address = f"{settings.host}:{settings.port}"
-        raise FedprivError(f"metrics cannot be served at {address} ({error.strerror}); choose another port") from error
+        raise FedprivError(f"metrics cannot be served at {address} ({error.strerror}); use another port") from error
     try:
         yield f"http://{settings.host}:{server.server_port}/metrics"
     finally:

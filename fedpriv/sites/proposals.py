@@ -189,7 +189,7 @@ class ProposalBox:
                 raise ValueError(proposal.decision)
             return proposal
         except (ValueError, KeyError, TypeError) as error:
-            raise FedprivError(f"{path} cannot be read: remove it, and have the plan sent again") from error
+            raise FedprivError(f"{path} cannot be read: delete it, and have the plan sent again") from error
 
     @property
     def proposals(self) -> list[Proposal]:

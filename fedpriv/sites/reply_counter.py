@@ -61,12 +61,12 @@ class ReplyCounter(Section):
             InvalidCounter: it has not, or the count is of another plan or site.
         """
         if (self.plan, self.site) != (plan, site):
-            raise InvalidCounter("a count of another plan or site")
+            raise InvalidCounter("a counter for another plan or site")
         try:
             public = Ed25519PublicKey.from_public_bytes(verifying_key)
             public.verify(bytes.fromhex(self.signature), self.signed_content)
         except (InvalidSignature, ValueError):
-            raise InvalidCounter(f"a count that site {site} has not signed") from None
+            raise InvalidCounter(f"a counter that site {site} has not signed") from None
 
     def exceeds(self, records: int, notices: int) -> bool:
         """Returns whether the site has signed more records or notices than these numbers."""

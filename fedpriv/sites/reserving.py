@@ -62,8 +62,9 @@ class Reservation:
         """
         if self._budget is not None and not self._holds:
             raise LedgerError(
-                f"{self._budget.path} holds no reservation of {self._cost.name}: an earlier copy was put back, or "
-                "the site has accepted the plan without this budget. Restore its newest copy, or accept the plan again"
+                f"{self._budget.path} contains no reservation of {self._cost.name}: the budget was replaced by "
+                "an earlier copy, or the site accepted the plan without it. Restore the newest copy, or accept "
+                "the plan again"
             )
 
     @property

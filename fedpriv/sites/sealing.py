@@ -123,8 +123,9 @@ def _close_plans(folder: SiteFolder, *, unfinished: bool) -> None:
         n_answered = folder.session_state(proposal).round + 1
         if n_answered < n_rounds and not unfinished:
             raise FedprivError(
-                f"the site has answered {counted(n_answered, 'round')} of {n_rounds} of plan {proposal.fingerprint}, "
-                f"and could never go on: finish it, or give it up (--unfinished) to seal the site"
+                f"the site has answered {counted(n_answered, 'round')} of {n_rounds} of plan "
+                f"{proposal.fingerprint}, which it could never resume: finish the plan, or abandon it "
+                "(--unfinished) to seal the site"
             )
     for proposal in (*open_plans, *closed_plans):  # one that is closed may not be erased: it was cut off, or is older
         folder.close_plan(proposal)

@@ -70,8 +70,8 @@ class SiteSession:
         self.terms = terms
         if folder.is_closed(proposal):
             raise PrivacyError(
-                f"plan {proposal.fingerprint} is closed: the keys with which this site answered are gone (fedpriv "
-                "seal). Take part in another plan"
+                f"plan {proposal.fingerprint} is closed: the keys with which this site answered are destroyed "
+                "(fedpriv seal). Take part in another plan"
             )
         self.number = folder.number_in(proposal)
         self._modes = Modes(torch.float32, needs_full_precision(terms.plan.privacy))
@@ -154,16 +154,16 @@ class SiteSession:
             ConfigError: a round is over or not in the plan, too many notices are open, or the plan has no use for one.
         """
         if not self.terms.leaves_out:
-            fix = "is of no use: only where every two sites share a secret, and not all must answer, pairs are left out"
+            fix = "has no effect: pairs can be left out only if every two sites share a secret and not all must answer"
             raise ConfigError("notice", self._proposal.fingerprint, fix)
         if not self.last_round < first <= last < self.terms.rounds:
-            fix = f"name rounds that are still to come, {self.last_round + 2} to {self.terms.rounds}"
+            fix = f"must be future rounds, {self.last_round + 2} to {self.terms.rounds}"
             raise ConfigError("notice.rounds", f"{first + 1}-{last + 1}", fix)
         if self._n_open_notices >= MAX_OPEN_NOTICES:
             raise ConfigError(
                 "notice",
                 self._n_open_notices,
-                f"at most {MAX_OPEN_NOTICES} may be open at a time: name more rounds in one",
+                f"at most {MAX_OPEN_NOTICES} notices may be open at a time: put more rounds into one",
             )
         notice = AbsenceNotice.signed(self.signing_key, self.terms.hash, self.number, first, last, why)
         self._folder.write_notices(self._proposal, [*self._notices, notice])
@@ -198,8 +198,8 @@ class SiteSession:
             return
         budget = self._folder.settings.budget
         _LOG.warning(
-            "the budget of epsilon=%g at delta=%g allows no more than the first %d of %d rounds of plan %s; spent so "
-            "far, in all plans: %s. Others are told, signed, that the site is absent from then on.",
+            "the budget of epsilon=%g at delta=%g allows only the first %d of %d rounds of plan %s; spent so "
+            "far, in all plans: %s. A signed notice declares the site absent after that round.",
             *(budget.epsilon, budget.delta, first, last + 1, self._proposal.fingerprint, self._accountant.spent()),
         )
         self.say_absent(first, last, "over_budget")
@@ -225,7 +225,7 @@ class SiteSession:
         """
         terms = self.terms
         if question.notices and not terms.leaves_out:
-            raise InvalidNotice("no pairs are left out in this plan")
+            raise InvalidNotice("this plan leaves no pairs out")
         for notice in question.notices:
             notice.check(terms.hash, terms.cards, terms.rounds)
         return absent_sites(question.notices, question.round, terms.cohort(question.round).tolist())
@@ -278,7 +278,7 @@ class SiteSession:
         if counter.exceeds(len(self._ledger.records), len(self._notices)):
             self._folder.remember_rollback(counter)
             check_rollback(self._folder.path)
-            raise RolledBack("the site's files were changed while it ran: start it again")
+            raise RolledBack("the site's files were changed while it was running: start it again")
 
     def sign_counter(self) -> ReplyCounter:
         """Returns what the site has on record, signed: only of what is on the disk."""

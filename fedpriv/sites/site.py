@@ -253,7 +253,9 @@ class Site:
         with self._lock:
             session = self._plans.session(plan)
             if not session.terms.is_graph:
-                raise ConfigError("plan.network.topology", "star", "has a server: the site answers it, and is no node")
+                raise ConfigError(
+                    "plan.network.topology", "star", "has a server: run the site, not a node (fedpriv site run)"
+                )
             return NodeSession(
                 terms=session.terms,
                 number=session.number,

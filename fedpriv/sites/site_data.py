@@ -68,8 +68,9 @@ def make_population(settings: SiteSettings, terms: ResolvedPlan, number: int, ou
     client = Client(terms.model, terms.loss, DataLoader(dataset), declared_size, problem, views)
     if card.size != client.public_size:
         raise DataError(
-            "the site has not as many examples as its card says: bring them back, or make a site of the data as they "
-            "are (fedpriv site init), whose budget is counted by itself: who is in both pays from both"
+            "the number of the site's examples differs from its card: restore the data, or create a new site "
+            "for the present data (fedpriv site init), whose budget is counted separately: a person in both "
+            "has the privacy cost of both"
         )
     public_sizes([client], privacy)
     for warning in check_ownership([client], None, privacy):

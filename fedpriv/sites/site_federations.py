@@ -55,7 +55,7 @@ def read_federation(path: Path, card: SiteDescriptor) -> SiteFederation:
     public_keys = {card.public_key, *known_public_keys(path.parents[2])}
     numbers = [number for number, each in enumerate(proposal.cards) if each.public_key in public_keys]
     if not numbers:
-        raise LedgerError(f"{path} names no key of this site, so what it released is unknown: restore the folder")
+        raise LedgerError(f"{path} names no key of this site, so its releases are unknown: restore the folder")
     number = numbers[0]
     n_sites = len(proposal.cards)
 

@@ -47,8 +47,8 @@ SECRETS = (AGREEMENT_KEY, SIGNING_KEY)
 CLOSED = "closed"  # in a plan's folder: the secrets with which the site answered are gone
 _DATA_DIGEST = "data_digest"  # keyed with the signing key
 _ONE_PROCESS = (
-    "One process at a time has a site, as its plans share a budget: `fedpriv site run` answers all plans with a "
-    "server, `fedpriv site peer` one plan on a graph"
+    "One process at a time can use a site, since its plans share a budget: `fedpriv site run` answers all "
+    "plans with a server, `fedpriv site peer` one plan on a graph"
 )
 
 
@@ -66,7 +66,7 @@ class SiteFolder:
     def __init__(self, path: Path) -> None:
         require_site(path)
         if any(private.stat().st_mode & 0o077 for private in (path, *(path / name for name in SECRETS))):
-            raise FedprivError(f"{path} can be read by others: chmod -R go= {path}, and ask who has read it")
+            raise FedprivError(f"{path} can be read by others: chmod -R go= {path}, and find out who has read it")
         self.path = path
         self.settings = SiteSettings.read(path / SETTINGS)
         self.keys = SiteKeys(path)
@@ -93,7 +93,7 @@ class SiteFolder:
         """
         secret_store.check_where(secrets)
         if path.exists() and any(path.iterdir()):
-            raise FedprivError(f"{path} is not empty; choose another folder")
+            raise FedprivError(f"{path} is not empty; use another folder")
         lock = RunFolder(path)
         path.chmod(0o700)
         new_secrets = (new_key().hex(), absence_notice.new_key().hex())
@@ -270,15 +270,15 @@ class SiteFolder:
         if not path.exists():
             if has_released:
                 raise DataError(
-                    f"{path} is missing, so that nobody knows whether the site's examples are those of its earlier "
+                    f"{path} is missing, so it is unknown whether the site's examples are those of its earlier "
                     f"answers under plan {proposal.fingerprint}: restore the file, or take part in another plan"
                 )
             self.run(proposal)
             self._write(proposal, _DATA_DIGEST, digest.hex().encode())
         elif files.read(path).decode() != digest.hex():
             raise DataError(
-                f"the site's examples are not those with which it accepted plan {proposal.fingerprint}: a plan is "
-                "about one data set. Bring back the data as they were; a plan for the new data is another one"
+                f"the site's examples are not those with which it accepted plan {proposal.fingerprint}: a plan "
+                "is for one data set. Restore the data; for the new data, make another plan"
             )
 
     def check(self) -> None:

@@ -32,8 +32,8 @@ def require_site(folder: Path) -> None:
     name = folder.resolve()
     inside = sorted(path.parent.name for path in folder.glob(f"*/{SETTINGS}"))
     if inside:
-        raise FedprivError(f"{name} holds no site, but the folders of several: name one of {', '.join(inside)}")
-    raise FedprivError(f"{name} holds no site; make one: fedpriv site init {folder} SETTINGS.yaml")
+        raise FedprivError(f"{name} is not a site, but contains several: name one of {', '.join(inside)}")
+    raise FedprivError(f"{name} is not a site; create one: fedpriv site init {folder} SETTINGS.yaml")
 
 
 class SiteBudget(Section):

@@ -51,13 +51,13 @@ def site_status(folder: Path) -> Mapping[str, Mapping[str, str]]:
         in_statement = _charged(folder, settings, card)
         if in_statement is not None and round_up(in_statement) != round_up(spent):
             rows["in a statement"] = (
-                f"epsilon={round_up(in_statement)}: `fedpriv statement` counts begun plans whole, since a server that "
-                "ends one early, or leaves this site out of a round, may have seen its answers"
+                f"epsilon={round_up(in_statement)}: `fedpriv statement` charges unfinished plans in full, since "
+                "a server that ends one early, or leaves this site out of a round, may have seen its answers"
             )
         for path, plan in plans.items():
             tables[f"plan {plan.fingerprint}"] = _plan_rows(path, plan, card)
     except LedgerError as error:
-        rows["spent"] = f"unknown, and nothing is answered: {error}"
+        rows["spent"] = f"unknown, so the site does not answer: {error}"
     proposals = {
         proposal.fingerprint: " ".join(
             [proposal.decision, f"(from {proposal.party or 'unknown'})", *([proposal.why] if proposal.why else [])]

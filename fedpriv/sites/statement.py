@@ -20,36 +20,42 @@ from fedpriv.sites.site_settings import SETTINGS, SiteBudget, SiteSettings
 from fedpriv.storage import files, is_destroyed, is_encrypted
 
 _LEARNED = (
-    "Others learn, too, that this site takes part, its card (name, public number of records, public key), and when it "
-    "answers."
+    "Others also learn that this site takes part, its card (name, public number of records, public key), and "
+    "when it replies."
 )
-_OWN_NOISE = "The site drew its noise itself, from random bits that died with its process."
+_OWN_NOISE = (
+    "The site drew its own noise, from random bits that existed only in the memory of its process and were lost "
+    "when it ended."
+)
 _KEEP_FOLDER = (
-    "The site's folder holds its keys: who has read it can subtract the noise that it shares with others, and sign for "
-    "it. Keep it as the data are kept."
+    "The site's folder contains its keys: anyone who has read it can subtract the noise that the site shares "
+    "with others, and sign in its name. Protect it like the data."
 )
 _KEEP_KEY = (
-    "The site's folder holds its keys encrypted; who has it and what decrypts them can subtract the noise that the "
-    "site shares with others. Keep both apart, "
-    "and the folder as the data are kept: it may hold the site's state."
+    "The site's folder contains its keys encrypted; anyone with the folder and the means to decrypt them can "
+    "subtract the noise that the site shares with others. Keep the two apart, and protect the folder like the "
+    "data: it may contain the site's state."
 )
 _SEALED = (
-    "The site's keys were destroyed: nobody can compute from its folder the noise that it shared with others. Copies "
-    "of the folder from before may still hold them."
+    "The site's keys were destroyed: the noise that it shared with others cannot be computed from its folder. "
+    "Earlier copies of the folder may still contain the keys."
 )
 _ROLLBACK = (
-    "The site's folder was never brought back from an older copy. With each reply the site signs how much it has on "
-    "record; whoever asks shows it this count with the next question, and a site that is shown more than its ledger "
-    "has stops, and has no statement. This shows nothing if those who ask hide the count, lost the reply, or were set "
-    "back as well."
+    "The site's folder was never restored from an older copy. With each reply, the site signs a counter of its "
+    "records; the sender of the next question returns this counter, and a site that receives a counter larger "
+    "than its ledger supports stops, and has no statement. This check detects nothing if the senders hide the "
+    "counter, lost the reply, or were restored from an older copy as well."
 )
-_RELEASES = "Every answer was noised and written down before the site's message followed from it; nothing else left."
+_RELEASES = (
+    "Noise was added to every query result, and the release was recorded in the ledger, before the site's message "
+    "was computed from it; nothing else left the site."
+)
 _COMPOSITION = (
-    "Federations compose as one if joining later ones did not depend on the answers of earlier ones. What is spent so "
-    "far (as `fedpriv site status` prints it) holds if answers did not decide how many there were. The sentence at the "
-    "top, and parts 1 and 2, do not need that: they count each begun plan whole."
+    "Federations compose as one if joining later ones did not depend on results of earlier ones. The amount "
+    "spent so far (as printed by `fedpriv site status`) holds if results did not decide how many there were. "
+    "The sentence at the top, and parts 1 and 2, do not need that: they include each begun plan in full."
 )
-_HEADING = ("federation", "with", "when (UTC, by its files)", "answers to questions about the data, and their noise")
+_HEADING = ("federation", "with", "when (UTC, from file times)", "query results and their noise")
 
 
 def is_site(folder: Path) -> bool:
@@ -140,7 +146,7 @@ def _cells(
         return cells
 
     # the pair noise that counts for a site is computed for as many colluders as the plan names, and for no more
-    assumption = f"pairs of sites keep their secrets, and {_at_most(allowed)} the others tell what they know"
+    assumption = f"pairs of sites keep their secrets, and {_at_most(allowed)} the others share what they know"
     bounded = [replace(cell, assumes=assumption) for cell in cells if cell.adversary in (MESSAGES, SERVER, MODEL)]
     outsiders = [cell for cell in bounded if cell.adversary == MESSAGES]
     if allowed:
@@ -160,10 +166,10 @@ def _true_sizes(card: SiteDescriptor) -> tuple[int, ...] | None:
 
 
 def _held_by(card: SiteDescriptor) -> str:
-    declared = "as many as it has"
+    declared = "its true number"
     if card.size_declared:
         declared = "a number that it chose"
-    return f"the site {card.name}; others are told of {card.size} records, {declared}"
+    return f"the site {card.name}; others receive the number {card.size} of records, {declared}"
 
 
 def _used_for(federation: SiteFederation) -> str:
@@ -177,8 +183,9 @@ def _used_for(federation: SiteFederation) -> str:
 def _missing(federations: Sequence[SiteFederation], costs: Sequence[RunCost]) -> list[str]:
     """Returns a sentence on each federation that is charged for more answers than the site gave."""
     return [
-        f"{federation.proposal.document.run}: {len(cost.records) - len(federation.done.records)} more were planned and "
-        "are charged: who ended it, or left the site out of a round, may have seen its answers."
+        f"{federation.proposal.document.run}: {len(cost.records) - len(federation.done.records)} more were "
+        "planned and are charged: the party that ended it, or left the site out of a round, may have seen its "
+        "answers."
         for federation, cost in zip(federations, costs, strict=True)
         if len(cost.records) > len(federation.done.records)
     ]
@@ -186,8 +193,8 @@ def _missing(federations: Sequence[SiteFederation], costs: Sequence[RunCost]) ->
 
 def _absences(federations: Sequence[SiteFederation]) -> list[str]:
     return [
-        f"{federation.proposal.document.run}: signed to be absent in rounds {notice.first + 1} to {notice.last + 1} "
-        f"({notice.why})."
+        f"{federation.proposal.document.run}: signed notice of absence in rounds {notice.first + 1} to "
+        f"{notice.last + 1} ({notice.why})."
         for federation in federations
         for notice in federation.notices
     ]
@@ -199,7 +206,7 @@ def _release_table(federations: Sequence[SiteFederation]) -> Table:
             federation.proposal.document.run,
             ", ".join(card.name for card in federation.proposal.cards),
             f"{wording.changed(federation.plan)} to {wording.changed(federation.ledger.path)}",
-            f"{wording.released(federation.done.records)}; of {len(federation.whole.records)} that the plan has",
+            f"{wording.released(federation.done.records)}; of {len(federation.whole.records)} in the plan",
         )
         for federation in federations
     ]
@@ -210,7 +217,7 @@ def _trust(colluders: int | None) -> str:
     others = "any number of them"
     if colluders is not None:
         others = f"{_at_most(colluders)} them"
-    return f"{_OWN_NOISE} Others may tell each other all they know: {others}."
+    return f"{_OWN_NOISE} Others may share all their information: {others}."
 
 
 def _prices(federations: Sequence[SiteFederation], so_far: PrivacySpent) -> Sequence[tuple[str, Price]]:
@@ -226,7 +233,7 @@ def _prices(federations: Sequence[SiteFederation], so_far: PrivacySpent) -> Sequ
 
 def _balance(spent: PrivacySpent, budget: SiteBudget) -> str:
     limit = f"{budget.epsilon:g} at delta={wording.small(budget.delta)}"
-    return f"epsilon={round_up(spent.epsilon)} of {limit} is spent so far; an answer that would pass it is refused"
+    return f"epsilon={round_up(spent.epsilon)} of {limit} is spent so far; a reply that would exceed it is refused"
 
 
 def _checks(folder: Path, federations: Sequence[SiteFederation]) -> Rows:
@@ -235,12 +242,12 @@ def _checks(folder: Path, federations: Sequence[SiteFederation]) -> Rows:
     ]
     ledgers = [(f"{federation.proposal.document.run}: ledger", _chain(federation.ledger)) for federation in federations]
     # the last federation stands for the others: the page names the ledger of each
-    how_to_count = count_without_fedpriv(federations[-1].ledger, "one federation's own answers")
+    how_to_count = count_without_fedpriv(federations[-1].ledger, "one federation's own releases")
     return [
         *plans,
         *ledgers,
-        ("was anything changed?", f"fedpriv statement {folder} must print the same heads; it refuses altered ledgers"),
-        ("count without fedpriv", how_to_count),
+        ("was anything changed?", f"fedpriv statement {folder} must print the same heads; it rejects altered ledgers"),
+        ("compute without fedpriv", how_to_count),
     ]
 
 

@@ -152,7 +152,9 @@ def opened(path: Path) -> BinaryIO:
         return os.fdopen(os.open(path, os.O_RDONLY | _NO_LINK), "rb")
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise FedprivError(f"{path} is a symbolic link, which is not followed; put the file itself there") from None
+            raise FedprivError(
+                f"{path} is a symbolic link, and links are not followed; put the file itself there"
+            ) from None
         raise
 
 
@@ -232,4 +234,4 @@ class Appender:
         if status is None or (status.st_dev, status.st_ino) != self._identity:
             raise OSError(errno.ESTALE, "it was moved or removed")
         if status.st_size != self._size:  # a line would not follow from the one before it
-            raise OSError(errno.ESTALE, "something else wrote to it")
+            raise OSError(errno.ESTALE, "another program wrote to it")

@@ -68,10 +68,10 @@ class RunFolder:
             folder._new = True
             return folder
         folder.close()
-        fix = "choose another folder (--out)"
+        fix = "use another folder (--out)"
         if (path / "config.yaml").exists():
-            raise FedprivError(f"{path} holds another run; go on with it (fedpriv resume {path}) or {fix}")
-        raise FedprivError(f"{path} holds {existing} of another run; {fix}")
+            raise FedprivError(f"{path} contains another run; resume it (fedpriv resume {path}) or {fix}")
+        raise FedprivError(f"{path} contains {existing} of another run; {fix}")
 
     @classmethod
     def numbered(cls, path: Path) -> Self:
@@ -107,9 +107,9 @@ class RunFolder:
             FedprivError: it was closed, another object of this process holds the folder, or this is a forked process.
         """
         if self._process != os.getpid():
-            raise FedprivError(f"{self.path} belongs to process {self._process}, of which this one is a fork")
+            raise FedprivError(f"{self.path} belongs to process {self._process}, and this is a fork of it")
         if not self._lock.is_locked or self._holders.get(self._key) is not self:
-            raise FedprivError(f"{self.path} was taken over by a later run of this process; go on with that one")
+            raise FedprivError(f"{self.path} was taken over by a later run of this process; continue with that run")
 
     def abandon(self) -> None:
         """Removes the files of a new run that could not start and has released nothing. Other files stay."""
@@ -157,13 +157,15 @@ class RunFolder:
                 continue  # the last holder removed the folder that it had made
             except Timeout:
                 holder = _holder(self.path / _LOCK)
-                raise FedprivError(f"{self.path} is in use by {holder}; wait until it is done, or stop it") from None
+                raise FedprivError(
+                    f"{self.path} is in use by {holder}; wait until it has finished, or stop it"
+                ) from None
             except OSError as error:
-                fix = "choose a folder that can be locked"
+                fix = "use a folder that can be locked"
                 raise FedprivError(f"{self.path} cannot be locked ({error.strerror}); {fix}") from error
             self._holders[self._key] = self
             return is_created, lock
-        raise FedprivError(f"{self.path} is being created and removed by something else; choose another folder")
+        raise FedprivError(f"{self.path} is being created and deleted by another program; use another folder")
 
 
 def _make_folder(folder: Path) -> None:

@@ -146,4 +146,6 @@ class RowFile:
         return FedprivError(f"{self._name} could not be written ({error.strerror}); free some space and resume the run")
 
     def _damaged(self) -> FedprivError:
-        return FedprivError(f"{self._name} is damaged, or not of this checkpoint; restore both or start the run anew")
+        return FedprivError(
+            f"{self._name} is damaged, or belongs to another checkpoint; restore both, or start the run again"
+        )

@@ -83,8 +83,8 @@ class EnvironmentKey:
         try:
             return self._fernet().decrypt(text.rpartition(":")[2].encode())
         except InvalidToken:
-            fix = "give the key that this folder's secrets were encrypted with"
-            raise ConfigError(self._variable, "(another key)", fix) from None
+            fix = "use the key with which this folder's secrets were encrypted"
+            raise ConfigError(self._variable, "(a different key)", fix) from None
 
     def destroy(self) -> None:
         """Does nothing: the key may serve other folders, and its owner has it elsewhere."""
@@ -92,12 +92,12 @@ class EnvironmentKey:
     def _fernet(self) -> MultiFernet:
         keys = os.environ.get(self._variable, "").split()
         if not keys:
-            fix = f"this environment variable needs the key of the folder's secrets; a new one: {_NEW_KEY}"
+            fix = f"set this environment variable to the key of the folder's secrets; to create one: {_NEW_KEY}"
             raise ConfigError(self._variable, None, fix)
         try:
             return MultiFernet([Fernet(key) for key in keys])
         except ValueError:
-            fix = f"needs 32 bytes in base64, with - and _ for + and /: {_NEW_KEY}"
+            fix = f"must be 32 bytes in base64, with - and _ instead of + and /: {_NEW_KEY}"
             raise ConfigError(self._variable, "(not shown)", fix) from None
 
 
@@ -132,14 +132,16 @@ class KeyringKey:
             raise _no_keyring(error) from None
         if key is None:
             raise FedprivError(
-                f"the keyring of this user has no key {self._entry} of {_SERVICE}: it was destroyed, or the folder "
-                "belongs to another user or machine; restore the key, or begin anew"
+                f"the keyring of this user has no key {self._entry} of {_SERVICE}: it was destroyed, or the "
+                "folder belongs to another user or machine; restore the key, or start again"
             )
         try:
             return Fernet(key).decrypt(text.rpartition(":")[2].encode())
         except (InvalidToken, ValueError):
-            fix = "restore the key, or begin anew"
-            raise FedprivError(f"the key {self._entry} of {_SERVICE} in the keyring is another one; {fix}") from None
+            fix = "restore the key, or start again"
+            raise FedprivError(
+                f"the key {self._entry} of {_SERVICE} in the keyring is a different one; {fix}"
+            ) from None
 
     def destroy(self) -> None:
         """See `KeyHolder`. A key that is already gone is no error."""
@@ -167,7 +169,7 @@ class AgeKey:
         try:
             recipient = pyrage.x25519.Recipient.from_str(self._recipient)
         except pyrage.RecipientError as error:
-            fix = f"give the public key that age-keygen prints, age1... ({error})"
+            fix = f"must be the public key printed by age-keygen, age1... ({error})"
             raise ConfigError("secrets", f"age:{self._recipient}", fix) from None
         token = base64.urlsafe_b64encode(pyrage.encrypt(secret, [recipient])).decode()
         return f"age:{self._recipient}:{token}"
@@ -177,7 +179,7 @@ class AgeKey:
         pyrage = _imported("pyrage")
         path = os.environ.get(IDENTITY_VARIABLE)
         if path is None:
-            fix = "name the file of the age identity that decrypts the folder's secrets"
+            fix = "must name the file of the age identity that decrypts the folder's secrets"
             raise ConfigError(IDENTITY_VARIABLE, None, fix)
         try:
             lines = Path(path).read_text(encoding="utf-8").split("\n")
@@ -235,8 +237,8 @@ def reveal(text: str, folder: Path | str) -> str:
     """
     if is_destroyed(text):
         raise FedprivError(
-            f"{folder} is sealed: its keys were destroyed, and it answers no more; look at what it spent "
-            "(fedpriv statement), or make a new site in another folder, with what is left of the budget"
+            f"{folder} is sealed: its keys were destroyed, so it no longer answers; see what it spent (fedpriv "
+            "statement), or create a new site in another folder, with the rest of the budget"
         )
     if not is_encrypted(text):
         return text
@@ -275,12 +277,12 @@ def where_is(text: str) -> str:
         return "destroyed"
     kind, _, rest = text.partition(":")
     if kind == "env":
-        return f"encrypted, the key is in the environment variable {rest.partition(':')[0]}"
+        return f"encrypted; the key is in the environment variable {rest.partition(':')[0]}"
     if kind == "keyring":
-        return f"encrypted, the key is in the keyring: {_SERVICE}, {rest.partition(':')[0]}"
+        return f"encrypted; the key is in the keyring: {_SERVICE}, {rest.partition(':')[0]}"
     if kind == "age":
         return f"encrypted with age; {IDENTITY_VARIABLE} names the file that decrypts it"
-    return "in the folder, as they are"
+    return "in the folder, not encrypted"
 
 
 def _holder(where: str) -> KeyHolder:
@@ -305,7 +307,9 @@ def _holder_of(text: str) -> KeyHolder:
         return KeyringKey(name)
     if kind == "age":
         return AgeKey(name)
-    raise FedprivError(f"a secret is encrypted in an unknown way ({kind!r}): restore the file, or use a newer fedpriv")
+    raise FedprivError(
+        f"a secret is encrypted with an unknown method ({kind!r}): restore the file, or use a newer version of fedpriv"
+    )
 
 
 def _imported(name: str) -> ModuleType:
@@ -324,9 +328,9 @@ def _imported(name: str) -> ModuleType:
 
         return pyrage
     except ModuleNotFoundError:
-        raise ConfigError("secrets", name, f"needs a library: {_INSTALL}") from None
+        raise ConfigError("secrets", name, f"needs a package: {_INSTALL}") from None
 
 
 def _no_keyring(error: Exception) -> ConfigError:
     reason = str(error).split(". ")[0]
-    return ConfigError("secrets", "keyring", f"the operating system's keyring cannot be used ({reason}): env:NAME")
+    return ConfigError("secrets", "keyring", f"the operating system's keyring cannot be used ({reason}): use env:NAME")

@@ -90,7 +90,7 @@ def read(text: str, where: str) -> Any:  # noqa: ANN401 - YAML may hold anything
         ConfigError: the text is not such YAML.
     """
     if len(text) > LONGEST:
-        raise ConfigError("configuration", where, f"has {len(text)} characters: give at most {LONGEST}")
+        raise ConfigError("configuration", where, f"has {len(text)} characters: use at most {LONGEST}")
     try:
         return yaml.load(text, Loader=_Loader)  # a SafeLoader
     except yaml.YAMLError as error:
@@ -100,11 +100,11 @@ def read(text: str, where: str) -> Any:  # noqa: ANN401 - YAML may hold anything
 def _check_node(event: yaml.NodeEvent) -> None:
     """Refuses anchors, aliases, tags and characters that no text has."""
     if event.anchor is not None:
-        raise _wrong("no anchors or aliases: write the value out (quote a text that begins with & or *)", event)
+        raise _wrong("no anchors or aliases: write out the value (quote a text that begins with & or *)", event)
     if getattr(event, "tag", None) is not None:
-        raise _wrong("no tags: write the value alone (quote a text that begins with !)", event)
+        raise _wrong("no tags: write only the value (quote a text that begins with !)", event)
     if isinstance(event, yaml.ScalarEvent) and any(c == "\0" or "\ud800" <= c <= "\udfff" for c in event.value):
-        raise _wrong("a character that no text has", event)
+        raise _wrong("a character that text cannot contain", event)
 
 
 def _wrong(problem: str, location: yaml.Event | yaml.Node) -> ConstructorError:
@@ -140,9 +140,12 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 def _ambiguous(_: _Loader, node: yaml.ScalarNode) -> object:
     """Refuses a scalar that versions of YAML read differently."""
     if node.value.startswith("."):
-        fix = f"{node.value} is no number: give one"
+        fix = f"{node.value} is not a number: write one"
     elif node.value[0] in "yYnNoO":
-        fix = f"{node.value} is a truth to some readers and text to others: write true or false, or quote it"
+        fix = (
+            f"{node.value} is a truth value in some versions of YAML and text in others: write true or false, or "
+            "quote it"
+        )
     else:
         fix = f"versions of YAML read {cut(node.value)} differently: write a plain decimal number, or quote a text"
     raise _wrong(fix, node)
@@ -150,7 +153,7 @@ def _ambiguous(_: _Loader, node: yaml.ScalarNode) -> object:
 
 def _integer(_: _Loader, node: yaml.ScalarNode) -> int:
     if len(node.value) > MOST_DIGITS:
-        raise _wrong(f"a number of {len(node.value)} digits: give at most {MOST_DIGITS}", node)
+        raise _wrong(f"a number of {len(node.value)} digits: use at most {MOST_DIGITS}", node)
     return int(node.value)
 
 

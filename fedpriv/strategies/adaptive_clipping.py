@@ -150,7 +150,9 @@ def adaptive_clipping(
         ConfigError: an option is out of range, or clients of the strategy exchange something else.
     """
     if strategy.local_step.receives != ("model",) or strategy.local_step.sends != ("update",):
-        raise ConfigError("strategy", strategy.name, "adaptive clipping needs clients that hear a model, say an update")
+        raise ConfigError(
+            "strategy", strategy.name, "adaptive clipping needs clients that receive a model and send an update"
+        )
     aggregator = FollowQuantile(strategy.aggregator, initial, quantile, clip_learning_rate, share)
     return Strategy(
         ClipToHeard(strategy.local_step, share),  # pyright: ignore[reportArgumentType] - memory is the inner one's

@@ -105,7 +105,7 @@ class ProximalStep:
             fix = "the optimizer has its own: leave one of them out, or write optimizer: {momentum: {nesterov: true}}"
             raise ConfigError("strategy.momentum", self.momentum, fix)
         if not isinstance(self.regularizer, Zero):
-            fix = "its proximal map is for plain steps: leave it out, or use the optimizer's weight_decay (adamw)"
+            fix = "its proximal map needs plain steps: leave it out, or use the optimizer's weight_decay (adamw)"
             raise ConfigError("strategy.regularizer", self.regularizer, fix)
 
     @property
@@ -244,11 +244,11 @@ def gradient_descent(
         ConfigError: `random_iterate` together with `average` or `momentum`, or a number is out of range.
     """
     if average is not None and random_iterate is not None:
-        raise ConfigError("strategy.average", average, "a random iterate is no average: leave one of them out")
+        raise ConfigError("strategy.average", average, "cannot be combined with an average: leave one of them out")
     output: Output[Any] = last_or_average(average)
     if random_iterate is not None:
         if momentum or not isinstance(optimizer, Sgd):
-            raise ConfigError("strategy.momentum", momentum, "the guarantee of a random iterate is for plain steps")
+            raise ConfigError("strategy.momentum", momentum, "its guarantee holds only for plain steps")
         output = RandomIterate(random_iterate, seed)
     if momentum:
         output = ReportIterate(output)

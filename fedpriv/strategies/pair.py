@@ -68,11 +68,11 @@ def check_pair(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - whatever a
 def _check_complete(field: str, value: Any, lines: dict[str, str], other: str) -> None:  # noqa: ANN401
     """Refuses a local step or aggregator without an attribute or method, or with one of another type."""
     if inspect.isclass(value):
-        raise ConfigError(field, value.__name__, f"is a class: make an object of it, {value.__name__}()")
+        raise ConfigError(field, value.__name__, f"is a class: pass an object, {value.__name__}()")
     name = type(value).__name__
     kind = field.partition(".")[2].replace("_", " ")
     if inspect.isfunction(value):
-        fix = f"is a function: a {kind} is an object of a class with {', '.join(lines)}"
+        fix = f"is a function: a {kind} must be an object of a class with {', '.join(lines)}"
         raise ConfigError(field, value.__name__, fix)
     lacking = [
         attribute
@@ -80,14 +80,16 @@ def _check_complete(field: str, value: Any, lines: dict[str, str], other: str) -
         if not (callable(value) if attribute == "__call__" else hasattr(value, attribute))
     ]
     if len(lacking) == len(lines):
-        raise ConfigError(field, value, f"is no {kind}: a class of yours needs {', '.join(lacking)}")
+        raise ConfigError(field, value, f"is not a {kind}: your class needs {', '.join(lacking)}")
     if lacking:
         added = "; ".join(lines[attribute] for attribute in lacking)
         raise ConfigError(field, name, f"has no {' and no '.join(lacking)}: add to the class: {added}")
     for attribute in ("receives", "sends"):
         words = getattr(value, attribute)
         if isinstance(words, str):
-            raise ConfigError(f"{field}.{attribute}", words, f"is text: write a tuple, ({words!r},), as the {other}'s")
+            raise ConfigError(
+                f"{field}.{attribute}", words, f"is text: write a tuple, ({words!r},), like the {other}'s"
+            )
         if not isinstance(words, tuple):
             raise ConfigError(f"{field}.{attribute}", words, f"must be a tuple of names: {lines[attribute]}")
     for attribute in ("linear", "is_sum"):
@@ -143,8 +145,8 @@ def _check_calls(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - of a use
     received_next, next_server_state = _unpack_pair(call_aggregator, answer, "received, state")
     _check_tensor(call_aggregator, "what clients receive", received_next)
     if received_next.shape != received.shape:
-        fix = f"what clients receive has the shape {list(received_next.shape)}, and {init_aggregator} gives "
-        raise ConfigError("strategy", call_aggregator, f"{fix}{list(received.shape)}: give the same one")
+        fix = f"what clients receive has the shape {list(received_next.shape)}, but {init_aggregator} returns "
+        raise ConfigError("strategy", call_aggregator, f"{fix}{list(received.shape)}: return the same shape")
     _check_state(call_aggregator, next_server_state)
     _check_same(call_aggregator, init_aggregator, server_state, next_server_state)
 
@@ -169,7 +171,7 @@ def _call(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what a user's part 
             close = nearest(str(error.name), names)
             if "did you mean" in close:
                 close += f" (there are: {', '.join(names)})"
-            fix = f"the {kind} has none of this name{close}"
+            fix = f"the {kind} has no attribute of this name{close}"
             raise ConfigError("strategy", f"{kind}.{error.name}", fix) from error
         return _RAISED
     except Exception:  # whatever a user's code raises
@@ -186,16 +188,16 @@ def _unpack_pair(where: str, answer: object, names: str) -> tuple[Any, Any]:
 def _check_tensor(where: str, description: str, value: object) -> None:
     """Refuses a value that has no row for each client; rows may be longer than the parameters, e.g. of two vectors."""
     if not isinstance(value, Tensor):
-        fix = f"{description} must be a tensor [n, dim], a row for each client; it is {_kind(value)}"
+        fix = f"{description} must be a tensor [n, dim], one row per client; it is {_kind(value)}"
         raise ConfigError("strategy", where, fix)
     if value.ndim == 2 and len(value) == _CLIENTS:
         return
     shape = [_CLIENTS, _DIM]
-    fix = f"{description} must have the shape [n, dim], a row for each client; for {shape} it is {list(value.shape)}"
+    fix = f"{description} must have the shape [n, dim], one row per client; for {shape} it is {list(value.shape)}"
     if value.ndim == 1 and len(value) != _CLIENTS:
-        fix += "; a mean over clients is network.mean(message), which has a row for each"
+        fix += "; a mean over clients is network.mean(message), which has one row per client"
     if value.ndim == 2 and len(value) == 1:
-        fix += "; send one row to all with network.scatter(row), or row.expand_as(params)"
+        fix += "; send one row to all clients with network.scatter(row), or row.expand_as(params)"
     raise ConfigError("strategy", where, fix)
 
 
@@ -213,8 +215,8 @@ def _check_rows(where: str, state: object) -> None:
     for name, leaf in flatten_with_names(state).items():
         if isinstance(leaf, Tensor) and leaf.ndim and len(leaf) != _CLIENTS:
             fix = (
-                f"{name or 'its state'} must have a row for each client, [n, ...]; for {_CLIENTS} clients it is "
-                f"{list(leaf.shape)}. What is one for all is a number, or a tensor of shape []"
+                f"{name or 'its state'} must have one row per client, [n, ...]; for {_CLIENTS} clients it is "
+                f"{list(leaf.shape)}. A value for all clients must be a number, or a tensor of shape []"
             )
             raise ConfigError("strategy", where, fix)
 
@@ -224,7 +226,7 @@ def _check_same(where: str, init: str, before: object, after: object) -> None:
     expected = set(flatten_with_names(before))
     actual = set(flatten_with_names(after))
     if expected != actual:
-        fix = f"its state has the parts {_join(actual)}, and {init} makes {_join(expected)}: keep the same ones"
+        fix = f"its state has the parts {_join(actual)}, but {init} creates {_join(expected)}: keep the same parts"
         raise ConfigError("strategy", where, fix)
 
 

@@ -55,7 +55,7 @@ def in_round(rate: Number, t: int) -> float:
     """
     value = in_round_or_infinite(rate, t)
     if math.isinf(value):
-        raise _wrong(rate, f"gives {value} in round {t}: it must be finite")
+        raise _wrong(rate, f"returns {value} in round {t}: it must be finite")
     return value
 
 
@@ -68,9 +68,9 @@ def in_round_or_infinite(rate: Number, t: int) -> float:
     except (ArithmeticError, ConfigError):
         raise  # from fedpriv's schedules: the error is in their parameters, not in a user's function
     except Exception as error:  # whatever a user's function raises
-        raise _wrong(rate, f"fails in round {t} ({in_short(error)})") from error
+        raise _wrong(rate, f"raises in round {t} ({in_short(error)})") from error
     if isinstance(value, bool) or not isinstance(value, Real) or not value >= 0:
-        raise _wrong(rate, f"gives {cut(repr(value))} in round {t}: it must be a number of at least 0")
+        raise _wrong(rate, f"returns {cut(repr(value))} in round {t}: it must be a number of at least 0")
     return float(value)
 
 

@@ -191,5 +191,5 @@ def _fields(state: Any) -> dict[str, Any]:  # noqa: ANN401 - any state
         return {str(index): value for index, value in enumerate(state)}
     if isinstance(state, Mapping):
         return dict(state)
-    fix = "keep tensors and numbers, in a dataclass, a tuple or a dict, or None"
+    fix = "must be None, or tensors and numbers in a dataclass, a tuple or a dict"
     raise ConfigError("strategy", type(state).__name__, fix)

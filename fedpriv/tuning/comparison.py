@@ -40,7 +40,7 @@ class ConfigComparison:
             for variant in variants or [""]:
                 name = " ".join(text for text in (path.stem if len(paths) > 1 else "", variant) if text) or path.stem
                 if name in self.configs:
-                    raise ConfigError("comparison", name, "is named twice: give each file and --with once")
+                    raise ConfigError("comparison", name, "is named twice: name each file and --with once")
                 changed = [*overrides]
                 if variant:
                     changed.append(variant)
@@ -48,10 +48,10 @@ class ConfigComparison:
         first_name = next(iter(self.configs))
         for name, configs in self.configs.items():
             if configs[0].secret_seed is not None:
-                fix = "would be that of several runs, which then share their noise: leave it out"
+                fix = "would be used by several runs, which would then share their noise: leave it out"
                 raise ConfigError(f"{name}: secret_seed", configs[0].secret_seed, fix)
             if configs[0].data != self.configs[first_name][0].data:
-                fix = f"differs from that of {first_name}, so that metrics do not compare: use the same section data"
+                fix = f"differs from that of {first_name}, so metrics are not comparable: use the same section data"
                 raise ConfigError(f"{name}: data", configs[0].data.name, fix)
 
     def price(self) -> PrivacySpent | None:
@@ -86,7 +86,7 @@ class ConfigComparison:
             ConfigError: the folder has something in it.
         """
         if folder.exists() and any(folder.iterdir()):
-            raise ConfigError("--out", str(folder), "has files in it: name a new folder")
+            raise ConfigError("--out", str(folder), "is not empty: name a new folder")
         results: dict[str, tuple[Result, ...]] = {}
         for number, (name, configs) in enumerate(self.configs.items(), start=1):
             trained = list[Result]()

@@ -69,12 +69,12 @@ def price_search(settings: SearchSettings, plans: Sequence[Plan], data: str | No
             for number, plan in enumerate(_plans_of_all_trials(settings, plans))
         ]
         spent = compose(runs, plans[0].privacy.delta)
-        rests_on = "all answers of all trials may be seen; the number of trials and their noise are fixed beforehand"
+        rests_on = "all results of all trials may be seen; the number of trials and their noise are fixed in advance"
     else:
         spent = _price_hidden(settings, plans[0], one_trial, data)
         rests_on = (
-            "only the best trial's model and settings are ever seen: not how many trials there were (a secret "
-            f"{settings.hidden} draw, {settings.trials} on average), how long they took, or the others"
+            "only the best trial's model and settings are ever seen: not the number of trials (a secret "
+            f"{settings.hidden} draw, {settings.trials} on average), their duration, or the other trials"
         )
     if settings.epsilon is not None and spent.epsilon > settings.epsilon:
         raise BudgetExhausted(
@@ -90,8 +90,9 @@ def _price_hidden(settings: SearchSettings, plan: Plan, one_trial: PrivacySpent,
     trusts = {record.trust.partition("+")[0].partition("(")[0] for record in plan.records}
     if trusts != {"central"}:
         raise PrivacyError(
-            "a hidden number of trials hides nothing from who sees messages, as under trust: "
-            f"{', '.join(sorted(trusts))}. Use trust: central, or leave --hidden out: then all trials are paid for"
+            "a hidden number of trials protects nothing against anyone who sees messages, as under trust: "
+            f"{', '.join(sorted(trusts))}. Use trust: central, or leave --hidden out: then all trials are "
+            "charged"
         )
     costs = count_costs(plan.records, plan.n_clients)
     client_histories = [history for _, history in histories(costs, plan.n_clients)]
@@ -142,9 +143,9 @@ def check_same_cost(plan: Plan, first: Plan, chosen: Mapping[str, object]) -> No
     if costs == (first.n_clients, first.privacy.delta, count_costs(first.records, first.n_clients)):
         return
     fix = (
-        "would give this trial another noise, or other answers, than the first. A search that learns from scores, or "
-        "hides its number of trials, has a price if all trials cost alike: leave out fields such as rounds, "
-        "privacy.epsilon and local steps, or let the sampler be random and all trials be seen"
+        "would give this trial other noise or other queries than the first. A search that learns from scores, "
+        "or hides its number of trials, has a known privacy cost only if all trials cost the same: leave out "
+        "fields such as rounds, privacy.epsilon and local steps, or use the sampler random with visible trials"
     )
     raise ConfigError("space", dict(chosen), fix)
 

@@ -54,10 +54,10 @@ def check(config: Config) -> None:
         ConfigError: a setting does not fit; the error names it.
     """
     if config.privacy.unit != "sample":
-        fix = "a noised score protects one test example: take unit sample, or public test data (no score_noise)"
+        fix = "a noisy score protects one test example: use unit sample, or public test data (no score_noise)"
         raise ConfigError("privacy.unit", config.privacy.unit, fix)
     if config.problem.server is not None:
-        fix = "the server trains on the test data: leave it out, or take public test data (no score_noise)"
+        fix = "the server trains on the test data: leave it out, or use public test data (no score_noise)"
         raise ConfigError("problem.server", "(given)", fix)
 
 
@@ -83,7 +83,7 @@ def noised_accuracy(config: Config, path: Path, noise: float, relation: Relation
     evaluate = Evaluator(model, loss, split.test)
     # the kind follows from types and shapes alone: an error that depended on values of labels would reveal them
     if evaluate.task.kind != "classes":
-        fix = f"is for {METRIC} of whole-number labels and a score for each class: leave it out, or take such"
+        fix = f"needs {METRIC} of whole-number labels and one score per class: leave it out, or use such data"
         raise ConfigError("search.score_noise", noise, fix)
     metrics = evaluate(Layout.of(model).row_of(model))
     count = size(split.test)

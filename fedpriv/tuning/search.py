@@ -117,7 +117,7 @@ class Search:
             base = check(Config, strict_yaml.read(plan["config"], str(path / PLAN)))
             return Search(base, Space.of(plan["space"]), SearchSettings(**plan["settings"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise FedprivError(f"{path / PLAN} holds no search, or is damaged ({error}); restore it") from None
+            raise FedprivError(f"{path / PLAN} is not a search, or is damaged ({error}); restore it") from None
 
     def __post_init__(self) -> None:
         if self.base.secret_seed is not None:
@@ -126,7 +126,7 @@ class Search:
         if self.settings.score_noise is not None:
             scores.check(self.base)
         if self.settings.hidden is not None and self.base.privacy.budget is not None:
-            fix = "would tell how many trials a hidden search had: leave it out"
+            fix = "would reveal the number of trials of a hidden search: leave it out"
             raise ConfigError("privacy.budget", self.base.privacy.budget, fix)
 
     @cached_property
@@ -154,9 +154,8 @@ class Search:
         if noted == self._sizes or (noted is None and self.data is not None):
             return
         raise DataError(
-            f"{path} began with other data: its clients have not as many examples as then, and noise and price follow "
-            "from these numbers. Bring the data back as they were, or search again in another folder, whose epsilon is "
-            "counted by itself"
+            f"{path}: the clients' numbers of examples changed since the search began, and noise and privacy "
+            "cost depend on them. Restore the data, or search again in a new folder (separate epsilon)"
         )
 
     @property
@@ -264,7 +263,7 @@ class Search:
             return
         before = {name: part for name, part in json.loads(files.read(path)).items() if name != _SIZES}
         if before != json.loads(strict_json.dumps(plan)):
-            raise FedprivError(f"{folder.path} holds another search; choose another folder (--out)")
+            raise FedprivError(f"{folder.path} contains another search; use another folder (--out)")
         self.check_sizes(folder.path)
 
     @property
@@ -349,7 +348,8 @@ class Search:
         if not budget.holds(state.name):
             if state.trials:
                 raise FedprivError(
-                    f"{budget.path} holds no reservation of {path}, whose trials have begun: restore its newest copy"
+                    f"{budget.path} contains no reservation of {path}, although its trials have begun: restore "
+                    "its newest copy"
                 )
             budget.begin(state.name, start, budget.rounds_of(state.name), 0)
             data = data_digest(self.base.model_dump(mode="json"))
@@ -357,8 +357,8 @@ class Search:
         begun = budget.rounds_of(state.name)
         if len(state.trials) < begun:
             raise FedprivError(
-                f"{path} is an older copy: by {budget.path} {begun} of its trials have begun, and here "
-                f"{len(state.trials)}. Go on with the newest copy, or search again in another folder"
+                f"{path} is an older copy: {budget.path} has {begun} started trials, and this folder "
+                f"{len(state.trials)}. Continue with the newest copy, or search again in another folder"
             )
         budget.begin(state.name, start, begun, begun)
 

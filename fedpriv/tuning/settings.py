@@ -51,17 +51,20 @@ class SearchSettings:
     def __post_init__(self) -> None:
         if not self.metric.startswith(("test_", "client_test_")):
             fix = (
-                "scores come from test data, e.g. test_accuracy. One on training data would be one more answer about "
-                "them: hold out data that may be public, or give score_noise for test data that may not"
+                "must be a metric on test data, e.g. test_accuracy. A metric on training data would reveal "
+                "more about them: hold out data that may be public, or set score_noise for private test data"
             )
             raise ConfigError("search.metric", self.metric, fix)
         if self.score_noise is not None and self.metric != METRIC:
-            fix = f"one example must change a score by little: on private test data take {METRIC}"
+            fix = f"must change little with one example: on private test data use {METRIC}"
             raise ConfigError("search.metric", self.metric, fix)
         if self.better is None and metrics.direction(self.metric) is None:
-            raise ConfigError("search.better", None, f"say which way {self.metric} is better: higher or lower")
+            raise ConfigError("search.better", None, f"set better to higher or lower for {self.metric}")
         if self.hidden is not None and self.sampler != "random":
-            fix = "a hidden number of trials has a price for settings that do not depend on earlier trials: use random"
+            fix = (
+                "a hidden number of trials has a known privacy cost only if settings do not depend on earlier "
+                "trials: use random"
+            )
             raise ConfigError("search.sampler", self.sampler, fix)
         if self.hidden is not None:
             self.number  # noqa: B018 - raises for an expected number that the distribution cannot have

@@ -108,7 +108,7 @@ class Space:
             ConfigError: a field cannot be searched.
         """
         if not isinstance(raw, dict) or not raw:
-            fix = "give fields with ranges, e.g. strategy.learning_rate: {low: 0.01, high: 1.0, log: true}"
+            fix = "must be fields with ranges, e.g. strategy.learning_rate: {low: 0.01, high: 1.0, log: true}"
             raise ConfigError("space", raw, fix)
         return Space({str(name): _field(str(name), values) for name, values in raw.items()})
 
@@ -133,11 +133,14 @@ def as_overrides(chosen: Mapping[str, Value]) -> list[str]:
 def _field(name: str, raw: object) -> Range | Choices:
     """Returns the range or the choices of a field from their YAML content."""
     if not any(name == allowed or name.startswith(f"{allowed}.") for allowed in _MAY_CHANGE):
-        fix = f"a search may change {', '.join(_MAY_CHANGE)} and what is below them; all else is the same in all trials"
+        fix = (
+            f"a search can change only {', '.join(_MAY_CHANGE)} and their fields; everything else is the same in "
+            "all trials"
+        )
         raise ConfigError("space", name, fix)
     if not isinstance(raw, list):
         return check(Range, raw, f"space.{name}")
     plain = all(value is None or isinstance(value, Value.__args__[:-1]) for value in raw)
     if not raw or not plain or len({json.dumps(value) for value in raw}) < len(raw):
-        raise ConfigError(f"space.{name}", raw, "list single values, each once, e.g. [0.1, 0.3, 1.0]")
+        raise ConfigError(f"space.{name}", raw, "must list single values, each once, e.g. [0.1, 0.3, 1.0]")
     return Choices(tuple(raw))

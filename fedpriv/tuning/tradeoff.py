@@ -166,22 +166,22 @@ def tradeoff(
         ConfigError: a target cannot be reached, or the stand-in settings name no other data.
     """
     if not epsilons or not all(0 < epsilon < math.inf for epsilon in epsilons):
-        raise ConfigError("epsilon", list(epsilons), "give positive targets, e.g. epsilon=.5,1,2,4,8")
+        raise ConfigError("epsilon", list(epsilons), "must be positive targets, e.g. epsilon=.5,1,2,4,8")
     private = load_config(path, overrides)
     targets = list[Target]()
     for epsilon in sorted(set(epsilons)):
         watch(f"planning epsilon={epsilon:g}")
         targets.append(_planned(load_config(path, [*overrides, f"privacy.epsilon={epsilon!r}"]), epsilon))
     unit = {"sample": "one example", "client": "the data of one client"}[private.privacy.unit]
-    notes = [f"an attacker knows all but {unit}, sees all that is released, and starts from even odds"]
+    notes = [f"an attacker who has all data except {unit}, sees everything released, and starts from even odds"]
     if not stand_in:
-        notes.append("nothing was trained; name public data to see accuracies: --stand-in data.train=public.csv")
+        notes.append("nothing was trained; name public data to get accuracies: --stand-in data.train=public.csv")
         return Tradeoff(tuple(targets), "", None, tuple(notes))
 
     elsewhere = [*overrides, *stand_in, "privacy.budget=null"]  # the lifetime budget is that of the private data
     if _source(load_config(path, elsewhere).data) == _source(private.data):
         fix = (
-            "leaves the data as they are, and one of the runs on them would have no noise: name other data, by "
+            "does not replace the data, and one of the runs on them would have no noise: name other data, with "
             f"data.name or one of {', '.join(f'data.{option}' for option in _SOURCES)}"
         )
         raise ConfigError("--stand-in", " ".join(stand_in), fix)
@@ -195,8 +195,8 @@ def tradeoff(
     _, exact = _scores(path, [*elsewhere, "privacy={at: none}"], 1)
     mine, other = (forecast(load_config(path, settings)).examples for settings in (overrides, elsewhere))
     notes.append(
-        f"clients have {_sizes(mine)} examples here and {_sizes(other)} in the stand-in: the same noise multiplier "
-        "disturbs a mean of fewer examples more"
+        f"clients have {_sizes(mine)} examples here and {_sizes(other)} in the stand-in data: the same noise "
+        "multiplier has more effect on a mean of fewer examples"
     )
     return Tradeoff(tuple(scored), metric, exact[0], tuple(notes))
 
@@ -214,11 +214,11 @@ def _source(section: DataSection) -> tuple[str, dict[str, str]]:
 def _planned(config: Config, epsilon: float) -> Target:
     """Returns a target without scores, from the plan of the run."""
     if config.privacy.noise_multiplier is not None:
-        fix = "fixes the noise, so that a target changes nothing: leave it out (privacy.noise_multiplier=null)"
+        fix = "fixes the noise, so a target has no effect: leave it out (privacy.noise_multiplier=null)"
         raise ConfigError("privacy.noise_multiplier", config.privacy.noise_multiplier, fix)
     plan = forecast(config)
     if plan.noise_multiplier is None:
-        raise ConfigError("privacy.at", config.privacy.at, "the run has no noise: there is nothing to trade")
+        raise ConfigError("privacy.at", config.privacy.at, "the run has no noise, so there is no trade-off")
     spent = plan.spent
     return Target(
         epsilon,

@@ -14,9 +14,11 @@ commands = typer.Typer()
 
 @commands.command()
 def show(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folder of a run; several are compared.")],
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folder of a run; several runs are compared.")
+    ],
     open_it: Annotated[
-        bool, typer.Option("--open", help="Also write report.html to the first run's folder, and show it in a browser.")
+        bool, typer.Option("--open", help="Also write report.html to the first run's folder, and open it in a browser.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -43,7 +45,7 @@ def show(
 @commands.command()
 def watch(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
-    every: Annotated[float, typer.Option("--every", help="Seconds between two looks.", min=0.2)] = 2.0,
+    every: Annotated[float, typer.Option("--every", help="Seconds between updates.", min=0.2)] = 2.0,
 ) -> None:
     """Show runs at work: round, last test, epsilon spent, time left, and whether they still move. Ends with them."""
     from fedpriv.cli.watching import watch as show_until_finished
@@ -53,9 +55,11 @@ def watch(
 
 @commands.command()
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folder of a run; several are compared.")],
-    output: Annotated[Path, typer.Option("--out", metavar="HTML", help="The file to write.")] = Path("report.html"),
-    open_it: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folder of a run; several runs are compared.")
+    ],
+    output: Annotated[Path, typer.Option("--out", metavar="HTML", help="File to write.")] = Path("report.html"),
+    open_it: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
@@ -71,10 +75,8 @@ def report(
 @commands.command()
 def predict(
     run: RunFolder,
-    table: Annotated[Path, typer.Argument(metavar="CSV", help="File with the columns of the features.")],
-    output: Annotated[
-        Path | None, typer.Option("--out", metavar="CSV", help="File to write; printed if left out.")
-    ] = None,
+    table: Annotated[Path, typer.Argument(metavar="CSV", help="File with the feature columns.")],
+    output: Annotated[Path | None, typer.Option("--out", metavar="CSV", help="File to write; default: print.")] = None,
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
@@ -88,13 +90,16 @@ def predict(
 def account(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs on the same data.")],
     delta: Annotated[
-        float | None, typer.Option("--delta", help="Price at this delta; the smallest of the runs' own if left out.")
+        float | None,
+        typer.Option("--delta", help="Compute epsilon at this delta; default: the smallest delta of the runs."),
     ] = None,
     accountant: Annotated[
-        str | None, typer.Option("--accountant", help="Only this bound: gaussian, pld, rdp or pure.")
+        str | None, typer.Option("--accountant", help="Use only this accountant: gaussian, pld, rdp or pure.")
     ] = None,
-    colluders: Annotated[int, typer.Option("--colluders", help="Clients that tell each other all they know.")] = 1,
-    group: Annotated[int, typer.Option("--group", help="Units that are protected together.")] = 10,
+    colluders: Annotated[
+        int, typer.Option("--colluders", help="Number of clients that share all their information.")
+    ] = 1,
+    group: Annotated[int, typer.Option("--group", help="Number of units that are protected together.")] = 10,
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
@@ -110,13 +115,18 @@ def account(
 def statement(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="Folders of runs on the same data, or of a site, or a search."),
+        typer.Argument(
+            metavar="RUN...", help="Folders of runs on the same data, folder of a site, or folder of a search."
+        ),
     ],
     outputs: Annotated[
-        list[Path] | None, typer.Option("--out", metavar="FILE", help="A file: .md, .html or .pdf; may be repeated.")
+        list[Path] | None,
+        typer.Option("--out", metavar="FILE", help="Output file: .md, .html or .pdf; may be repeated."),
     ] = None,
-    colluders: Annotated[int, typer.Option("--colluders", help="Clients that tell each other all they know.")] = 1,
-    group: Annotated[int, typer.Option("--group", help="Records that one person may have.")] = 10,
+    colluders: Annotated[
+        int, typer.Option("--colluders", help="Number of clients that share all their information.")
+    ] = 1,
+    group: Annotated[int, typer.Option("--group", help="Largest number of records of one person.")] = 10,
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
@@ -130,10 +140,10 @@ def statement(
 def track(
     run: RunFolder,
     wandb: Annotated[
-        str | None, typer.Option("--wandb", metavar="PROJECT", help="A project of Weights & Biases (fedpriv[wandb]).")
+        str | None, typer.Option("--wandb", metavar="PROJECT", help="Project of Weights & Biases (fedpriv[wandb]).")
     ] = None,
     mlflow: Annotated[
-        str | None, typer.Option("--mlflow", metavar="EXPERIMENT", help="An experiment of MLflow (fedpriv[mlflow]).")
+        str | None, typer.Option("--mlflow", metavar="EXPERIMENT", help="Experiment of MLflow (fedpriv[mlflow]).")
     ] = None,
 ) -> None:
     """Send a run's settings and rounds to Weights & Biases or MLflow: what its files have, and nothing else."""
@@ -148,11 +158,14 @@ def secrets(
     where: Annotated[
         str | None,
         typer.Option(
-            "--to", metavar="WHERE", help="Encrypt them anew: env:NAME, keyring or age:RECIPIENT; or back: folder."
+            "--to",
+            metavar="WHERE",
+            help="Encrypt the secrets again: env:NAME, keyring or age:RECIPIENT; folder removes the encryption.",
         ),
     ] = None,
     renew_keys: Annotated[
-        bool, typer.Option("--renew-keys", help="A site: draw new keys for plans to come; others keep theirs.")
+        bool,
+        typer.Option("--renew-keys", help="For a site: create new keys for later plans; accepted plans keep theirs."),
     ] = False,
 ) -> None:
     """Say where the keys of a site are; with --to, move them under another key. Runs have no secrets to keep."""
@@ -165,7 +178,7 @@ def secrets(
 def seal(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a site.")],
     unfinished: Annotated[
-        bool, typer.Option("--unfinished", help="Also give up what has not ended: it can never go on.")
+        bool, typer.Option("--unfinished", help="Also abandon unfinished plans; they can never be resumed.")
     ] = False,
 ) -> None:
     """Destroy the keys of a site that is over: nobody can compute the noise that it shared with others.

@@ -35,10 +35,12 @@ def init(
         str,
         typer.Argument(metavar="[NAME]", help="One of `fedpriv list configs`.", autocompletion=shipped.names),
     ] = "digits_iadmm",
-    folder: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder; created if needed.")] = Path(),
-    python: Annotated[bool, typer.Option("--python", help="Also write a Python script that trains it.")] = False,
+    folder: Annotated[
+        Path, typer.Option("--dir", metavar="DIR", help="Folder; created if it does not exist.")
+    ] = Path(),
+    python: Annotated[bool, typer.Option("--python", help="Also write an equivalent Python script.")] = False,
     project: Annotated[
-        bool, typer.Option("--project", help="Write a small project with your own data, model and algorithm instead.")
+        bool, typer.Option("--project", help="Write a small project with your data, model and algorithm instead.")
     ] = False,
 ) -> None:
     """Write a configuration to start from, and print the next command. Existing files are not changed."""
@@ -59,18 +61,18 @@ def train(
     config: MaybeConfigFile = None,
     overrides: Overrides = None,
     folder: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Folder of the run; a new one in runs/ if left out.")
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder of the run; default: a new one in runs/.")
     ] = None,
     extend: Annotated[
         Path | None,
         typer.Option(
             "--extend",
             metavar="RUN",
-            help="Go on with this finished run: leave CONFIG out, and give rounds=N, the number of all rounds.",
+            help="Extend this finished run: leave CONFIG out, and set rounds=N, the total number of rounds.",
         ),
     ] = None,
     fix_model: Annotated[
-        bool, typer.Option("--fix-model", help="Replace BatchNorm and the like by GroupNorm.")
+        bool, typer.Option("--fix-model", help="Replace BatchNorm and similar layers by GroupNorm.")
     ] = False,
     number: processes.Number = None,
     allow_plugins: AllowPlugins = False,
@@ -81,7 +83,9 @@ def train(
         changed = [*([] if config is None else [str(config)]), *(overrides or [])]
         return _extend(extend, changed, folder, number, allow_plugins=allow_plugins, as_json=as_json)
     if config is None:
-        raise typer.BadParameter("name the YAML file of the run, or one that comes with fedpriv", param_hint="CONFIG")
+        raise typer.BadParameter(
+            "name the YAML file of the run, or a configuration that comes with fedpriv", param_hint="CONFIG"
+        )
     if number is not None:
         flags = _flags(fix_model=fix_model, allow_plugins=allow_plugins, json=as_json)
         if folder is None:
@@ -122,9 +126,9 @@ def _extend(
     from fedpriv.storage import RunFolder
 
     if changed and "=" not in changed[0]:
-        raise ConfigError("CONFIG", changed[0], f"leave it out: the run goes on with {earlier / 'config.yaml'}")
+        raise ConfigError("CONFIG", changed[0], f"leave it out: the extended run uses {earlier / 'config.yaml'}")
     if number is not None or processes.launched():
-        raise ConfigError("--processes", number, "one process extends a run: leave it out")
+        raise ConfigError("--processes", number, "a run is extended in one process: leave it out")
     settings = load_config(config_file(earlier), changed)
     if folder:
         run_folder = RunFolder.new(folder)
@@ -154,11 +158,11 @@ def resume(
     from fedpriv.runs import RunFiles, config_file, findings, refuse
     from fedpriv.storage import RunFolder
 
-    path = config_file(run, f"start one in it: fedpriv train CONFIG --out {run}")
+    path = config_file(run, f"start a run in it: fedpriv train CONFIG --out {run}")
     if (run / "ledger.jsonl").exists():
         refuse(findings(RunFiles.read(run)))
     if (run / "result.json").exists():
-        raise FedprivError(f"{run} is finished; look at it with: fedpriv show {run}")
+        raise FedprivError(f"{run} is finished; print it with: fedpriv show {run}")
     settings = load_config(path)
     if not processes.leads():
         return running.follow(settings, resumed=True)
@@ -171,7 +175,9 @@ def plan(
     config: ConfigFile,
     overrides: Overrides = None,
     timed: Annotated[bool, typer.Option("--time", help="Measure a round, on made-up data of the same shape.")] = False,
-    picture: Annotated[Path | None, typer.Option("--out", metavar="PNG", help="Draw the graph to this file.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--out", metavar="PNG", help="Write a picture of the graph to this file.")
+    ] = None,
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:

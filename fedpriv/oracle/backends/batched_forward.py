@@ -39,7 +39,7 @@ class BatchSize(int):
         return super().__new__(cls, 2**1100)
 
     def _refuse(self, *_: object) -> NoReturn:
-        raise MixingRowsError("the model computes with the batch size")
+        raise MixingRowsError("the model uses the batch size in a computation")
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __rfloordiv__ = _refuse
     __truediv__ = __rtruediv__ = __mod__ = __rmod__ = __divmod__ = __pow__ = __rpow__ = __neg__ = __abs__ = _refuse
@@ -121,7 +121,7 @@ class BatchedForward(Recording):
         """Notes that a tensor, or each tensor of a tuple or list, has an example in each row; returns it."""
         for tensor in _listed(output):
             if tensor.dim() == 0 or tensor.shape[0] != self.count:
-                raise MixingRowsError("an operation does not return a row for each example")
+                raise MixingRowsError("an operation does not return one row per example")
             self._rows[id(tensor)] = (tensor, tensor.grad_fn)
         return output
 

@@ -40,7 +40,7 @@ def below_vmap(function: Callable[..., Tensors], examples: Sequence[Tensor], sha
 class _Below(Function):
     @staticmethod
     def forward(function: Callable[..., Tensors], count: int, *tensors: Tensor) -> Tensors:
-        raise NotImplementedError("called under vmap only")
+        raise NotImplementedError("must be called under vmap")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:  # noqa: ANN401 - as torch types it

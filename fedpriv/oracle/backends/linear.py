@@ -182,7 +182,7 @@ class LinearBackend:
 
 def _check_one_view(batch: Batch) -> None:
     if batch.views > 1:
-        fix = f"the mean gradient of {batch.views} views is no product of two vectors: use auto or ghost"
+        fix = f"the mean gradient of {batch.views} views is not a product of two vectors: use auto or ghost"
         raise ConfigError("compute.backend", "linear", fix)
 
 

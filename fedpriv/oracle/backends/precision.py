@@ -49,13 +49,14 @@ def check_bfloat16(privacy: Privacy, dtype: str, backend: str) -> None:
         ConfigError: names the setting.
     """
     if dtype != "float32":
-        raise ConfigError("compute.dtype", dtype, "with compute.precision bfloat16 parameters are float32")
+        raise ConfigError("compute.dtype", dtype, "compute.precision bfloat16 needs float32 parameters")
     if backend not in ("auto", *SERVING):
-        fix = f"is not for bfloat16, whose factors it would clip: choose auto or one of {', '.join(SERVING)}"
+        fix = f"would clip low-precision factors in bfloat16: use auto or one of {', '.join(SERVING)}"
         raise ConfigError("compute.backend", backend, fix)
     if privacy.private and (privacy.unit, privacy.relation) != ("sample", "replace_one"):
         fix = (
-            "is shown for unit sample and relation replace_one only, where neighbours have batches of one size: with "
-            "another size kernels may round other examples' gradients otherwise, by 2**-8; say full"
+            "is supported only for unit sample and relation replace_one, where neighbours have batches of one "
+            "size; with other sizes, kernels may round other examples' gradients differently, by 2**-8; use "
+            "full"
         )
         raise ConfigError("compute.precision", "bfloat16", fix)

@@ -125,7 +125,7 @@ def _group_norm(mode: BatchedForward, func: Callable[..., Any], args: tuple[Any,
     if not _weights(mode, weight, bias) or (weight is None and bias is None):
         return mode.rows(func(*args, **kwargs))
     if weight is None or bias is None:
-        raise MixingRowsError("group normalisation with one of weight and bias")
+        raise MixingRowsError("group normalization with only one of weight and bias")
     weights, biases = mode.copy(weight).flatten(), mode.copy(bias).flatten()
     folded = x.flatten(2).flatten(0, 1).unsqueeze(0)
     return mode.rows(torch.group_norm(folded, groups * mode.count, weights, biases, eps).view(x.shape))
@@ -195,10 +195,10 @@ def outputs_of_rows(
     buffers = model.buffers()
     constants = [*buffers.values(), *model.frozen]
     mode = BatchedForward(params, constants, leaves(x), len(first(x)), calls, keep, OPERATIONS)
-    with disable_saved_tensors_hooks("a hook on saved tensors would see all examples"), mode:
+    with disable_saved_tensors_hooks("a hook on saved tensors would receive all examples"), mode:
         outputs = model.outputs(params, x, buffers)
     if not mode.is_rows(outputs):
-        raise MixingRowsError("the model returns no tensor with a row for each example")
+        raise MixingRowsError("the model does not return a tensor with one row per example")
     return outputs, mode.copies
 
 

@@ -70,7 +70,7 @@ def dual_averaging(
     """
     check_positive(epsilon=epsilon, rounds=rounds, examples=examples)
     if not 0 < active_fraction <= 1:
-        raise ConfigError("active_fraction", active_fraction, "a fraction of nodes lies in (0, 1]")
+        raise ConfigError("active_fraction", active_fraction, "must be in (0, 1]: a fraction of nodes")
     noise = dual_averaging_noise(epsilon, rounds, examples, active_fraction, delta0)
     rate, active = 1 / examples, _mean_rounds(active_fraction, rounds)
     return SubsamplingClaim(
@@ -110,9 +110,10 @@ def dual_averaging_published(
         basic_total=active * gaussian.epsilon_of(2 / replaced.noise, delta / active),
         tight_total=replaced.messages,
         why_not=(
-            "the bound L on the gradients is assumed, not enforced. The proof sets delta' = epsilon, so its delta is "
-            f"{paper_delta:.2g}, and asks for T >= {needed:.2g} where T = {rounds}. Whoever sees messages: the price "
-            f"is that of a node active in {active} rounds, the mean; one that is active more often pays more"
+            "the bound L on the gradients is assumed, not enforced. The proof sets delta' = epsilon, so its "
+            f"delta is {paper_delta:.2g}, and requires T >= {needed:.2g}, where T = {rounds}. Against anyone "
+            f"who sees messages, the privacy cost is for a node active in {active} rounds, the mean; a node "
+            "that is active more often has a higher cost"
         ),
         scope="the whole run",
         views=(
@@ -188,7 +189,7 @@ class TrackingNoise:
 
     def __post_init__(self) -> None:
         if not self.q1 < self.q2:
-            raise ConfigError("strategy.q1", self.q1, f"needs 0 < q1 < q2 < 1, and q2 is {self.q2:g}")
+            raise ConfigError("strategy.q1", self.q1, f"must satisfy 0 < q1 < q2 < 1, and q2 is {self.q2:g}")
 
     @property
     def on_messages(self) -> float:
@@ -227,9 +228,9 @@ def gradient_tracking(noise: TrackingNoise, rounds: int, delta: float = 1e-5) ->
         basic_total=total,
         tight_total=_laplace_total(each, delta),
         why_not=(
-            f"delta = {noise.gap:g}, the l1 gap of neighbours' gradients, is assumed and nothing enforces it: without "
-            "that bound epsilon is infinite. Where it holds, the x(k) of a round is hidden by the smaller noise of "
-            f"the next, so that any number of rounds costs epsilon / q2 = {forever:.6g}"
+            f"delta = {noise.gap:g}, the l1 gap of neighbours' gradients, is assumed and not enforced: without "
+            "that bound, epsilon is infinite. If it holds, the x(k) of a round is protected by the smaller "
+            f"noise of the next, so that any number of rounds costs epsilon / q2 = {forever:.6g}"
         ),
         scope="any number of rounds",
     )
@@ -272,8 +273,9 @@ def two_variable_tracking(method: str, noise: TrackingNoise, rounds: int, delta:
         basic_total=float(each.sum()),
         tight_total=_laplace_total(each, delta),
         why_not=(
-            f"delta = {noise.gap:g} is assumed and nothing enforces it: without that bound epsilon is infinite. y is "
-            "not scaled by the step, so the noise falls while what it hides does not: the price grows without end"
+            f"delta = {noise.gap:g} is assumed and not enforced: without that bound, epsilon is infinite. y is "
+            "not scaled by the step, so the noise decreases while the quantity that it protects does not: the "
+            "privacy cost grows without bound"
         ),
         scope="these rounds, as a lower bound",
     )

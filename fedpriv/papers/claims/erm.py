@@ -44,9 +44,9 @@ def svrg(
         basic_total=steps * gaussian.epsilon_of(ratio, delta),
         tight_total=_epsilon_of_known_draws(ratio, steps, 1 / n_examples, delta),
         why_not=(
-            f"the theorem holds for epsilon below c_1 {counted} / n^2 = {counted / n_examples**2:.2g} c_1 only, and "
-            f"its c is not given. With c = 1 the noise is {sigma:.2g} G on a difference of norm up to 2 G: a record "
-            "that is drawn shows itself. Calibrate the noise to the whole run instead (variant: sound)"
+            f"the theorem holds only for epsilon below c_1 {counted} / n^2 = {counted / n_examples**2:.2g} c_1, "
+            f"and its c is not given. With c = 1, the noise is {sigma:.2g} G on a difference of norm up to 2 G: "
+            "a drawn record is visible. Calibrate the noise to the whole run instead (variant: sound)"
         ),
         scope="the whole run",
     )
@@ -74,8 +74,8 @@ def accelerated_mirror_descent(epsilon: float, rounds: int, delta: float = 1e-5)
         basic_total=math.inf,
         tight_total=math.inf,
         why_not=(
-            "the gradient of the y-step has no noise and y is what the method returns: after one round it is "
-            "a function of the exact gradient. Use one noised gradient in both steps instead (variant: sound)"
+            "the gradient of the y-step has no noise, and the method returns y: after one round it is a "
+            "function of the exact gradient. Use one noisy gradient in both steps instead (variant: sound)"
         ),
         scope="the whole run",
     )

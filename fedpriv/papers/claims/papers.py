@@ -51,7 +51,7 @@ class Paper:
         """
         for name, value in given.items():
             if name not in self.settings:
-                raise ConfigError(name, value, f"unknown; this paper has {', '.join(self.settings)}")
+                raise ConfigError(name, value, f"is unknown; the settings of this paper are {', '.join(self.settings)}")
             if name in self.counts:
                 check_count(name, value, "must be a whole number, at least 1")
             elif not isinstance(value, int | float) or isinstance(value, bool):
@@ -60,7 +60,7 @@ class Paper:
         check_positive(**settings)
         for name in ("delta", "delta0", "delta_bar"):
             if settings.get(name, 0.5) >= 1:
-                raise ConfigError(name, settings[name], "is a probability below 1, e.g. 1e-5")
+                raise ConfigError(name, settings[name], "must be a probability below 1, e.g. 1e-5")
         return settings
 
     def more_noise(self, settings: Settings) -> float | None:
@@ -133,13 +133,13 @@ def _doubling(epsilon: float, n_examples: int, epochs: int, epoch_length: int, d
 def _exact_messages(rounds: int) -> Claim:
     return Claim(
         paper="He, Peng, Sun 2024",
-        stated="none: clients send multipliers and iterates as they are, instead of data",
+        stated="none: clients send exact multipliers and iterates instead of data",
         stated_epsilon=math.inf,
         basic_total=math.inf,
         tight_total=math.inf,
         why_not=(
-            "no message has noise: each client's gradients and constraint values follow from what it sends. Use "
-            "private_al, which asks for noised values and gradients"
+            "no message has noise, so each client's gradients and constraint values follow from its messages. "
+            "Use private_al, which queries noisy values and gradients"
         ),
         scope=f"{rounds} rounds",
     )
@@ -177,8 +177,12 @@ PAPERS: dict[str, Paper] = {
         "Wang, Ye, Xu 2017: DP-AccMD", accelerated_mirror_descent, {"epsilon": 0.2, "rounds": 100, "delta": 1e-3}
     ),
     "gradient_tracking": Paper("Xie, Liu, Chai 2025: gradient tracking", _tracking, _TRACKING, _tracked),
-    "pp_doagt": Paper("PP-DOAGT, as Xie, Liu and Chai price it", _two_variables("PP-DOAGT"), _TRACKING),
-    "diff_tv_ab": Paper("Diff-TV-AB, as Xie, Liu and Chai price it", _two_variables("Diff-TV-AB"), _TRACKING),
+    "pp_doagt": Paper(
+        "PP-DOAGT, with the privacy cost computed by Xie, Liu and Chai", _two_variables("PP-DOAGT"), _TRACKING
+    ),
+    "diff_tv_ab": Paper(
+        "Diff-TV-AB, with the privacy cost computed by Xie, Liu and Chai", _two_variables("Diff-TV-AB"), _TRACKING
+    ),
 }
 
 

@@ -140,13 +140,13 @@ def check_target(n_clients: int, delta: float, epsilon: float) -> None:
         ConfigError: an argument is out of range.
     """
     if n_clients < 1:
-        raise ConfigError("n_clients", n_clients, "there is at least one client")
+        raise ConfigError("n_clients", n_clients, "must be at least 1")
     if not 0 <= delta < 1:
         raise ConfigError(
-            "delta", delta, "delta is a probability in [0, 1), well below 1 / (number of records), e.g. 1e-5"
+            "delta", delta, "must be a probability in [0, 1), well below 1 / (number of records), e.g. 1e-5"
         )
     if not 0 < epsilon < math.inf:
-        raise ConfigError("epsilon", epsilon, "a target epsilon is positive and finite, e.g. 3.0")
+        raise ConfigError("epsilon", epsilon, "must be positive and finite, e.g. 3.0")
 
 
 def account(records: Sequence[Record], n_clients: int, delta: float) -> PrivacySpent:

@@ -68,7 +68,7 @@ def epsilon_bounds(batches: int, noise: float, epochs: int, delta: float, accura
     """
     _check(batches, noise, epochs)
     if not 0 < delta < 1:
-        raise ConfigError("delta", delta, "choose a failure probability between 0 and 1, such as 1e-5")
+        raise ConfigError("delta", delta, "must be a failure probability between 0 and 1, such as 1e-5")
     lower, upper = _simple_epsilons(batches, noise, epochs, delta)
     resolution = _COARSE
     while resolution >= _FINE and upper - lower > accuracy * upper:
@@ -98,7 +98,7 @@ def delta_bounds(batches: int, noise: float, epochs: int, epsilon: float, resolu
     """
     _check(batches, noise, epochs)
     if not epsilon >= 0:
-        raise ConfigError("epsilon", epsilon, "choose a number of at least 0")
+        raise ConfigError("epsilon", epsilon, "must be at least 0")
     # bounds from one Gaussian release in each epoch; see `_simple_epsilons`
     mu = math.sqrt(epochs) / noise
     without_amplification = math.exp(float(gaussian.log_delta(mu, np.asarray(epsilon)))) * (1 + 1e-9)
@@ -131,7 +131,7 @@ def replace_epsilon(batches: int, noise: float, epochs: int, delta: float, resol
     """
     _check(batches, noise, epochs)
     if not 0 < delta < 1:
-        raise ConfigError("delta", delta, "choose a failure probability between 0 and 1, such as 1e-5")
+        raise ConfigError("delta", delta, "must be a failure probability between 0 and 1, such as 1e-5")
     unamplified = gaussian.epsilon_of(2 * math.sqrt(epochs) / noise, delta)
     try:
         ratio = _ratio_of_epochs(batches, noise, epochs, "upper", resolution)
@@ -172,11 +172,11 @@ def privacy_loss(batches: int, noise: float, interval: float, side: Side = "uppe
 
 def _check(batches: int, noise: float, epochs: int) -> None:
     if batches < 1:
-        raise ConfigError("batches", batches, "an epoch has at least one batch")
+        raise ConfigError("batches", batches, "must be at least 1")
     if epochs < 1:
-        raise ConfigError("epochs", epochs, "choose at least one epoch")
+        raise ConfigError("epochs", epochs, "must be at least 1")
     if not 0 < noise < math.inf:
-        raise ConfigError("noise", noise, "choose a positive number: noise scale over sensitivity")
+        raise ConfigError("noise", noise, "must be positive: noise scale over sensitivity")
 
 
 def _simple_epsilons(batches: int, noise: float, epochs: int, delta: float) -> Bounds:

@@ -51,7 +51,9 @@ def calibrate(plan: Sequence[Record], n_clients: int, epsilon: float, delta: flo
     """
     check_target(n_clients, delta, epsilon)
     if len({(record.unit, record.relation) for record in kinds_of(plan)}) > 1:
-        raise PrivacyError("the plan protects different units or relations: plan and account them separately")
+        raise PrivacyError(
+            "the plan has several privacy units or neighbouring relations: plan and account for them separately"
+        )
     paid = [_without_free_events(history) for _, history in histories(count_costs(plan, n_clients), n_clients)]
     paid = [history for history in paid if history]
     _check_reachable(paid, delta)
@@ -106,7 +108,7 @@ def calibrate_rest(
     """
     check_target(n_clients, delta, epsilon)
     if len({(record.unit, record.relation) for record in (*kinds_of(spent), *kinds_of(plan))}) > 1:
-        raise PrivacyError("what was released and what is planned protect different units or relations")
+        raise PrivacyError("the released and the planned part differ in privacy unit or neighbouring relation")
     spent_costs = count_costs(spent, n_clients)
     planned_costs = count_costs(plan, n_clients)
     goal = epsilon * (1 - _MARGIN)
@@ -165,8 +167,8 @@ def delta_warning(delta: float, n: int) -> str | None:
     if delta * n < 1:
         return None
     return (
-        f"delta={delta} is not below 1/{n}: a mechanism that publishes one of the {n} records at random meets such a "
-        f"guarantee. Choose delta well below {1 / n:.1g}"
+        f"delta={delta} is not below 1/{n}: a mechanism that publishes one of the {n} records at random would "
+        f"meet such a guarantee. Choose delta well below {1 / n:.1g}"
     )
 
 
@@ -188,10 +190,12 @@ def _without_free_events(history: History) -> dict[Event, int]:
 def _check_reachable(paid: Sequence[History], delta: float) -> None:
     laws = {event.law for history in paid for event in history}
     if "none" in laws:
-        raise ConfigError("plan", "an exact answer", "no noise elsewhere can make up for it; give each release noise")
+        raise ConfigError(
+            "plan", "an exact query result", "no noise elsewhere can compensate for it; add noise to each release"
+        )
     if delta == 0 and laws - {"laplace"}:
         raise ConfigError(
-            "delta", 0, "only Laplace noise under an l1 clip has a pure epsilon; choose it, or a delta such as 1e-5"
+            "delta", 0, "only Laplace noise with an l1 clip has a pure epsilon; use it, or a delta such as 1e-5"
         )
 
 
@@ -200,7 +204,7 @@ def _scaled(history: History, factor: float) -> dict[Event, int]:
 
 
 def _unreachable(epsilon: float) -> ConfigError:
-    return ConfigError("epsilon", epsilon, "no amount of noise reaches this target; ask for a larger epsilon or delta")
+    return ConfigError("epsilon", epsilon, "no amount of noise reaches this target; use a larger epsilon or delta")
 
 
 def _pure_factor(paid: Sequence[History], epsilon: float) -> float:

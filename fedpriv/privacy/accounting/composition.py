@@ -58,9 +58,9 @@ class Composition:
         protection = (record.unit, record.relation, record.shared)
         if self._protection not in (None, protection):
             raise PrivacyError(
-                f"round {record.round}, {record.query}: this ledger protects (unit, relation, shared) = "
-                f"{self._protection}, the record {protection}. Epsilons of different kinds do not add up; account "
-                "them in separate ledgers"
+                f"round {record.round}, {record.query}: this ledger is for (unit, relation, shared) = "
+                f"{self._protection}, but the record is for {protection}. Epsilons of different kinds cannot be "
+                "added; use separate ledgers"
             )
         self._continuity.check(record)
         return self._epochs.due(record, cost)
@@ -86,7 +86,7 @@ class Composition:
         self.charges[charge] += count
         self._trust_names[record.trust] = None
         if any(event.law == "none" for event in charge.events):
-            self._reasons[record.non_private or "an answer without noise"] = None
+            self._reasons[record.non_private or "a query result without noise"] = None
 
     def costs_of(self, coming: Sequence[Record]) -> tuple[list[PrivacyCost], Sequence[int]]:
         """Returns what each of several coming records would add, as `numbered_costs` does; they are not counted."""

@@ -70,9 +70,9 @@ class EpochCharges:
             return cost
         if not _covers(charged.cost, cost):
             raise PrivacyError(
-                f"round {record.round}, {record.query}: has less noise than the epoch of random allocation that it "
-                f"belongs to, of {record.batches} rounds, was charged for. All rounds of an epoch need the same query, "
-                "with the same noise; use poisson batches for strategies whose queries change"
+                f"round {record.round}, {record.query}: has less noise than was charged for its epoch of random "
+                f"allocation, of {record.batches} rounds. All rounds of an epoch need the same query, with the "
+                "same noise; use poisson batches for strategies with changing queries"
             )
         return PrivacyCost(None, (FREE,))
 

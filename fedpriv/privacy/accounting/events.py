@@ -124,7 +124,7 @@ def cost_of(record: Record, n_clients: int) -> PrivacyCost:
     else:
         count = len(clients)
     if clients is not None and (len(set(clients)) != count or not all(0 <= c < n_clients for c in clients)):
-        raise ConfigError("record.clients", clients, f"name each of the clients 0..{n_clients - 1} at most once")
+        raise ConfigError("record.clients", clients, f"must list clients 0..{n_clients - 1}, each at most once")
     if record.non_private is not None or record.mechanism == "none":
         return PrivacyCost(clients, (EXACT,))
     noises = _effective_noise(record, _each(record.noise_multiplier, "record.noise_multiplier", count), n_clients)
@@ -135,7 +135,7 @@ def cost_of(record: Record, n_clients: int) -> PrivacyCost:
         events = events[:1]
     if record.batches is not None and clients is not None:
         if len(events) > 1:
-            fix = "with random allocation and noise of several sizes all clients take part in every round"
+            fix = "random allocation with noise of several sizes needs all clients in every round"
             raise ConfigError("record.clients", clients, fix)
         clients = None  # whoever takes part later in the epoch is charged with its first answer
     return PrivacyCost(clients, events)
@@ -148,7 +148,7 @@ def _effective_noise(record: Record, noises: tuple[float, ...], n_clients: int) 
     if record.pairs is None:
         return noises
     if record.mechanism != "gaussian":
-        fix = "noise that cancels between pairs has a price only if it is Gaussian"
+        fix = "noise that cancels between pairs has a known privacy cost only if it is Gaussian"
         raise ConfigError("record.mechanism", record.mechanism, fix)
     growth = 1 / math.sqrt(exposure(record.pairs, record.clients, n_clients))
     return tuple(noise * growth for noise in noises)
@@ -162,8 +162,8 @@ def _noise_over_rounds(record: Record, time: CorrelatedNoise, noises: tuple[floa
     """
     fixed = record.clients is None and record.sampling in ("full", "poisson")
     if record.mechanism != "gaussian" or not fixed:
-        needs = "it is Gaussian, from all clients, of all or Poisson draws"
-        fix = f"noise that is correlated between rounds has a price only if {needs}"
+        needs = "it is Gaussian, from all clients, on all examples or Poisson draws"
+        fix = f"correlated noise has a known privacy cost only if {needs}"
         raise ConfigError("record.time", record.mechanism, fix)
     if record.sampling == "full":
         share = time.share(record.round)
@@ -177,22 +177,22 @@ def _each(value: float | tuple[float, ...], field: str, count: int) -> tuple[flo
     if not isinstance(value, tuple):
         return (value,)
     if len(value) != count:
-        raise ConfigError(field, value, f"give one number, or one for each of the {count} clients")
+        raise ConfigError(field, value, f"must be one number, or one for each of the {count} clients")
     return value or (1.0,)  # no participant: any number will do
 
 
 def _event(record: Record, noise: float, rate: float) -> Event:
     """Returns the event of a client with this noise multiplier and sampling rate."""
     if math.isnan(noise) or noise < 0:
-        raise ConfigError("record.noise_multiplier", noise, "noise over sensitivity must be 0 or more")
+        raise ConfigError("record.noise_multiplier", noise, "must be 0 or more: noise over sensitivity")
     if not 0 <= rate <= 1:
-        raise ConfigError("record.rate", rate, "a sampling rate lies between 0 and 1")
+        raise ConfigError("record.rate", rate, "must be between 0 and 1: a sampling rate")
     if record.batches is not None and rate != 1 / record.batches:
-        raise ConfigError("record.rate", rate, f"the rate of {record.batches} batches is {1 / record.batches}")
+        raise ConfigError("record.rate", rate, f"must be {1 / record.batches}, the rate of {record.batches} batches")
     if noise == 0:
         return EXACT
     if record.sampling == "allocation" and record.mechanism != "gaussian":
-        fix = "random allocation has a price for Gaussian noise only"
+        fix = "random allocation has a known privacy cost only for Gaussian noise"
         raise ConfigError("record.mechanism", record.mechanism, fix)
     if record.mechanism == "laplace" and record.norm == "l2":
         law: Law = "zcdp"
@@ -211,7 +211,7 @@ def _selection(record: Record, law: Law) -> Selection:
         raise ConfigError(
             "record.sampling",
             record.sampling,
-            "a batch of fixed size has no sound bound under add_remove: account it as replace_one, or sample poisson",
+            "fixed-size batches have no sound bound under add_remove: use replace_one, or poisson batches",
         )
     if record.sampling == "allocation":
         if record.relation == "add_remove":

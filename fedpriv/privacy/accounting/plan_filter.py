@@ -95,8 +95,9 @@ class PlanFilter:
         slot = self._find_slot(record)
         if slot is None:
             raise UnplannedRelease(
-                f"round {record.round}, {record.query}: the plan has no such answer at this price, or it was given "
-                "already; it was not released. What a strategy asks must not depend on answers"
+                f"round {record.round}, {record.query}: the plan has no such query with this privacy cost, or "
+                "it was released already, so nothing was released. A strategy's queries must not depend on "
+                "query results"
             )
         position, cost_alone = slot
         cost = self.accountant.due(record, cost_alone)
@@ -179,12 +180,12 @@ class PlanFilter:
         if math.isinf(epsilon):
             consequence = "infinite"
         else:
-            consequence = f"{round_up(epsilon)} by the tightest bound known here"
+            consequence = f"{round_up(epsilon)} by the tightest known bound"
         return BudgetExhausted(
             f"round {record.round}, {record.query}: the target is epsilon={self._limit} at "
-            f"delta={self.accountant.delta}, and this release would bring it to {consequence}; it was not made. Keep "
-            "the result reached so far, or plan a new run with fewer rounds, a larger noise multiplier or a larger "
-            "target"
+            f"delta={self.accountant.delta}, and this release would raise it to {consequence}, so it was not "
+            "made. Keep the result so far, or plan a new run with fewer rounds, a larger noise multiplier or a "
+            "larger target"
         )
 
 

@@ -77,9 +77,11 @@ class NegativeBinomial:
 
     def __post_init__(self) -> None:
         if not 1 < self.mean <= _MOST_TRIALS:
-            raise ConfigError("trials", self.mean, f"expect more than 1 and at most {_MOST_TRIALS} trials")
+            raise ConfigError(
+                "trials", self.mean, f"the expected number of trials must be more than 1 and at most {_MOST_TRIALS}"
+            )
         if self.shape not in (0, 1):
-            raise ConfigError("trials.shape", self.shape, "0 (logarithmic) or 1 (geometric)")
+            raise ConfigError("trials.shape", self.shape, "must be 0 (logarithmic) or 1 (geometric)")
 
     @property
     def gamma(self) -> float:
@@ -130,7 +132,7 @@ class PoissonTrials:
 
     def __post_init__(self) -> None:
         if not self.mean <= _MOST_TRIALS:
-            raise ConfigError("trials", self.mean, f"expect at most {_MOST_TRIALS} trials")
+            raise ConfigError("trials", self.mean, f"the expected number of trials must be at most {_MOST_TRIALS}")
 
     def draw(self, uniform: float) -> int:
         """Returns the smallest k with ``P(K <= k) >= uniform``."""

@@ -121,7 +121,7 @@ def lower_line(batches: int, mu: float, factor: float, resolution: float) -> tup
 def _halves(batches: int, difference: Difference) -> tuple[SignedLaw, SignedLaw]:
     """Two laws for sums of about half of the terms; the last addition needs no cells: it is a sum over all pairs."""
     if not _SMALLEST_MU <= difference.mu <= _LARGEST_MU:
-        raise OverflowError("the likelihood ratios are outside the range of floating-point numbers, or hardly differ")
+        raise OverflowError("the likelihood ratios are outside the range of floating-point numbers, or almost equal")
     first = _sum_of(max(1, batches // 2), difference)
     if batches == 1:
         nothing = np.zeros(1)

@@ -26,7 +26,7 @@ class LocalRelease(ReleaseScheme):
     def price(self, answer: Answer, factors: Sequence[float]) -> PlannedRelease:
         """See `ReleaseScheme`."""
         if answer.excluded:
-            raise PrivacyError("only where every two clients share a secret may pairs be left out")
+            raise PrivacyError("pairs can be left out only if every two clients share a secret")
         noise = self.relative_noise(answer)
         return PlannedRelease.of(answer, self.record(answer, noise), noise)
 

@@ -75,11 +75,11 @@ class PairwiseRelease(ReleaseScheme):
     def _check_participants(self, answer: Answer, pairs: Pairs) -> None:
         if self.privacy.over_time is not None and len(answer.clients) < self.n_clients:
             raise PrivacyError(
-                f"round {answer.round} has {len(answer.clients)} of {self.n_clients} clients: noise of pairs that "
-                "cancels over time has a price only if all take part in every round"
+                f"round {answer.round} has {len(answer.clients)} of {self.n_clients} clients: correlated "
+                "pairwise noise has a known privacy cost only if all clients take part in every round"
             )
         if answer.excluded and pairs.edges is not None:
-            raise PrivacyError("only where every two clients share a secret may pairs be left out")
+            raise PrivacyError("pairs can be left out only if every two clients share a secret")
 
     def _pairs_for_query(self, query: str) -> Pairs:
         """Returns the pairwise noise of a query: statistics, which clients use by themselves, have a separate ratio."""

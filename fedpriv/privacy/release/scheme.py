@@ -194,7 +194,7 @@ class ReleaseScheme(ABC):
         """Returns an answer without noise, or with a paper's: its epsilon is infinite."""
         published = self.privacy.published
         if published is None:
-            reason = "exact answers, no noise"
+            reason = "exact query results, no noise"
         else:
             reason = published.why_not
         record = self._record(answer, 0.0, self.privacy.clip.bound)
@@ -287,7 +287,7 @@ class ReleaseScheme(ABC):
         )
         if takes_turns and list(answer.clients) != list(range(time.slot, self.n_clients, time.separation)):
             raise PrivacyError(
-                f"round {answer.round}: those who take part are none of the {time.separation} blocks of clients"
+                f"round {answer.round}: its participants are not one of the {time.separation} blocks of clients"
             )
 
 
@@ -303,11 +303,11 @@ def check_once_a_round(query: str, index: int, noise: CorrelatedNoise) -> None:
     if index == 0:
         answer = query
     else:
-        answer = f"{query}, answer {index + 1} of a round"
-    fix = "noise that is correlated between rounds, and cyclic batches, cover one gradient or message a round"
+        answer = f"{query}, query {index + 1} of a round"
+    fix = "correlated noise and cyclic batches cover one gradient or message per round"
     if noise.factor == INDEPENDENT:
-        raise ConfigError("privacy.sampling", answer, f"{fix}: use a strategy that asks no more, or poisson batches")
-    raise ConfigError("privacy.noise", answer, f"{fix}: use a strategy that asks no more, or independent noise")
+        raise ConfigError("privacy.sampling", answer, f"{fix}: use a strategy with only that, or poisson batches")
+    raise ConfigError("privacy.noise", answer, f"{fix}: use a strategy with only that, or independent noise")
 
 
 def compact(values: Sequence[float]) -> PerClient:

@@ -76,7 +76,7 @@ def check_address(address: str, certificates: Path | None) -> None:
     except ValueError:
         is_local = False
     if certificates is None and not is_local:
-        fix = "is another machine: give --root-certificates, so that it is known to be the server and nobody listens"
+        fix = "is another machine: add --root-certificates, which authenticates the server and encrypts the connection"
         raise ConfigError("--superlink", address, fix)
 
 

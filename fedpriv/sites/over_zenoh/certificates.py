@@ -49,7 +49,7 @@ def make_request(folder: Path, name: str, hosts: Sequence[str] = ()) -> Certific
         FedprivError: the folder has a key already.
     """
     if (folder / KEY).exists():
-        raise FedprivError(f"{folder / KEY} exists; a plan may name it, so remove it yourself if you want another key")
+        raise FedprivError(f"{folder / KEY} exists, and a plan may name it: delete it yourself to create another key")
     key = ec.generate_private_key(ec.SECP256R1())
     builder = x509.CertificateSigningRequestBuilder().subject_name(_name(name))
     if hosts:
@@ -70,7 +70,7 @@ def make_authority(folder: Path, name: str, days: int) -> str:
         FedprivError: the folder has an authority already.
     """
     if (folder / _AUTHORITY_KEY).exists():
-        raise FedprivError(f"{folder / _AUTHORITY_KEY} exists; choose another folder for a new authority")
+        raise FedprivError(f"{folder / _AUTHORITY_KEY} exists; use another folder for a new authority")
     key = ec.generate_private_key(ec.SECP256R1())
     usage = x509.KeyUsage(
         digital_signature=False,
@@ -112,9 +112,9 @@ def sign_request(authority: Path, request: Path, days: int) -> tuple[x509.Certif
     try:
         asked = x509.load_pem_x509_csr(request.read_bytes())
     except ValueError as error:
-        raise FedprivError(f"{request} is no signing request in PEM ({error})") from None
+        raise FedprivError(f"{request} is not a signing request in PEM ({error})") from None
     if not asked.is_signature_valid:
-        raise FedprivError(f"{request} is not signed by its own key: ask for another one")
+        raise FedprivError(f"{request} is not signed with its own key: request another one")
     name = _common_name(asked.subject, request)
     public_key = asked.public_key()
     builder = _builder(_name(name), issuer.subject, public_key, days, issuer.not_valid_after_utc)
@@ -153,7 +153,7 @@ def install(folder: Path, certificate: Path, authority: Path, key: Path | None =
         private = read_private_key(key)
     pin = pin_of(certificate)
     if fingerprint(private.public_key()) != pin.public_key:
-        raise FedprivError(f"{certificate} is the certificate of another private key: sign {folder / REQUEST} again")
+        raise FedprivError(f"{certificate} belongs to another private key: sign {folder / REQUEST} again")
     read_certificate(authority)
     if key is not None:
         _write_private(folder, KEY, key.read_bytes())
@@ -177,14 +177,15 @@ def credentials_in(folder: Path, pin: CertificatePin) -> Credentials:
     actual = pin_of(credentials.certificate)
     if actual != pin:
         raise FedprivError(
-            f"{credentials.certificate} is of {actual.common_name}, key {actual.public_key[:23]}...; the plan names "
-            f"{pin.common_name}, key {pin.public_key[:23]}...: use the key that the plan names, or make a new plan"
+            f"{credentials.certificate} is for {actual.common_name}, key {actual.public_key[:23]}...; the plan "
+            f"names {pin.common_name}, key {pin.public_key[:23]}...: use the key that the plan names, or make a "
+            "new plan"
         )
     certificate = read_certificate(credentials.certificate)
     if not certificate.not_valid_before_utc <= datetime.now(UTC) <= certificate.not_valid_after_utc:
         valid = f"{certificate.not_valid_before_utc:%Y-%m-%d} to {certificate.not_valid_after_utc:%Y-%m-%d}"
         raise FedprivError(
-            f"{credentials.certificate} is valid from {valid}: have {REQUEST} signed again; the plan stays as it is"
+            f"{credentials.certificate} is valid from {valid}: have {REQUEST} signed again; the plan does not change"
         )
     return credentials
 
@@ -199,7 +200,7 @@ def planned_pin(folder: Path) -> CertificatePin:
         return pin_of(folder / CERTIFICATE)
     request = folder / REQUEST
     if not request.exists():
-        raise FedprivError(f"{folder} holds no certificate and no {REQUEST}: make one with `fedpriv federate keys`")
+        raise FedprivError(f"{folder} has no certificate and no {REQUEST}: create one with `fedpriv federate keys`")
     asked = x509.load_pem_x509_csr(request.read_bytes())
     return CertificatePin(common_name=_common_name(asked.subject, request), public_key=fingerprint(asked.public_key()))
 
@@ -225,7 +226,7 @@ def read_certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificates(path.read_bytes())[0]
     except ValueError as error:
-        raise FedprivError(f"{path} holds no certificate in PEM ({error})") from None
+        raise FedprivError(f"{path} is not a certificate in PEM ({error})") from None
 
 
 def hosts_of(extensions: x509.Extensions) -> Sequence[str]:
@@ -259,7 +260,7 @@ def _common_name(name: x509.Name, path: Path) -> str:
     values = [str(attribute.value) for attribute in name.get_attributes_for_oid(NameOID.COMMON_NAME)]
     if len(values) != 1:
         raise FedprivError(
-            f"{path} has {len(values)} common names in its subject: access goes by that name, give it one"
+            f"{path} has {len(values)} common names in its subject: it must have one, by which access is granted"
         )
     return values[0]
 
@@ -272,7 +273,7 @@ def _host(host: str) -> x509.GeneralName:
     try:
         return x509.DNSName(host)
     except ValueError:
-        raise ConfigError("host", host, "give a host name in ASCII letters, or an IP address") from None
+        raise ConfigError("host", host, "must be a host name in ASCII letters, or an IP address") from None
 
 
 def _file_name(common_name: str) -> str:

@@ -81,7 +81,7 @@ class ConnectionWatch:
                 self._publish(connections)
                 self._is_closed.wait(_POLL)
         except Exception:  # a watch that fails must not end the rounds
-            _LOG.exception("connections are not watched any more")
+            _LOG.exception("connections are no longer observed")
 
     def _look(self) -> Sequence[str]:
         """Looks at the connections, and logs each change; returns the names of the parties that are not connected."""
@@ -97,7 +97,7 @@ class ConnectionWatch:
         if name in self._connections:
             self._set(name, is_connected=True)
         elif name != UNKNOWN:
-            _LOG.warning("connected: %s, which is in no plan here: it may send nothing", name)
+            _LOG.warning("connected: %s, which is in no plan here, so it can send nothing", name)
 
     def _set(self, name: str, *, is_connected: bool) -> None:
         """Notes whether a party is connected, and logs a change."""
@@ -141,12 +141,12 @@ class ConnectionWatch:
         strangers = sorted(self._linked() - {*self._connections, UNKNOWN})
         if strangers and not self._listen:
             named = ", ".join(strangers)
-            reasons.append(f"connected to {named} instead, which is in no plan here: correct the address")
+            reasons.append(f"connected to {named}, which is in no plan here: correct the address")
         elif works and not self._listen:
             named = ", ".join(works)
-            reasons.append(f"{named} accepts connections, but not those of fedpriv: compare the versions")
+            reasons.append(f"{named} accepts connections, but not fedpriv's: compare the versions")
         if self._listen:
-            reasons.append(f"no connection from there arrives at {', '.join(self._listen)}")
+            reasons.append(f"no connection from there reaches {', '.join(self._listen)}")
         return "; ".join(reasons)
 
 
@@ -196,7 +196,7 @@ def log_strangers(session: zenoh.Session, known: Collection[str]) -> None:
 
     def log(name: str) -> None:
         if name not in known and name != UNKNOWN:
-            _LOG.warning("connected: %s, which is in no plan here: it may send nothing", name)
+            _LOG.warning("connected: %s, which is in no plan here, so it can send nothing", name)
 
     _on_links(session, log)
 

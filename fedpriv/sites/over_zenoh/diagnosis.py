@@ -19,9 +19,9 @@ _MAX_HOSTS = 5  # that a message lists
 # numbers of OpenSSL (X509_V_ERR_...)
 _NOT_VALID_NOW = {9, 10}
 _OTHER_HOST = {62, 64}
-_NO_SUCH_HOST = "no address is known for {}: correct the host name, or have it entered in the DNS"
-_CLOSED = "nothing listens at {}: the other end is not started, or has another port"
-_SILENT = "{} does not answer: the machine is down, or a firewall drops the connection"
+_NO_SUCH_HOST = "no address is known for {}: correct the host name, or add it to the DNS"
+_CLOSED = "nothing listens at {}: the other end is not running, or uses another port"
+_SILENT = "{} does not respond: the machine is down, or a firewall drops the connection"
 
 
 def why_not_connected(address: str, credentials: Credentials | None) -> str | None:
@@ -68,18 +68,18 @@ def _why_no_tls(connection: socket.socket, host: str, port: int, credentials: Cr
             return f"the certificate of the other end is not valid now ({error.verify_message}): compare the clocks"
         return (
             f"the certificate of the other end is not signed by the authority in {credentials.authority} "
-            f"({error.verify_message}): install the authority that signed it, or have it signed by this one"
+            f"({error.verify_message}): install its authority, or have it signed by yours"
         )
     except ssl.SSLError as error:
         reason = (error.reason or "").lower().replace("_", " ")
         if "alert" in reason:
             return (
-                f"the other end refuses the certificate {credentials.certificate} ({reason}): its authority must be "
-                "the one that the other end has installed, and its last day must be to come"
+                f"the other end rejects the certificate {credentials.certificate} ({reason}): it must be signed "
+                "by the authority installed there, and not be expired"
             )
-        return f"there is no TLS at {host}:{port} ({reason}): correct the port"
+        return f"{host}:{port} does not use TLS ({reason}): correct the port"
     except TimeoutError:
-        return f"something listens at {host}:{port}, but begins no TLS: correct the port"
+        return f"{host}:{port} accepts the connection but does not use TLS: correct the port"
     except OSError as error:
         return f"the other end closes the connection ({error.strerror or error})"
 
@@ -103,4 +103,4 @@ def _hosts_of(host: str, port: int, credentials: Credentials) -> str:
     ):
         certificate = tls.getpeercert() or {}
     hosts = [str(name) for _, name in certificate.get("subjectAltName", ())]
-    return ", ".join(hosts[:_MAX_HOSTS]) or "no host"
+    return ", ".join(hosts[:_MAX_HOSTS]) or "no such host"

@@ -63,7 +63,7 @@ class Credentials:
             if not path.is_file():
                 raise FedprivError(f"{path} is missing: mutual TLS needs authority, certificate and private key")
         if self.key.stat().st_mode & 0o077:
-            raise FedprivError(f"{self.key} can be read by others: chmod go= {self.key}, and make a new key")
+            raise FedprivError(f"{self.key} can be read by others: chmod go= {self.key}, and create a new key")
 
 
 @dataclass(frozen=True)
@@ -125,15 +125,17 @@ def check_address(address: str, credentials: Credentials | None) -> None:
     """
     match = _ADDRESS.fullmatch(address)
     if match is None or int(match["port"]) > 65535:
-        raise ConfigError("address", address, "write it as tls/HOST:PORT, or tcp/127.0.0.1:PORT on this machine alone")
+        raise ConfigError(
+            "address", address, "must have the form tls/HOST:PORT, or tcp/127.0.0.1:PORT on this machine only"
+        )
     if match["protocol"] == "tls":
         if credentials is None:
-            raise ConfigError("address", address, "TLS needs a certificate: make one with `fedpriv site keys`")
+            raise ConfigError("address", address, "TLS needs a certificate: create one with `fedpriv site keys`")
         return
     if credentials is not None:
-        raise ConfigError("address", address, "with certificates use tls/, not tcp/, which does not encrypt")
+        raise ConfigError("address", address, "with certificates use tls/; tcp/ does not encrypt")
     if not _is_loopback(match["host"].strip("[]")):
-        raise ConfigError("address", address, "is not this machine alone: use tls/ with certificates on both sides")
+        raise ConfigError("address", address, "is another machine: use tls/ with certificates on both sides")
 
 
 def host_and_port(address: str) -> tuple[str, int]:

@@ -137,7 +137,7 @@ class PeersOverZenoh:
                 consolidation=zenoh.ConsolidationMode.NONE,
             )
         except zenoh.ZError as error:
-            _LOG.warning("%s could not be asked: %s", self._names[other], error)
+            _LOG.warning("%s could not be queried: %s", self._names[other], error)
             return b""
         # whoever else answers under this name keeps nobody from hearing the neighbour
         for reply in replies:
@@ -182,11 +182,9 @@ def _check_kind(proposal: FederationPlan, *, has_tls: bool) -> None:
         ConfigError: the plan is of the other kind.
     """
     if not proposal.is_graph:
-        raise ConfigError("plan", proposal.fingerprint, "has a server: fedpriv site run")
+        raise ConfigError("plan", proposal.fingerprint, "has a server: use fedpriv site run")
     if has_tls and not proposal.has_certificates:
-        fix = "names no certificates to check: every site makes keys (`fedpriv site keys`), then make a new plan"
+        fix = "names no certificates: create keys at every site (`fedpriv site keys`), then make a new plan"
         raise ConfigError("plan", proposal.fingerprint, fix)
     if not has_tls and proposal.has_certificates:
-        raise ConfigError(
-            "plan", proposal.fingerprint, "names certificates, so it runs over TLS alone: use tls/HOST:PORT"
-        )
+        raise ConfigError("plan", proposal.fingerprint, "names certificates, so it needs TLS: use tls/HOST:PORT")

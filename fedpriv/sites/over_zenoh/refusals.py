@@ -18,8 +18,8 @@ _STDOUT = 1
 _FILTER = "off,zenoh_link_tls=warn"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LINE = re.compile(r"zenoh_link_tls::unicast: (?P<why>.*?)(?:\. Hint: .*)?$")
-_OTHER_AUTHORITY = "its certificate is signed by another authority than the one that is installed here"
-_DISTRUST = "it does not trust the certificate of this end: another authority is installed there"
+_OTHER_AUTHORITY = "its certificate is signed by another authority than the one installed here"
+_DISTRUST = "it rejects the certificate of this end: another authority is installed there"
 _REASONS = {
     "invalid peer certificate: UnknownIssuer": _OTHER_AUTHORITY,
     "invalid peer certificate: BadSignature": _OTHER_AUTHORITY,
@@ -29,10 +29,10 @@ _REASONS = {
     "peer sent no certificates": "it has no certificate",
     "received fatal alert: UnknownCA": _DISTRUST,
     "received fatal alert: DecryptError": _DISTRUST,
-    "received fatal alert: BadCertificate": "it connects to a host that the certificate of this end does not list",
-    "received fatal alert: CertificateExpired": "for it, the certificate of this end is expired: compare the clocks",
+    "received fatal alert: BadCertificate": "it connects to a host name that the certificate of this end does not list",
+    "received fatal alert: CertificateExpired": "it regards the certificate of this end as expired: compare the clocks",
 }
-_OTHER = "it begins no mutual TLS"
+_OTHER = "it does not use mutual TLS"
 
 
 @contextmanager

@@ -60,7 +60,7 @@ def check_signature(signature: bytes, pinned: str, *messages: bytes) -> None:
         BadSignature: it has not.
     """
     if len(signature) > MAX_SIGNATURE_BYTES:
-        raise BadSignature("a signature is short")
+        raise BadSignature("the signature is too short")
     try:
         fields = json.loads(signature)
         key = load_der_public_key(bytes.fromhex(fields["key"]))
@@ -68,7 +68,7 @@ def check_signature(signature: bytes, pinned: str, *messages: bytes) -> None:
     except (ValueError, TypeError, KeyError, RecursionError, UnsupportedAlgorithm):
         raise BadSignature("no signature") from None
     if fingerprint(key) != pinned:
-        raise BadSignature("signed with another key than the plan's")
+        raise BadSignature("signed with a key other than the plan's")
     content = _signed_content(messages)
     try:
         if isinstance(key, ec.EllipticCurvePublicKey):
@@ -78,9 +78,9 @@ def check_signature(signature: bytes, pinned: str, *messages: bytes) -> None:
         elif isinstance(key, Ed25519PublicKey):
             key.verify(signed, content)
         else:
-            raise BadSignature("a key of this kind signs nothing here")
+            raise BadSignature("keys of this type cannot sign")
     except InvalidSignature:
-        raise BadSignature("not the signature of this message") from None
+        raise BadSignature("the signature does not match this message") from None
 
 
 def fingerprint(public_key: PublicKeyTypes) -> str:
@@ -97,9 +97,9 @@ def read_private_key(path: Path) -> PrivateKey:
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise FedprivError(f"{path} holds no private key in PEM without a password ({error})") from None
+        raise FedprivError(f"{path} is not a private key in PEM without a password ({error})") from None
     if not isinstance(key, PrivateKey):
-        raise FedprivError(f"{path} holds a key of another kind: use ECDSA, Ed25519 or RSA")
+        raise FedprivError(f"{path} is a key of another type: use ECDSA, Ed25519 or RSA")
     return key
 
 

@@ -150,9 +150,9 @@ class SiteServer:
                     self._serve_plans(new, ())
                 for proposal in new:
                     facts = {"event": "served", "plan": proposal.fingerprint}
-                    _LOG.info("a plan that was approved is answered from now on", extra={"facts": facts})
+                    _LOG.info("an approved plan is answered from now on", extra={"facts": facts})
         except Exception:  # whatever it is: accepted plans are answered, as long as the site itself allows
-            _LOG.exception("plans that are approved are not answered before the site is started again")
+            _LOG.exception("approved plans are answered only after the site is started again")
 
     def __enter__(self) -> Self:
         return self
@@ -183,7 +183,7 @@ class SiteServer:
         try:
             plan.signer.check_question(signature, question)
             if str(query.key_expr) != plan.key or plan_of(question) != plan.hash:
-                raise MalformedMessage("a question of another plan")
+                raise MalformedMessage("a question for another plan")
         except (BadSignature, MalformedMessage) as error:
             self._count_ignored(plan, str(error))
             return
@@ -198,7 +198,7 @@ class SiteServer:
         self._ignored[plan.hash] += 1
         count = self._ignored[plan.hash]
         if count & (count - 1) == 0:
-            _LOG.warning("question number %d of plan %s was ignored: %s", count, plan.hash[:8], why)
+            _LOG.warning("ignored question number %d of plan %s: %s", count, plan.hash[:8], why)
 
 
 def _plans_for(site: Site, *, has_tls: bool, takes_proposals: bool) -> Sequence[FederationPlan]:
@@ -211,7 +211,9 @@ def _plans_for(site: Site, *, has_tls: bool, takes_proposals: bool) -> Sequence[
     if not proposals and takes_proposals:
         return []
     if not proposals:
-        fix = "has accepted no open plan with a server: fedpriv site join, or fedpriv site peer for a plan on a graph"
+        fix = (
+            "has accepted no open plan with a server: use fedpriv site join, or fedpriv site peer for a plan on a graph"
+        )
         raise ConfigError("site", site.card.name, fix)
     fitting = _fitting_plans(site, has_tls=has_tls)
     if not fitting and not takes_proposals:

@@ -31,12 +31,10 @@ def check_transport(proposal: FederationPlan, *, has_tls: bool) -> None:
         ConfigError: the plan is of the other kind.
     """
     if has_tls and proposal.document.coordinator is None:
-        fix = "names no certificates to check: make keys (`fedpriv site keys`, `fedpriv federate keys`) and a new plan"
+        fix = "names no certificates: create keys (`fedpriv site keys`, `fedpriv federate keys`) and a new plan"
         raise ConfigError("plan", proposal.fingerprint, fix)
     if not has_tls and proposal.document.coordinator is not None:
-        raise ConfigError(
-            "plan", proposal.fingerprint, "names certificates, so it runs over TLS alone: use tls/HOST:PORT"
-        )
+        raise ConfigError("plan", proposal.fingerprint, "names certificates, so it needs TLS: use tls/HOST:PORT")
 
 
 class Signer:

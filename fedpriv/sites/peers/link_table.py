@@ -128,7 +128,7 @@ class LinkTable:
         was_lost = each.is_lost
         if each.update(message, now, self._round):
             if was_lost:
-                _LOG.warning("%s is back, in round %d", each.name, each.at + 1)
+                _LOG.warning("%s has returned, in round %d", each.name, each.at + 1)
             link = self.links.get(each.number)
             if link is not None and each.at <= self._round:
                 link.open_again()
@@ -229,9 +229,9 @@ class LinkTable:
         """Waits for a neighbour no longer, until it says something."""
         each.give_up()
         if any(other.is_present for other in self.neighbours.values()):
-            _LOG.warning("%s does not answer: rounds go on without it until it is back", each.name)
+            _LOG.warning("%s does not respond: rounds continue without it until it returns", each.name)
         else:
-            _LOG.warning("%s does not answer, nor does any neighbour: this node waits until one is back", each.name)
+            _LOG.warning("%s does not respond, nor does any neighbour: this node waits until one returns", each.name)
 
     def close(self) -> None:
         """Closes the round: links in doubt are remembered, and corrections are used up."""

@@ -142,9 +142,9 @@ class MessageCodec:
         plain = {name: value for name, value in facts.items() if name not in _COUNTERS}
         message = PeerMessage(**plain, counter=counters["counter"], shown=counters["shown"])
         if (message.plan, message.receiver) != (self._plan, self._number):
-            raise MalformedMessage("of another plan, or for another site")
+            raise MalformedMessage("for another plan or another site")
         if message.sender not in self._verifying_keys:
-            raise MalformedMessage("from no neighbour")
+            raise MalformedMessage("not from a neighbour")
         sealed = _sealed_bytes(tensors, facts["kind"])
         try:
             public = Ed25519PublicKey.from_public_bytes(self._verifying_keys[message.sender])
@@ -160,9 +160,9 @@ class MessageCodec:
         try:
             content = self._seals[message.sender].decrypt(sealed, [_about(message)])
         except InvalidTag:
-            raise MalformedMessage("a row that is sealed for another site, or changed") from None
+            raise MalformedMessage("row sealed for another site, or changed") from None
         if len(content) != 4 * self._width:
-            raise MalformedMessage("a row of another width")
+            raise MalformedMessage("row of another width")
         row = torch.frombuffer(bytearray(content), dtype=torch.float32)
         if not bool(torch.isfinite(row).all()):
             raise MalformedMessage("numbers that are not finite")
@@ -197,12 +197,12 @@ def _sealed_bytes(tensors: Mapping[str, Tensor], kind: str) -> bytes:
     if kind in _WITH_ROW:
         expected = {"sealed"}
     if {*tensors} != expected:
-        raise MalformedMessage("only an exchange and an up have a row, and nothing else")
+        raise MalformedMessage("only an exchange and an up have a row, and both need one")
     if not tensors:
         return b""
     sealed = tensors["sealed"]
     if sealed.dtype != torch.uint8 or sealed.dim() != 1 or not len(sealed):
-        raise MalformedMessage("a row of another type")
+        raise MalformedMessage("row of another type")
     return sealed.numpy().tobytes()
 
 
@@ -213,16 +213,16 @@ def _read_counter(fields: object) -> ReplyCounter | None:
     try:
         return ReplyCounter.model_validate(fields)
     except ValueError as error:
-        raise MalformedMessage("a count of another kind") from error
+        raise MalformedMessage("counter of another type") from error
 
 
 def _check_facts(facts: Mapping[str, Any]) -> None:
     if {*facts} != _FACTS:
-        raise MalformedMessage("other facts")
+        raise MalformedMessage("other fields")
     # `type(...) is int`, since a bool is an `int` as well
     if any(type(facts[name]) is not int or facts[name] < 0 for name in ("round", "at", "sender", "receiver")):
-        raise MalformedMessage("numbers of another kind")
+        raise MalformedMessage("numbers of another type")
     if not isinstance(facts["plan"], str) or any(type(facts[name]) is not bool for name in ("is_ready", "is_waiting")):
-        raise MalformedMessage("facts of another kind")
+        raise MalformedMessage("fields of another type")
     if facts["kind"] not in get_args(Kind) or facts["away"] not in get_args(Away):
-        raise MalformedMessage("an unknown word")
+        raise MalformedMessage("unknown word")

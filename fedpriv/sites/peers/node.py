@@ -176,7 +176,7 @@ class Node:
             self._n_refused += 1
             count = self._n_refused
         if count & (count - 1) == 0:
-            _LOG.warning("question number %d was refused: %s", count, why)
+            _LOG.warning("question number %d was rejected: %s", count, why)
 
     def is_signed(self, data: bytes) -> bool:
         """Returns whether a neighbour has signed these bytes for this node."""
@@ -316,7 +316,7 @@ class Node:
                 self._is_repeated = is_repeated
                 return False
             else:
-                raise FedprivError(f"round {self.round + 1}: the site refuses its own node ({reply.code}); see its log")
+                raise FedprivError(f"round {self.round + 1}: the site rejects its own node ({reply.code}); see its log")
         return True
 
     def _close(self, status: RoundStatus) -> None:
@@ -396,7 +396,7 @@ class Node:
             RolledBack: the site's folder is an older copy.
         """
         if message.row is not None and message.counter is None:
-            raise MalformedMessage("a row without a count")
+            raise MalformedMessage("a row without a counter")
         try:
             self._check_counter(message.shown)
             if message.counter is not None:
@@ -413,7 +413,7 @@ class Node:
         if question.kind == "exchange" and not self._neighbours[other].is_decider:
             kind, row = self._table.decide(question, has_ended=bool(self.ended))
             return self._message(kind, other, question.round, row)
-        raise MalformedMessage(f"{self._neighbours[other].name} asks what is not its part to ask")
+        raise MalformedMessage(f"{self._neighbours[other].name} sent a question that only the other end may send")
 
     def _ask(self, questions: Mapping[int, Question]) -> bool:
         """Asks neighbours and takes their replies; returns whether a link was decided."""
@@ -431,7 +431,7 @@ class Node:
                 try:
                     reply = self._codec.unpack(replies.get(other, b""))
                     if (reply.sender, reply.round) != (other, question.round):
-                        raise MalformedMessage("a reply of another site, or about another round")
+                        raise MalformedMessage("a reply of another site, or for another round")
                     self._take_note(reply)
                 except MalformedMessage:
                     self._table.miss_reply(other, question)

@@ -100,7 +100,7 @@ class NodeFolder:
         try:
             stored = torch.load(io.BytesIO(files.read(path)), weights_only=True)
             if stored["plan"] != self._plan:
-                raise FedprivError(f"{path} is of another plan: this node cannot go on")
+                raise FedprivError(f"{path} belongs to another plan: this node cannot continue")
             return NodeState(
                 progress=initial.restored({**initial.stored(), **stored["progress"]}),
                 doubts={number: Doubt(**doubt) for number, doubt in stored["doubts"].items()},
@@ -108,7 +108,7 @@ class NodeFolder:
                 last_up=stored["last_up"],
             )
         except _UNREADABLE as error:
-            raise FedprivError(f"{path} cannot be read: this node cannot go on in that plan") from error
+            raise FedprivError(f"{path} cannot be read: this node cannot continue in that plan") from error
 
     def write(self, state: NodeState) -> None:
         """Writes the state to the disk; the local step's state is the site's, and is not in it.
@@ -137,7 +137,7 @@ class NodeFolder:
         try:
             return UpLink(**torch.load(io.BytesIO(files.read(path)), weights_only=True))
         except _UNREADABLE as error:
-            raise FedprivError(f"{path} cannot be read: this node cannot go on in that plan") from error
+            raise FedprivError(f"{path} cannot be read: this node cannot continue in that plan") from error
 
     def write_up_link(self, follower: int, link: UpLink) -> None:
         """Writes to the disk that a link is up; called before the follower is told.
