@@ -20,7 +20,7 @@ from fedpriv.settings.checks import NonNegative, Positive, PositiveOrInfinite, R
 @checked("privacy.published")
 @dataclass(frozen=True)
 class Published:
-    """Noise as a paper publishes it, for reproduction; by default that of Ryu and Kim (2022).
+    """Noise as a paper publishes it, for reproduction; by default the noise of Ryu and Kim (2022).
 
     It is not private: runs with it report epsilon = inf and the reason.
 
@@ -40,6 +40,11 @@ class Published:
 
     Raises:
         ConfigError: an argument is out of range, or noise on messages has no `scale`.
+
+    Example:
+        >>> import fedpriv
+        >>> fedpriv.Privacy(published=fedpriv.Published(epsilon_bar=3.0)).private
+        False
     """
 
     epsilon_bar: PositiveOrInfinite

@@ -63,7 +63,13 @@ _OVER_TIME = 2**16  # the same on the CPU for noise over time, of which each blo
 @checked("privacy.mechanism")
 @dataclass(frozen=True)
 class Gaussian:
-    """Gaussian noise; its scale is the standard deviation. Use with an l2 clip."""
+    """Gaussian noise, the default; its scale is the standard deviation. Use it with an l2 clip.
+
+    Example:
+        >>> import fedpriv
+        >>> fedpriv.Privacy(epsilon=1.0, mechanism=fedpriv.Gaussian()).mechanism.name
+        'gaussian'
+    """
 
     @property
     def name(self) -> NoiseDistributionName:
@@ -83,7 +89,14 @@ class Gaussian:
 @checked("privacy.mechanism")
 @dataclass(frozen=True)
 class Laplace:
-    """Laplace noise of density `exp(-|x| / b) / 2b`; its scale is b. Use with an l1 clip: delta may then be 0."""
+    """Laplace noise of density `exp(-|x| / b) / 2b`; its scale is b. Use it with an l1 clip; delta may then be 0.
+
+    Example:
+        >>> import fedpriv
+        >>> clip = fedpriv.Clip(1.0, norm="l1")
+        >>> fedpriv.Privacy(epsilon=1.0, delta=0, clip=clip, mechanism=fedpriv.Laplace()).mechanism.name
+        'laplace'
+    """
 
     @property
     def name(self) -> NoiseDistributionName:
