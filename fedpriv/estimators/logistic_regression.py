@@ -38,7 +38,7 @@ from fedpriv.settings import checked
 from fedpriv.strategies import L2, Zero, gradient_descent
 
 Rows = ArrayLike | spmatrix | sparray
-_CONSTANT = 0.25  # compared with rows of norm at most 1: a larger constant slows the other columns down, and needs more noise
+_CONSTANT = 0.25  # for rows of norm at most 1: a larger constant slows the other columns down and needs more noise
 _INPUT_NORM = math.sqrt(1 + _CONSTANT**2)  # largest norm of a row with the constant
 _CLIP = 0.4
 _MOST_STEPS = 500
@@ -408,8 +408,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             )
 
     def _not_covered(self, callers: FitCallers) -> tuple[str, ...]:
-        """Returns the information that the fit reveals outside of epsilon, and the observers that can remove the noise.
-        """
+        """Returns information that epsilon does not cover, and observers that can remove the noise."""
         reveals = list[str]()
         if callers.several is not None and self.epsilon != math.inf:
             reveals.append(f"the other fits of {callers.several}")

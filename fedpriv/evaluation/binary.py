@@ -40,8 +40,7 @@ class BinaryMetric(ABC):
     probabilities: bool = False
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> float:
-        """Computes the metric from outputs `[n]`, `[n, 1]` or `[n, k]`, and targets 0 or 1; NaN where it is undefined.
-        """
+        """Computes the metric from outputs `[n]`, `[n, 1]` or `[n, k]` and targets 0 or 1; NaN if undefined."""
         chances, truth = _columns(outputs, targets, probabilities=self.probabilities)
         if not np.isfinite(chances).all():
             return math.nan

@@ -189,8 +189,7 @@ class Pairs:
 
 
 def variance_inflation(pairs: Pairs | None, n_clients: int) -> list[float]:
-    """Returns, for each client, the standard deviation of all noise in its row over its individual noise's deviation.
-    """
+    """Returns, for each client, the deviation of all noise in its row over the deviation of individual noise."""
     if pairs is None:
         return [1.0] * n_clients
     if pairs.edges is None:

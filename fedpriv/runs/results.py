@@ -215,8 +215,7 @@ class Result:
         return not (bool(torch.isfinite(self.params).all()) and math.isfinite(self.test_loss or 0.0))
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the result as values for JSON: None for values that are not finite, `"inf"` for an infinite epsilon.
-        """
+        """Returns the result as values for JSON: None for non-finite values, `"inf"` for an infinite epsilon."""
         spent = asdict(self.spent)
         flat = {
             "strategy": self.strategy,
