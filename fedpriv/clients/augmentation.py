@@ -239,7 +239,7 @@ class Augmentation:
         """Raises if a transform does not fit inputs of these shapes and types, `[n, ...]`; the values are not used.
 
         Raises:
-            ConfigError: the transforms fail on made-up numbers, or change their shape or type.
+            ConfigError: the transforms fail on synthetic numbers, or change their shape or type.
         """
         made_up = each(lambda like: torch.full_like(like[:1], 0.5 if like.is_floating_point() else 0), inputs)
         names = ", ".join(type(step).__name__ for step in self.steps)

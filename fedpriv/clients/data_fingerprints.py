@@ -2,7 +2,7 @@
 
 Where the position of an example, or the number of a client, decides in which rounds it takes part (`Cyclic` batches,
 random allocation, cohorts that take turns), other data are refused: an example that has moved could take part more
-often than its price says. Elsewhere data may change between two process starts, since each has noise of its own.
+often than its cost says. Elsewhere data may change between two process starts, since each has noise of its own.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class _Note:
     """What is known of a parameter that holds a result.
 
     Attributes:
-        price: The privacy spent on it, in words.
+        price: The privacy cost of its value, in words.
         version: torch's count of changes in place; another one means that the user has given it other values.
     """
 

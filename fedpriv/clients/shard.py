@@ -20,7 +20,7 @@ from fedpriv.errors import ConfigError
 class ClientShard:
     """The clients of a run whose examples and rows are in this process, and the public facts of all clients.
 
-    The noise of an answer, and its record in the ledger, follow from the facts of all clients: the facts of this
+    The noise of a query result, and its record in the ledger, follow from the facts of all clients: the facts of this
     process's clients alone would give too little noise.
 
     Args:

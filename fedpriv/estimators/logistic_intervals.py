@@ -1,6 +1,6 @@
 """Private coefficients of a logistic regression with their covariance, which counts the noise.
 
-Four private answers about the same rows x (with the constant feature) and labels y share one budget:
+Four private query results about the same rows x (with the constant feature) and labels y share one budget:
 
     curvature     B~ = B + E0,  B = mean of x x^T / 4, the information at 0; it bounds the information everywhere
     pilot         t: gradient descent with momentum, preconditioned by (B~ + b + lam)^-1, b about the norm of E0
@@ -72,7 +72,7 @@ class Estimate:
         covariance: Its covariance, `[d, d]`, with the squared bound on the Newton step's error on the diagonal;
             infinite on the diagonal if the noise is too large to tell.
         steps: Gradient steps of the pilot.
-        spent: What all answers together cost.
+        spent: What all query results together cost.
         squared_norm: Mean squared norm of a row, noised, with the constant feature.
     """
 
@@ -85,12 +85,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Budget:
-    """The noise of the answers; all of it is public.
+    """The noise of the query results; all of it is public.
 
     Attributes:
         n: Number of private rows.
         norm: Bound on the norm of a row with the constant feature.
-        ratio: Sensitivity over noise of all answers together; infinite without noise.
+        ratio: Sensitivity over noise of all query results together; infinite without noise.
     """
 
     n: int
@@ -99,14 +99,14 @@ class Budget:
 
     @classmethod
     def of(cls, epsilon: float, delta: float, n: int, norm: float) -> Budget:
-        """Returns the budget of answers that are (epsilon, delta)-private together."""
+        """Returns the budget of query results that are (epsilon, delta)-private together."""
         ratio = math.inf
         if math.isfinite(epsilon):
             ratio = gaussian.ratio_of(epsilon, delta)
         return cls(n, norm * _SLACK, ratio)
 
     def ratio_of(self, name: str) -> float:
-        """Returns the sensitivity over the noise of the answer of this name."""
+        """Returns the sensitivity over the noise of the query result of this name."""
         return self.ratio * math.sqrt(_SHARES[name])
 
     def vector_noise(self, name: str) -> float:
@@ -124,12 +124,12 @@ class Budget:
 
 @dataclass(frozen=True)
 class _Answers:
-    """Asks for answers about one data set.
+    """Asks for query results about one data set.
 
     Attributes:
         inputs: Rows with the constant feature, `[n, d]`, of norm at most `budget.norm`.
         labels: 0 or 1, `[n]`.
-        budget: The noise of the answers.
+        budget: The noise of the query results.
         delta: Delta of the promise.
         seed: Secret seed; None draws one.
     """
@@ -141,7 +141,7 @@ class _Answers:
     seed: int | None
 
     def run(self, name: str, model: nn.Module, loss: Loss, data: TensorDataset, bound: float, plan: _Rounds) -> Result:
-        """Trains on one client, with the share of the budget that the answer of this name has."""
+        """Trains on one client, with the share of the budget that the query result of this name has."""
         return train(
             make_clients(model, loss, [data]),
             plan.strategy,
@@ -153,14 +153,14 @@ class _Answers:
         )
 
     def privacy(self, name: str, bound: float, rounds: int) -> Privacy:
-        """Returns the privacy of the answer of this name, which takes so many rounds."""
+        """Returns the privacy of the query result of this name, which takes so many rounds."""
         if math.isinf(self.budget.ratio):
             return Privacy(at="none", delta=self.delta)
         noise = math.sqrt(rounds) / self.budget.ratio_of(name)
         return Privacy(noise_multiplier=noise, delta=self.delta, clip=Clip(bound))
 
     def seed_of(self, name: str) -> int | None:
-        """Returns a seed of its own for each answer: none share noise."""
+        """Returns a seed of its own for each query result: none share noise."""
         if self.seed is None:
             return None
         return int.from_bytes(hashlib.blake2b(f"{name} {self.seed}".encode(), digest_size=16).digest(), "little")
@@ -177,7 +177,7 @@ class _Preconditioned:
     """Nesterov's momentum along `matrix @ gradient`: `u = b u + g; x -= size matrix (g + b u)`.
 
     Attributes:
-        matrix: Public, or computed from released answers, `[d, d]`, symmetric.
+        matrix: Public, or computed from released query results, `[d, d]`, symmetric.
         beta: Share of the last direction in the next one.
     """
 
@@ -216,14 +216,14 @@ def estimate(
 ) -> Estimate:
     """Returns private coefficients of a logistic regression with their covariance.
 
-    Guarantee: all answers together are (epsilon, delta)-differentially private for data sets that differ in one row
-    with its label; the number of rows is public.
+    Guarantee: all query results together are (epsilon, delta)-differentially private for data sets that differ in one
+    row with its label; the number of rows is public.
 
     Args:
         inputs: Rows `[n, d]` of norm at most `norm`, the constant feature among them.
         labels: 0 or 1, `[n]`.
         norm: Public bound on the norm of a row.
-        epsilon: Of all answers together; infinite for exact ones.
+        epsilon: Of all query results together; infinite for exact ones.
         delta: Its delta.
         lam: Weight of the l2 regulariser `lam / 2 ||t||^2`.
         steps: Gradient steps of the pilot, by default 60.
@@ -254,11 +254,11 @@ def forecast(
     """Returns the covariance to expect of `estimate` on n rows that are distributed like public ones.
 
     Args:
-        inputs: Public or made-up rows `[m, d]` of norm at most `norm`, the constant feature among them.
+        inputs: Public or synthetic rows `[m, d]` of norm at most `norm`, the constant feature among them.
         params: Assumed coefficients, `[d]`; at 0 the covariance is the smallest.
         n: Number of private rows.
         norm: Public bound on the norm of a row.
-        epsilon: Of all answers together; infinite for exact ones.
+        epsilon: Of all query results together; infinite for exact ones.
         delta: Its delta.
         lam: Weight of the l2 regulariser.
 

@@ -52,7 +52,7 @@ def load_weights(model: nn.Module, file: str | Path, *, without: Sequence[str] =
     """Copies parameters and buffers from a file into the model, in place.
 
     The file must have exactly the names of `model.state_dict()`, with the same shapes; types are converted. Epsilon
-    does not cover the data that weights were fitted on: weights must be public, or of a run whose price is added to
+    does not cover the data that weights were fitted on: weights must be public, or of a run whose cost is added to
     this one's.
 
     Args:

@@ -47,7 +47,7 @@ class RoundOracle(Oracle, Protocol):
 
     @property
     def is_aggregate(self) -> bool:
-        """True if all participants get the same answer, so that one query is enough for all: `[1, dim] -> [1, dim]`."""
+        """True if all participants get the same query result, so that one query is enough for all: `[1, dim] -> [1, dim]`."""
         ...
 
     def release_message(self, message: Tensor) -> Tensor:
@@ -225,7 +225,7 @@ class RoundResult:
 
 
 def init_in_memory(init: Callable[[Tensor], Any], params: Tensor) -> Any:  # noqa: ANN401 - any state
-    """Returns the clients' initial state in memory, from the local step's `init`."""
+    """Returns the clients' initial state in memory, from the client update's `init`."""
     return init(params)
 
 
@@ -237,7 +237,7 @@ def initial_state(
     Args:
         strategy: The algorithm.
         params: The initial parameters.
-        start: Makes the clients' state from the local step's `init` and the parameters.
+        start: Makes the clients' state from the client update's `init` and the parameters.
 
     Raises:
         ConfigError: `monitor` names a number that the aggregator's state does not have.
@@ -322,7 +322,7 @@ def client_update(strategy: Strategy, oracle: RoundOracle, call: ClientInput, lo
     working = oracle.begin_round(call.round, call.cohort, call.received)
     local = replace_shared(local, call.common)
 
-    # clients with the same input, the same answers and no state of their own make the same step: compute it once
+    # clients with the same input, the same query results and no state of their own make the same step: compute it once
     if oracle.is_aggregate and call.received.stride(0) == 0 and not has_rows(local):
         message, local = strategy.local_step(call.received[:1], local, oracle)
         return oracle.release_message(message).expand(len(call.received), -1), local

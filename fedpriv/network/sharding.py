@@ -180,8 +180,8 @@ class SharedLedger:
         See `fedpriv.privacy.ledger.LedgerSync`.
 
         Raises:
-            BudgetExhausted: the release would overspend.
-            PrivacyError: the processes do not release the same query at the same price.
+            BudgetExhausted: the release would exceed the limit.
+            PrivacyError: the processes do not release the same query at the same cost.
             ProcessError: rank 0 failed.
         """
         facts = hashlib.blake2b(repr(record).encode(), digest_size=8).digest()

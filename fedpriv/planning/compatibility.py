@@ -62,8 +62,8 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
 
     Raises:
         ConfigError: with noise on messages only, clients keep state that is not computed from messages, by their
-            declaration or by a test with random answers; messages would be clipped to another norm than their own; or
-            only sums may be seen, and sums of messages depend on more than sums of private answers.
+            declaration or by a test with random query results; messages would be clipped to another norm than their
+            own; or only sums may be seen, and sums of messages depend on more than sums of private query results.
     """
     step = strategy.local_step
     trust = str(privacy.trust)
@@ -212,7 +212,7 @@ def check_extended(privacy: Privacy, rounds: int, before: int | None) -> None:
     """Refuse to extend a run that cannot be extended.
 
     Args:
-        privacy: The privacy settings of the run, its noise over time filled in.
+        privacy: The privacy settings of the run, its correlated noise filled in.
         rounds: Its number of rounds.
         before: How many of these an earlier run has made; None for a run that extends none.
 
@@ -241,10 +241,11 @@ def check_extended(privacy: Privacy, rounds: int, before: int | None) -> None:
 
 
 def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, rounds: int = 3) -> None:
-    """Tests whether a strategy that declares itself `linear` is: sums of its messages depend on sums of answers only.
+    """Tests whether a strategy that declares itself `linear` is: sums of its messages depend on sums of query results
+    only.
 
-    Two runs get answers with the same sum that are spread differently over the clients; their first messages, summed,
-    must agree. This finds mistakes, but proves nothing: only a few random answers are tried.
+    Two runs get query results with the same sum that are spread differently over the clients; their first messages,
+    summed, must agree. This finds mistakes, but proves nothing: only a few random query results are tried.
 
     Raises:
         ConfigError: the sums differ.
@@ -265,10 +266,10 @@ def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, roun
 
 
 def check_memory(strategy: Strategy, n_clients: int) -> None:
-    """Tests whether a local step that declares no private `memory` keeps nothing of its answers.
+    """Tests whether a client update that declares no private `memory` keeps nothing of its query results.
 
-    In two runs clients get other answers in the first round, and the same ones at the same point in the second; what
-    they send then must agree. This finds mistakes, but proves nothing: only a few random answers are tried.
+    In two runs clients get other query results in the first round, and the same ones at the same point in the second;
+    what they send then must agree. This finds mistakes, but proves nothing: only a few random query results are tried.
 
     Raises:
         ConfigError: the messages differ.

@@ -1,4 +1,4 @@
-"""What a strategy's models have of the noise of each round, followed through a run whose answers are unit vectors."""
+"""What a strategy's models have of the noise of each round, followed through a run whose query results are unit vectors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def responses(
 
     Returns:
         `[rounds, rounds]`, row k after round k; zero right of the diagonal. None for more than `MOST_ROUNDS`, and for a
-        strategy that is not linear in the answers or does not stay within the range of numbers.
+        strategy that is not linear in the query results or does not stay within the range of numbers.
     """
     if isinstance(network, Graph):
         nodes = network
@@ -63,7 +63,7 @@ def responses(
 def _responses(
     strategy: Strategy, privacy: Privacy, network: Star | Graph, rounds: int, randomness: Randomness, size: float
 ) -> Array:
-    """Runs with `size` times the t-th unit vector as the answer of round t; returns the models, averaged over nodes."""
+    """Runs with `size` times the t-th unit vector as the query result of round t; returns the models, averaged over nodes."""
     # secrets of pairs name the run's clients, and a star is followed with one client
     if isinstance(privacy.trust, Pairwise):
         trust = Local()

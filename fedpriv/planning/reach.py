@@ -51,7 +51,7 @@ def reach_warnings(
 
 
 def reach_of(strategy: Strategy, privacy: Privacy, network: RoundNetwork, rounds: int) -> float | None:
-    """Returns how far the model moves if every answer is as long as its clip allows, and all point the same way.
+    """Returns how far the model moves if every query result is as long as its clip allows, and all point the same way.
 
     Args:
         strategy: The algorithm.

@@ -32,7 +32,7 @@ def with_matrix(
         begun: The matrix with which a resumed run began: an optimiser may find other last digits on another machine.
 
     Raises:
-        ConfigError: nothing enforces how often a unit takes part, or the noise would have no price.
+        ConfigError: nothing enforces how often a unit takes part, or the noise would have no cost.
     """
     noise = privacy.noise
     has_slots = privacy.unit == "sample" and isinstance(privacy.sampling, Cyclic)
@@ -118,7 +118,7 @@ def check_noise(privacy: Privacy) -> None:
 
 
 def check_questions(privacy: Privacy, records: Sequence[Record], rounds: int) -> None:
-    """Refuses a strategy that makes no query in some rounds: noise over time covers one answer in each round.
+    """Refuses a strategy that makes no query in some rounds: correlated noise covers one query result in each round.
 
     Raises:
         ConfigError: there is such a round; the message names the first one.

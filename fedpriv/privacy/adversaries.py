@@ -68,7 +68,7 @@ def simulated(records: Sequence[Record]) -> bool:
 
 
 def amplification(records: Sequence[Record], n_clients: int) -> str:
-    """Returns which secret sampling lowers the price of the records, in words."""
+    """Returns which secret sampling lowers the cost of the records, in words."""
     causes = dict[str, None]()
     for record in {replace(r, round=0, index=0, clients=None, time=None): None for r in records}:
         if isinstance(record.rate, tuple):
@@ -159,7 +159,7 @@ def _secure_aggregation(records: Sequence[Record], n_clients: int, adversary: st
 
 
 def _with_honest(record: Record, n_clients: int, colluders: int, min_honest: int) -> Record | None:
-    """Returns a record with only the noise of clients that do not collude; None where that has no price."""
+    """Returns a record with only the noise of clients that do not collude; None where that has no cost."""
     if record.clients is None:
         participants = n_clients
     else:
@@ -209,7 +209,7 @@ def _pairwise(records: Sequence[Record], n_clients: int, adversary: str, collude
 
 
 def _priced(records: Sequence[Record], n_clients: int) -> bool:
-    """Whether the noise of pairs in these records has a known price."""
+    """Whether the noise of pairs in these records has a known cost."""
     from fedpriv.privacy.accounting.pairwise import exposure
 
     try:

@@ -265,7 +265,7 @@ class Budget:
             run: The whole plan of the run.
 
         Raises:
-            BudgetExhausted: the run would overspend.
+            BudgetExhausted: the run would exceed the limit.
             PrivacyError: the run does not protect what the budget promises.
         """
         self._fits(BudgetLines.read(self.path), run)
@@ -277,7 +277,7 @@ class Budget:
             run: The whole plan. A resumed run finds its reservation by its `run_name` (`holds`).
 
         Raises:
-            BudgetExhausted: the run would overspend; nothing is charged.
+            BudgetExhausted: the run would exceed the limit; nothing is charged.
             PrivacyError: the run does not protect what the budget promises, or has a reservation.
             LedgerError: the file cannot be written; nothing is charged.
         """
@@ -343,7 +343,7 @@ class Budget:
         return share
 
     def _refusal(self, run: RunCost, earlier: Sequence[Share], alone: float, total: float) -> str:
-        """Returns the message for a run that would overspend: what remains, what the run costs, and what to do."""
+        """Returns the message for a run that would exceed the limit: what remains, what the run costs, and what to do."""
         terms = self.terms
         allowance = f"{self.path} allows epsilon={terms.epsilon:g} at delta={terms.delta:g} in all"
         if math.isinf(alone):

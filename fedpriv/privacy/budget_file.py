@@ -52,7 +52,7 @@ class BudgetTerms:
         epsilon: Largest epsilon that all runs together may cost.
         delta: Delta of that epsilon.
         unit: What is protected.
-        relation: Which data sets are neighbours.
+        relation: Neighbouring relation.
         shared: Further facts that neighbours may have in common, as printed behind `relation`.
         data: Name of the data set that all runs use.
         accountant: The one bound by which runs are priced; None takes the smallest.

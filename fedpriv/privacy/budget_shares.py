@@ -1,4 +1,4 @@
-"""The charges of runs in a budget, and their price by the budget's terms."""
+"""The charges of runs in a budget, and their cost by the budget's terms."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def spent_by(shares: Sequence[Share], terms: BudgetTerms) -> PrivacySpent:
 def remaining_epsilon(shares: Sequence[Share], terms: BudgetTerms) -> float:
     """Returns the epsilon of one more run that fits, rounded down.
 
-    That run has unsampled Gaussian noise, or Laplace noise where only that has a price.
+    That run has unsampled Gaussian noise, or Laplace noise where only that has a cost.
     """
     histories = _histories(shares) or [{}]
     pure = _only(terms) == "pure"

@@ -18,7 +18,7 @@ from fedpriv.settings.checks import Positive, checked
 
 NormName = Literal["l1", "l2"]
 ROUNDING = 2.0**-10
-"""How much rounding may add to a clipped sum's sensitivity, relative to the clip bound: part of every price."""
+"""How much rounding may add to a clipped sum's sensitivity, relative to the clip bound: part of every cost."""
 _PIECE = 2**12  # numbers whose norm is taken in float32: its relative error is at most 2**12 * 2**-24
 _FEW = 2**14  # numbers for which one operation in float64 takes less than three, mostly in float32
 _LEAST = 2.0**-1050  # a smaller factor is a number of so few bits that the product might pass the bound

@@ -1,7 +1,7 @@
 """The epsilon of several runs together, for any delta, bound and group, from their ledgers alone.
 
-Runs compose like the answers of one run: the histories of a unit are added up, and the sum of histories has one price,
-which is smaller than the sum of prices. That holds if the number of runs and their noise do not depend on the answers
+Runs compose like the releases of one run: the histories of a unit are added up, and the sum of histories has one cost,
+which is smaller than the sum of costs. That holds if the number of runs and their noise do not depend on the releases
 of earlier runs (they may be fixed beforehand, or follow from public data); otherwise epsilons and deltas add up.
 """
 
@@ -107,7 +107,7 @@ def promise_of(runs: Sequence[RunCost]) -> Guarantee:
 
 
 def without_shared_draws(runs: Sequence[RunCost]) -> list[RunCost]:
-    """Returns runs that can be added up: of copies of one run, only the first gets the price of random allocation.
+    """Returns runs that can be added up: of copies of one run, only the first gets the cost of random allocation.
 
     Each process start has noise of its own, so copies that went on compose like any runs. But a copy may share the
     secret draw of the epoch in which it was made. Answers with a draw that served before cost at most what they would
@@ -135,7 +135,7 @@ def compose(runs: Sequence[RunCost], delta: float, accountant: str | None = None
     """Returns the epsilon of all runs together, each against an observer of what the run's `trust` allows to see.
 
     Guarantee: an upper bound for every unit of the runs' common guarantee, if the number of runs and their noise do not
-    depend on the answers of earlier ones. Where runs may have different clients, it is the bound for a unit at the
+    depend on the releases of earlier ones. Where runs may have different clients, it is the bound for a unit at the
     worst client of each run.
 
     Args:
@@ -213,7 +213,7 @@ def charges_of(
     if group == 1:
         return counted
     kinds = {(record.unit, record.trust.partition("+")[0]) for record in run.records}
-    # each client adds independent noise: a group of k clients costs what k answers of one client do
+    # each client adds independent noise: a group of k clients costs what k releases of one client do
     if kinds == {("client", "local")} and isinstance(group, int):
         return Counter({charge: count * group for charge, count in counted.items()})
     grouped: Counter[PrivacyCost] = Counter()
@@ -235,8 +235,8 @@ def as_promised(record: Record, promise: Guarantee) -> Record:
 def in_any_slot(record: Record) -> Record:
     """Returns a record that is priced for groups.
 
-    With noise that is correlated between rounds, members of a group may be in several slots, and their answers overlap:
-    then sampling does not lower the price.
+    With noise that is correlated between rounds, members of a group may be in several slots, and their releases
+    overlap: then sampling does not lower the cost.
     """
     if record.time is None or record.sampling == "full":
         return record
@@ -250,7 +250,7 @@ def _halved(noise: PerClient) -> PerClient:
 
 
 def _group_cost(charge: PrivacyCost, group: int | Sequence[int], n_clients: int) -> PrivacyCost:
-    """Returns what an answer costs groups of units: of one size, or of a size for each client."""
+    """Returns what a release costs groups of units: of one size, or of a size for each client."""
     if isinstance(group, int):
         return PrivacyCost(charge.clients, tuple(of_group(event, group) for event in charge.events))
     if len(set(group)) == 1 or n_clients > _MOST_SIZES:
@@ -291,6 +291,6 @@ def together(
 def basic(spents: Sequence[PrivacySpent]) -> tuple[float, float]:
     """Returns epsilon and delta of several runs by basic composition.
 
-    Both add up, also where later runs depend on the answers of earlier ones.
+    Both add up, also where later runs depend on the releases of earlier ones.
     """
     return math.fsum(spent.epsilon for spent in spents), math.fsum(spent.delta for spent in spents)

@@ -2,7 +2,7 @@
 
 Round t releases ``g_t + s (C^-1 Z)_t``: Z has independent standard normal rows, and C is lower-triangular Toeplitz with
 ones on its diagonal, public and fixed before the run. Times C, all rounds together are ``C G + s Z``: one Gaussian
-answer, also where g_t depends on the answers before it (Denisov, McMahan, Rush, Smith, Thakurta 2022, theorem 2.1). A
+release, also where g_t depends on the releases before it (Denisov, McMahan, Rush, Smith, Thakurta 2022, theorem 2.1). A
 unit takes part in at most every B-th round, so it moves C G by at most Delta times the largest norm of C summed over
 such rounds. The proofs are in docs/design/0006-correlated.md.
 """
@@ -50,7 +50,7 @@ class Factor:
     def __post_init__(self) -> None:
         fits = len(self.scales) == len(self.decays) and not (self.band and self.scales) and len(self.band) < _MOST
         small = all(abs(number) <= _LARGEST for number in (*self.band, *self.scales))  # also: not NaN
-        # what increases later would raise the price of earlier rounds
+        # what increases later would raise the cost of earlier rounds
         if not (fits and small and all(0 <= d < 1 for d in self.decays) and all(s >= 0 for s in self.scales)):
             raise ValueError("no factor: a band, or buffers of scales from 0 and decays in [0, 1)")
 
@@ -119,7 +119,7 @@ class CorrelatedNoise:
         in the rounds of all other slots.
 
         Raises:
-            ConfigError: the contributions of one unit in two rounds would overlap, for which no price is known.
+            ConfigError: the contributions of one unit in two rounds would overlap, for which no cost is known.
         """
         if self.factor.reach > self.separation:
             fix = f"secret draws in slots need a band of at most as many rounds as there are slots ({self.separation})"
@@ -152,7 +152,7 @@ def shares(factor: Factor, rounds: int, separation: int) -> Array:
     The worst unit takes part in rounds 0, B, 2B and so on, whatever the number of rounds.
     """
     column = np.abs(factor.column(max(rounds, 1 + len(factor.band))))
-    if factor.reach > separation:  # answers about one unit overlap: no later coefficient may be larger
+    if factor.reach > separation:  # releases about one unit overlap: no later coefficient may be larger
         column = np.maximum.accumulate(column[::-1])[::-1]
     padded = np.zeros(-(-rounds // separation) * separation)
     padded[:rounds] = column[:rounds]

@@ -49,7 +49,7 @@ class UnitNoise:
 
     Attributes:
         randomness: The run's random streams.
-        index: Number of the answer within its round.
+        index: Number of the release within its round.
         clients: Index of each row's client in the run.
         dim: Length of a row.
         pair_noise: Noise of pairs in these rows; None if no pairs share noise.

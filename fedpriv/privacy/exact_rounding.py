@@ -1,7 +1,7 @@
 """Rounds sums with noise to a grid as if the noise had been a real number.
 
 What is released is ``grid * round((value + scale * Z) / grid)`` for a real normal or Laplace number Z: a function of
-the answer of an exact mechanism, so that the proofs about real numbers hold, and no low bit tells more (Mironov 2012).
+the output of an exact mechanism, so that the proofs about real numbers hold, and no low bit tells more (Mironov 2012).
 float64 decides all but about one number in a million: those whose sum is so near to a rounding boundary that its error
 could have taken it across, and those whose draw is NaN because its error is not bounded. Sums of normal draws are then
 computed in extended precision, and what that leaves open, as all others, in multiple precision, with more bits of the

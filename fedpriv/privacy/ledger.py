@@ -27,9 +27,9 @@ VOID = "void"
 
 
 def _noise_labels(record: Record) -> set[NoiseLabel]:
-    """Returns the (round, index, attempt) that name a record's noise; the empty set for an answer without noise.
+    """Returns the (round, index, attempt) that name a record's noise; the empty set for a release without noise.
 
-    The clients do not matter: a sum has the same noise for every cohort. A secret cohort serves one answer a round, so
+    The clients do not matter: a sum has the same noise for every cohort. A secret cohort serves one release a round, so
     that the index does not matter either.
     """
     if record.mechanism == "none" or record.non_private is not None:
@@ -80,7 +80,7 @@ class LedgerSync(Protocol):
             write: Writes a record; called in one process alone.
 
         Raises:
-            BudgetExhausted: the release would overspend.
+            BudgetExhausted: the release would exceed the limit.
             PrivacyError: the release is refused, or not the same in all processes.
         """
         ...
@@ -102,7 +102,7 @@ class Ledger:
     """Append-only list of releases.
 
     Guarantee: a release that the plan has once is made once, in this process or after a resume: the ledger refuses a
-    second answer with the round, index and label of one on record.
+    second release with the round, index and label of one on record.
 
     Args:
         guard: Counts every record, and refuses a release that may not be made.
@@ -167,7 +167,7 @@ class Ledger:
         """Writes the record, then returns the value.
 
         Raises:
-            BudgetExhausted: the release would overspend; nothing is written or returned.
+            BudgetExhausted: the release would exceed the limit; nothing is written or returned.
             PrivacyError: the same release was made before.
             LedgerError: the record could not be written.
         """

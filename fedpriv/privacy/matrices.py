@@ -1,6 +1,6 @@
 """Matrices for noise that is correlated between rounds: the banded square root, an optimised band, and buffers.
 
-Steps of constant size add answers up, so what matters is the noise of their sums. With A the matrix of these sums
+Steps of constant size add releases up, so what matters is the noise of their sums. With A the matrix of these sums
 (lower-triangular Toeplitz, with momentum and weight decay where the steps have them), the noise of the iterates is
 ``s A C^-1 Z``. A good C makes A C^-1 Z small without a large sensitivity, which sets s. The optimised band takes A from
 the strategy of the run.

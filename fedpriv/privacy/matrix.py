@@ -36,7 +36,7 @@ class Cell:
         unit: What is protected: `"sample"`, `"client"`, or a group.
         epsilon: An upper bound; infinite where none is known.
         accountant: Name of the bound that gave it; `"none"` where there is none.
-        relation: Which data sets are neighbours.
+        relation: Neighbouring relation.
         bound_of: The stronger case whose bound this is, where no smaller bound is known for the cell; empty otherwise.
         amplification: The secret sampling that lowers epsilon, in words.
         assumes: The assumptions of the bound, in words.
@@ -93,7 +93,8 @@ def matrix(
         accountant: As for `composition.compose`.
         colluders: Number of clients that collude.
         group: Number of units in a group.
-        price: Prices histories by another rule than the smallest bound, e.g. that of a search with hidden trials.
+        price: Computes the cost of histories by another rule than the smallest bound, e.g. for a search with secret
+            trials.
 
     Raises:
         ConfigError: an argument or a record is out of range.
@@ -193,7 +194,7 @@ def _joined(texts: Sequence[str]) -> str:
 
 
 def _histories(charges: Sequence[Counter[PrivacyCost]], runs: Sequence[RunCost], column: _Column) -> list[History]:
-    # members of a group may be at several clients: at one is worst for Gaussian answers that are not sampled, since
+    # members of a group may be at several clients: at one is worst for Gaussian releases that are not sampled, since
     # squares of shifts are convex, and at one that costs at least what each client costs for all others
     exact = all(event.composes_exactly for each in charges for charge in each for event in charge.events)
     aligned = column.promise.aligned and (exact or not column.several)

@@ -57,7 +57,7 @@ EVERYBODY = -1
 """Stands for a client's index where noise is added to a sum over clients, not to the row of one client."""
 
 _IN_CACHE, _ON_DEVICE = 2**15, 2**23  # numbers that get noise at once, on the CPU and on other devices
-_OVER_TIME = 2**16  # the same on the CPU for noise over time, of which each block takes more steps
+_OVER_TIME = 2**16  # the same on the CPU for correlated noise, of which each block takes more steps
 
 
 @checked("privacy.mechanism")

@@ -1,6 +1,6 @@
 """Opacus' accountants' history, read as the cost of a run and written from a ledger. Opacus itself is not imported.
 
-The history is a list of (noise multiplier, sample rate, steps). Each step is a Gaussian answer on a Poisson batch, and
+The history is a list of (noise multiplier, sample rate, steps). Each step is a Gaussian release on a Poisson batch, and
 neighbours differ in one example more or less; the noise is its deviation over the clip norm, which is the sensitivity
 under `add_remove`. So a step and a fedpriv record with these fields are the same event (Abadi et al. 2016).
 """

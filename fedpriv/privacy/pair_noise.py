@@ -31,13 +31,13 @@ def pair_noise_of_round(
     dim: int,
     secrets: PairSecrets | None = None,
 ) -> NormalCombinations | None:
-    """Returns the noise of pairs in some rows of an answer, over the deviation of a client's individual noise.
+    """Returns the noise of pairs in some rows of a release, over the deviation of a client's individual noise.
 
     Args:
         pairs: The pairs that share secrets, and how much noise a pair adds.
         randomness: The run's random streams.
         round_index: The round.
-        index: Number of the answer within the round.
+        index: Number of the release within the round.
         participants: Population indices of all participants.
         clients: Those of them whose rows these are.
         dim: Length of a row.

@@ -36,7 +36,7 @@ class WeightedDraws(NamedTuple):
 
 
 class RealNoise(Protocol):
-    """The noise of an answer as real numbers, and its approximation in float64."""
+    """The noise of a release as real numbers, and its approximation in float64."""
 
     def approximate(self, rows: slice) -> BoundedRows:
         """Returns an approximation of some rows."""

@@ -1,4 +1,4 @@
-"""One line of the ledger: the query and how its answer was noised, never the answer itself."""
+"""One line of the ledger: the query and how its release was noised, never the release itself."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ _UNPACKED: dict[str, Packing] = {
 
 @dataclass(frozen=True)
 class Record:
-    """One release without its value: everything that its price in epsilon depends on.
+    """One release without its value: everything that its cost in epsilon depends on.
 
     Attributes:
         round: Round of the run, from 0.
         query: `"gradient"`, `"client_gradient"`, `"gradient_difference"`, `"statistic:<name>"` or `"message"`.
         index: Number of this release within its round, from 0.
         clients: The clients that answered; None means all of them.
-        mechanism: Law of the noise. `"none"` is an exact answer and has `non_private` set.
+        mechanism: Law of the noise. `"none"` is an exact release and has `non_private` set.
         norm: Norm in which a unit's contribution was clipped.
         bound: Bound C on that norm, rounding included.
         noise_multiplier: Noise scale (standard deviation of a Gaussian, b of a Laplace) over sensitivity, where the
             sensitivity is C (add_remove) or 2C (replace_one). One number, or one for each of `clients`. With `pairs`
-            this is a client's individual noise alone, and the price also depends on `pairs` and on the participants.
-        sampling: How the units behind the answer were drawn.
+            this is a client's individual noise alone, and the cost also depends on `pairs` and on the participants.
+        sampling: How the units behind the release were drawn.
         rate: Probability (poisson, allocation) or fraction (without_replacement) with which a unit is drawn; 1 when
             full.
         unit: What is protected: one example (`"sample"`) or one client's data (`"client"`).
@@ -74,10 +74,10 @@ class Record:
         attempt: Label that keeps releases apart which have the same round: of a run and of one that extends it, of the
             trials of a search, of a site's process starts. Each has noise and random allocations of its own.
         pairs: The noise that cancels between pairs of these clients; None if there is none.
-        time: How the noise is correlated with that of the rounds before; None if it is not. The price then holds for
+        time: How the noise is correlated with that of the rounds before; None if it is not. The cost then holds for
             all rounds so far together, and `noise_multiplier` is s over sensitivity (`fedpriv.privacy.correlated`).
         batches: Batches of an epoch of random allocation; round r belongs to epoch `r // batches`. None for every other
-            sampling. The price is that of the whole epoch, charged once (`fedpriv.privacy.accounting.epochs`).
+            sampling. The cost is that of the whole epoch, charged once (`fedpriv.privacy.accounting.epochs`).
     """
 
     round: int

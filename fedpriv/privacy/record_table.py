@@ -1,6 +1,6 @@
 """A sequence of records, stored as kinds: records that differ in nothing but their round are one kind.
 
-A long plan has a few kinds, so that its price is that of a few kinds and their counts, however many rounds it has.
+A long plan has a few kinds, so that its cost is that of a few kinds and their counts, however many rounds it has.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class RecordTable(Sequence["Record"]):
 
     @property
     def is_priced_by_kind(self) -> bool:
-        """True if no price depends on the round, or on other records: no noise over time, no epochs of allocation."""
+        """True if no cost depends on the round, or on other records: no correlated noise, no epochs of allocation."""
         return not any(kind.time or kind.batches for kind in self.kinds)
 
     def counts(self) -> Iterator[tuple[Record, int]]:

@@ -153,7 +153,7 @@ class Randomness:
         Args:
             purpose: The purpose of the numbers.
             round_index: The round.
-            index: Number of the answer within the round.
+            index: Number of the query result within the round.
             examples: The client of each example, and its position in that client's data.
             size: Number of draws for each example.
         """
@@ -175,17 +175,17 @@ class Randomness:
     def pair_stream(
         self, i: int, j: int, round_index: int, index: int, secrets: PairSecrets | None = None
     ) -> Keystream:
-        """Returns the stream that two clients share for one answer of one round; see `pair_key`."""
+        """Returns the stream that two clients share for one query result of one round; see `pair_key`."""
         return Keystream(self.pair_key(i, j, round_index, index, secrets))
 
     def pair_key(self, i: int, j: int, round_index: int, index: int, secrets: PairSecrets | None = None) -> bytes:
-        """Returns the key of the stream that two clients share for one answer of one round.
+        """Returns the key of the stream that two clients share for one query result of one round.
 
         Args:
             i: One client.
             j: The other client.
             round_index: The round.
-            index: Number of the answer within the round.
+            index: Number of the query result within the round.
             secrets: Source of their secret; by default simulated from the secret seed.
         """
         self._check_process()

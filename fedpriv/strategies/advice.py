@@ -54,7 +54,7 @@ class Outlook:
 
 @runtime_checkable
 class Advises(Protocol):
-    """A local step that gives advice on its settings before a run. This is optional."""
+    """A client update that gives advice on its settings before a run. This is optional."""
 
     def advice(self, run: Outlook) -> list[str]:
         """Returns warnings about these settings in this run, a sentence or two each, with numbers."""

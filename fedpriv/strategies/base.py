@@ -191,8 +191,8 @@ class Aggregator(Protocol[S]):
     """Combines the clients' messages; S is the type of its state.
 
     Attributes:
-        receives: Names of the values it receives; must equal the local step's `sends`.
-        sends: Names of the values it sends; must equal the local step's `receives`.
+        receives: Names of the values it receives; must equal the client update's `sends`.
+        sends: Names of the values it sends; must equal the client update's `receives`.
         is_sum: True if it uses messages only through their (weighted) sum, which secure aggregation needs.
     """
 

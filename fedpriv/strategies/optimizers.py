@@ -294,7 +294,7 @@ class WeightDecay:
 
 @dataclass(frozen=True)
 class ClientOptimizerState:
-    """State of a local step with an optimiser.
+    """State of a client update with an optimiser.
 
     Attributes:
         t: Rounds so far.

@@ -1,4 +1,4 @@
-"""Checks that a user's local step and aggregator are complete and fit together, when they become a `Strategy`.
+"""Checks that a user's client update and aggregator are complete and fit together, when they become a `Strategy`.
 
 Copies of both are called once with parameters zero of three clients, `[3, 2]`, and an oracle and a network without
 data. The results must have the promised types and shapes. An error that a user's code raises is left to the plan,
@@ -39,7 +39,7 @@ _AGGREGATOR_LINES = {
 
 
 def check_pair(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Checks a local step and an aggregator.
+    """Checks a client update and an aggregator.
 
     Raises:
         ConfigError: one lacks something (names the line to add), they exchange different values, or what they return
@@ -66,7 +66,7 @@ def check_pair(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - whatever a
 
 
 def _check_complete(field: str, value: Any, lines: dict[str, str], other: str) -> None:  # noqa: ANN401
-    """Refuses a local step or aggregator without an attribute or method, or with one of another type."""
+    """Refuses a client update or aggregator without an attribute or method, or with one of another type."""
     if inspect.isclass(value):
         raise ConfigError(field, value.__name__, f"is a class: make an object of it, {value.__name__}()")
     name = type(value).__name__
@@ -209,7 +209,7 @@ def _check_state(where: str, state: object) -> None:
 
 
 def _check_rows(where: str, state: object) -> None:
-    """Refuses a local step's state with a tensor that has no row for each client."""
+    """Refuses a client update's state with a tensor that has no row for each client."""
     for name, leaf in flatten_with_names(state).items():
         if isinstance(leaf, Tensor) and leaf.ndim and len(leaf) != _CLIENTS:
             fix = (

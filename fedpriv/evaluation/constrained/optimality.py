@@ -174,7 +174,7 @@ def round_metrics(oracle: Oracle[DataAnswerer], local: Priced, mesh: Mesh, shard
 
 
 def half_width(oracle: Oracle[DataAnswerer], round_index: int, repeats: int) -> Tensor:
-    """Returns the half-width `[n, m]` of a 95 % interval for the mean of `repeats` constraint answers (public)."""
+    """Returns the half-width `[n, m]` of a 95 % interval for the mean of `repeats` constraint query results (public)."""
     return (
         NOISE_DISTRIBUTIONS[oracle.privacy.mechanism.name].within_95
         * oracle.answerer.statistic_deviation(round_index)

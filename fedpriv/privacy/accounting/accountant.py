@@ -27,7 +27,7 @@ class Accountant:
     """Counts every release, and adds up their costs to an epsilon.
 
     Guarantee: all counted releases together are (epsilon, delta)-DP for every client with the epsilon of `spent()`,
-    as long as noise levels, sampling rates and cohorts do not depend on earlier answers.
+    as long as noise levels, sampling rates and cohorts do not depend on earlier releases.
 
     It also is a `fedpriv.privacy.ledger.PrivacyFilter`: one without a plan or a limit, which admits every release.
 
@@ -119,7 +119,7 @@ class Accountant:
         return self._composition.spent(self.delta)
 
     def _price(self, events: Sequence[Event]) -> Totals:
-        """Returns the quick prices of events, a row for each."""
+        """Returns the quick costs of events, a row for each."""
         return price_of(tuple([event if event.selection == "full" else self._rounded(event) for event in events]))
 
     def _rounded(self, event: Event) -> Event:

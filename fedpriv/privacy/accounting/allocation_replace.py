@@ -1,4 +1,4 @@
-"""Privacy of random allocation where the content of one example is replaced by another: the tight price.
+"""Privacy of random allocation where the content of one example is replaced by another: the tight cost.
 
 With a clip bound of 1 and noise of deviation s, one epoch of k batches is dominated by
 

@@ -1,4 +1,4 @@
-"""How much noise the planned releases need to meet a target epsilon."""
+"""The amount of noise with which the planned releases meet a target epsilon."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def calibrate_rest(
     _check_reachable(
         [_without_free_events(history) for _, history in histories(spent_costs + planned_costs, n_clients)], delta
     )
-    # bracket the answer between `low`, which is too little noise, and `high`, which is enough
+    # bracket the solution between `low`, which is too little noise, and `high`, which is enough
     high = 1.0
     while total_epsilon(high) > goal:
         high *= 4

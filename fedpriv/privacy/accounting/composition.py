@@ -66,7 +66,7 @@ class Composition:
         return self._epochs.due(record, cost)
 
     def count(self, records: Sequence[Record]) -> None:
-        """Checks and counts records, of a plan by their kinds where prices do not depend on rounds.
+        """Checks and counts records, of a plan by their kinds where costs do not depend on rounds.
 
         Raises:
             ConfigError, PrivacyError: see `check`.

@@ -1,4 +1,4 @@
-"""Noise that is correlated between rounds has a price for whole beginnings of a run, in order and without gaps."""
+"""Noise that is correlated between rounds has a cost for whole beginnings of a run, in order and without gaps."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """Charges each epoch of random allocation once.
 
-An epoch has one price for all its answers (`allocation`), which is charged with the first of them. The later ones are
+An epoch has one cost for all its releases (`allocation`), which is charged with the first of them. The later ones are
 free, as long as their noise is at least that of the first. An epoch that ends early, or of which some rounds are left
-out, costs at most a whole one (docs/design/0010-allocation.md), so that it does not matter which answers follow.
+out, costs at most a whole one (docs/design/0010-allocation.md), so that it does not matter which releases follow.
 
-What belongs together is one epoch, one answer of each of its rounds, and one `attempt`: several answers of a round, and
-a run and one that extends it, have assignments of their own, and so a price of their own. Rounds are those of one run:
-where records of several runs follow each other, a round that comes again begins another epoch, which is charged. Runs
-whose records alternate must be priced apart, or differ in `attempt`.
+What belongs together is one epoch, one release of each of its rounds, and one `attempt`: several releases of a round,
+and a run and one that extends it, have assignments of their own, and so a cost of their own. Rounds are those of one
+run: where records of several runs follow each other, a round that comes again begins another epoch, which is charged.
+Runs whose records alternate must be priced apart, or differ in `attempt`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedpriv.privacy.record_table import RecordTable
 if TYPE_CHECKING:
     from fedpriv.privacy.record import Record
 
-_LAST_BITS = 1e-12  # by which the noise of two answers of an epoch may differ
+_LAST_BITS = 1e-12  # by which the noise of two releases of an epoch may differ
 _Key = tuple[int, int, int, int]
 
 

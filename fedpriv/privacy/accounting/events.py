@@ -1,7 +1,7 @@
 """A ledger record, reduced to what its epsilon depends on.
 
-An ``Event`` is one noisy answer as it concerns one client. Equal events cost the same, whatever the round, the query or
-the clip bound, so a long run is a few events, each with its count.
+An ``Event`` is one noisy release as it concerns one client. Equal events cost the same, whatever the round, the query
+or the clip bound, so a long run is a few events, each with its count.
 
 Which event a record becomes (``s = noise scale / sensitivity``, ``q`` the sampling rate):
 
@@ -19,8 +19,8 @@ allocation, Gaussian   a whole epoch: ``mean_i N(    a whole epoch: ``mean_i N(e
 =====================  ============================  ==========================================================
 
 Where pairs of clients add noise that cancels, s is the effective one, computed from the record (`accounting.pairwise`).
-Where noise is correlated between rounds, a run is one Gaussian answer; a record's event is what its round adds to the
-rounds before it (`fedpriv.privacy.correlated`), so that the events of rounds 0 to t are, together, exactly their price.
+Where noise is correlated between rounds, a run is one Gaussian release; a record's event is what its round adds to the
+rounds before it (`fedpriv.privacy.correlated`), so that the events of rounds 0 to t are, together, exactly their cost.
 Laplace noise under an l2 clip is priced as ``zcdp`` with rho = 1/(2 s^2): no worse than a Gaussian of deviation b.
 """
 
@@ -45,10 +45,10 @@ Selection = Literal["full", "poisson", "poisson_replace", "amplified", "allocati
 
 
 class Event(NamedTuple):
-    """One noisy answer, as it concerns one client; with random allocation a whole epoch of answers.
+    """One noisy release, as it concerns one client; with random allocation a whole epoch of releases.
 
     Attributes:
-        law: Law of the noise; ``"zcdp"`` is Laplace under an l2 clip, ``"none"`` an exact answer.
+        law: Law of the noise; ``"zcdp"`` is Laplace under an l2 clip, ``"none"`` an exact release.
         noise: Noise scale over sensitivity.
         selection: How the client's examples (or the client) were sampled; see the table of this module.
         rate: Sampling rate in (0, 1]; 1 when ``selection`` is full. Of random allocation, 1 over the batches.
@@ -78,7 +78,7 @@ class Event(NamedTuple):
 
     @property
     def shift(self) -> float:
-        """Largest change of the answer over its noise scale."""
+        """Largest change of the release over its noise scale."""
         return self.group / self.noise
 
     @property
@@ -137,7 +137,7 @@ def cost_of(record: Record, n_clients: int) -> PrivacyCost:
         if len(events) > 1:
             fix = "with random allocation and noise of several sizes all clients take part in every round"
             raise ConfigError("record.clients", clients, fix)
-        clients = None  # whoever takes part later in the epoch is charged with its first answer
+        clients = None  # whoever takes part later in the epoch is charged with its first release
     return PrivacyCost(clients, events)
 
 
@@ -155,9 +155,9 @@ def _effective_noise(record: Record, noises: tuple[float, ...], n_clients: int) 
 
 
 def _noise_over_rounds(record: Record, time: CorrelatedNoise, noises: tuple[float, ...]) -> tuple[float, ...]:
-    """Returns noises for this round such that the events of all rounds so far compose to the price of the run.
+    """Returns noises for this round such that the events of all rounds so far compose to the cost of the run.
 
-    Rounds with correlated noise are one Gaussian answer. The squared ratio of that answer grows with each round, and a
+    Rounds with correlated noise are one Gaussian release. The squared ratio of that answer grows with each round, and a
     round's event gets the growth.
     """
     fixed = record.clients is None and record.sampling in ("full", "poisson")

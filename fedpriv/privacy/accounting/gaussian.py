@@ -19,7 +19,7 @@ __all__ = ["epsilon_of", "log_delta", "ratio_of", "root"]
 
 Array = NDArray[np.float64]
 _HUGE = 1e6  # there is hardly any noise, and rounding hides the curve
-_SLACK = 1e-10  # relative; pushes the root finder's answer to the safe side
+_SLACK = 1e-10  # relative; pushes the result of the root finder to the safe side
 
 
 def log_delta(mu: float, epsilon: Array) -> Array:

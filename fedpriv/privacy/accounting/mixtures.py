@@ -1,9 +1,9 @@
-"""Gaussian answers about a group of k units, each of which is drawn by itself with rate q.
+"""Gaussian releases about a group of k units, each of which is drawn by itself with rate q.
 
-j of the k are drawn with weight ``w_j = Binomial(k, q)(j)``, and move the answer by at most j. In units of that:
+j of the k are drawn with weight ``w_j = Binomial(k, q)(j)``, and move the release by at most j. In units of that:
 
 * ``add_remove``: all k are there or none is, ``sum_j w_j N(j)`` against ``N(0)`` (Choquette-Choo, Ganesh, Steinke,
-  Thakurta 2024, mixtures of Gaussians). The curves here are of the answers in which some are drawn, j from 1 on.
+  Thakurta 2024, mixtures of Gaussians). The curves here are of the releases in which some are drawn, j from 1 on.
 * ``replace_one``: ``sum_j w_j N(j)`` against ``sum_j w_j N(-j)``. No shifts v_j, v'_j of norm j cost more: for a set A
   with ``N(0)(A) = Phi(z)`` and t >= 0
 

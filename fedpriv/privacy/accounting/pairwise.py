@@ -1,10 +1,10 @@
-"""The price of noise that partly cancels between pairs of clients, of whom some collude.
+"""The cost of noise that partly cancels between pairs of clients, of whom some collude.
 
 A client's individual noise has variance 1, that of a pair `r^2`. Of participants P, colluders Q know their own noise
 and that of every pair with one of them in it. The noise that remains on the honest H = P without Q is Gaussian with
 covariance `Sigma_H = I + r^2 L(S[H])`: S[H] is the graph of the pairs of honest clients that share a secret, and L its
 Laplacian. Moving client i's row by `delta` is, after whitening, a shift by `|delta| sqrt([Sigma_H^-1]_ii)` in unit
-noise. So the answer is a Gaussian mechanism for client i, and costs as much as one with independent noise of variance
+noise. So the release is a Gaussian mechanism for client i, and costs as much as one with independent noise of variance
 `1 / [Sigma_H^-1]_ii`.
 
 The *exposure* is the largest `[Sigma_H^-1]_ii` over i and over all Q of at most q clients. Fewer colluders know less,
@@ -48,7 +48,7 @@ def exposure(pairs: Pairs, participants: Sequence[int] | None, n_clients: int) -
 
     Args:
         pairs: The pairwise noise of a record.
-        participants: The clients that took part in the answer; None means all.
+        participants: The clients that took part in the release; None means all.
         n_clients: Number of clients of the run.
 
     Raises:

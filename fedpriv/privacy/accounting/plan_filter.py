@@ -5,7 +5,7 @@ decides what may be released: each planned release is a slot, which one release 
 decides, before the first release, how many slots of the plan there are.
 
 Why this bounds epsilon, whatever a strategy does, is argued in docs/design/0011-plan-filter.md: the slots are fixed
-before any answer exists, so all releases together are an adaptive composition of fixed mechanisms, of which some are
+before any release exists, so all releases together are an adaptive composition of fixed mechanisms, of which some are
 left out. The dominating pairs of such a composition compose (Zhu, Dong, Wang 2022).
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _COMPARED_OTHERWISE = frozenset({"bound", "noise_multiplier", "rate", "attempt", "clients", "pairs"})
 """Fields of a record that `covers` and `_is_planned` compare by themselves, or that vary."""
-SLACK = 1e-12  # two machines that price a plan may differ in the last bits, as sums of prices do
+SLACK = 1e-12  # two machines that price a plan may differ in the last bits, as sums of costs do
 
 
 class UnplannedRelease(PrivacyError):
@@ -129,7 +129,7 @@ class PlanFilter:
     def leave_out(self, rounds: Collection[int]) -> None:
         """Gives up the slots of some rounds, so that the limit may allow later ones.
 
-        The choice of rounds must not depend on answers.
+        The choice of rounds must not depend on releases.
         """
         for round_index in rounds:
             for position in self._unused_of(round_index):

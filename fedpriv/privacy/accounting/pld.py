@@ -21,7 +21,7 @@ from fedpriv.privacy.accounting.events import Event, History, bucketed
 from fedpriv.privacy.accounting.profiles import log_profile, log_profile_back
 
 Array = NDArray[np.float64]
-SMALLEST_DELTA = 1e-9  # below, rounding in the distributions of single answers could reach the tail that delta measures
+SMALLEST_DELTA = 1e-9  # below, rounding in the distributions of single releases could reach the tail that delta measures
 _WIDEST = 2.0**-10
 _MAX_POINTS = 2**19
 _INFLATION = 4e-4
@@ -43,7 +43,7 @@ def epsilon(history: History, delta: float, *, rough: bool = False) -> float:
 
     Returns:
         Epsilon; infinite when this bound does not apply (delta below 1e-9, Laplace noise under an l2 clip, hardly any
-        noise, or an exact answer).
+        noise, or an exact release).
 
     Source: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022 (connect the dots); Koskela, Jälkö, Honkela 2020.
     """
@@ -56,7 +56,7 @@ def epsilon(history: History, delta: float, *, rough: bool = False) -> float:
 
 
 def rare_large(noise: float, rate: float, count: int, delta: float) -> float:
-    """Returns the epsilon of Poisson-sampled Gaussian answers with a low rate and little noise.
+    """Returns the epsilon of Poisson-sampled Gaussian releases with a low rate and little noise.
 
     It is meant for an epsilon in the hundreds, where a fine grid of losses would be too large.
 
@@ -65,7 +65,7 @@ def rare_large(noise: float, rate: float, count: int, delta: float) -> float:
     Args:
         noise: Noise scale over sensitivity.
         rate: Probability with which a record is sampled.
-        count: Number of answers.
+        count: Number of releases.
         delta: Failure probability.
     """
     interval = max(0.02, 0.05 * (0.25 / noise) ** 2 / 4)

@@ -1,6 +1,6 @@
 """Rényi differential privacy of one event: a quick bound, which adds up over rounds.
 
-Each event has a vector of Rényi divergences, one for each order in ``ORDERS``; vectors of independent answers add
+Each event has a vector of Rényi divergences, one for each order in ``ORDERS``; vectors of independent releases add
 (Mironov 2017). Unsampled events have closed forms. For sampled ones the divergence is an integral of the privacy curve,
 
     exp((a-1) D_a(P||Q)) = 1 + a (a-1) int_0^inf  e^{(a-1) t} H_t(P||Q) + e^{-a t} H_t(Q||P)  dt,
@@ -96,7 +96,7 @@ def curves(events: Sequence[Event]) -> Array:
 def renyi(event: Event) -> Array:
     """Returns the Rényi divergences of one event ``[orders]``, read-only and cached."""
     result = unsampled(event)
-    # the bound of an epoch of random allocation is that of one answer: nobody is in two of its batches
+    # the bound of an epoch of random allocation is that of one release: nobody is in two of its batches
     is_sampled = event.selection != "full" and not event.is_epoch
     if is_sampled and event.law in _AMPLIFIED and _LEAST_NOISE < event.noise < 1 / _LEAST_NOISE:
         if event.selection == "poisson_replace":
@@ -146,7 +146,7 @@ def _laplace(noise: Array) -> Array:
 
 
 def _none(noise: Array) -> Array:
-    """Exact answers: infinite divergences."""
+    """Exact releases: infinite divergences."""
     return np.full(ORDERS.shape, math.inf)
 
 
@@ -155,7 +155,7 @@ def _quadratic(noise: Array) -> Array:
     return ORDERS / (2 * noise**2)
 
 
-# a law that is not here has no price, and no other one's
+# a law that is not here has no cost, and no other one's
 _CURVES = {"gaussian": _quadratic, "zcdp": _quadratic, "laplace": _laplace, "none": _none}
 
 

@@ -181,13 +181,13 @@ class RunningTotals:
 
 @lru_cache(maxsize=4)
 def price_of(events: tuple[Event, ...]) -> Totals:
-    """Returns the quick prices of events, a row for each; read-only and cached, since most rounds cost the same."""
+    """Returns the quick costs of events, a row for each; read-only and cached, since most rounds cost the same."""
     pure = [rdp.pure(event) for event in events]
     mu2 = [event.noise**-2 if _closed(event) else math.inf for event in events]
     return Totals(rdp.curves(events), np.array(pure), np.array(mu2))
 
 
 def _closed(event: Event) -> bool:
-    """Whether the Gaussian ratio of an event is its exact price."""
+    """Whether the Gaussian ratio of an event is its exact cost."""
     # infinite noise releases nothing, whatever its law
     return event.composes_exactly or event.noise == math.inf

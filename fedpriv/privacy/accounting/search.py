@@ -1,4 +1,4 @@
-"""The price of trying several settings and publishing one result, where the number of trials stays secret.
+"""The cost of trying several settings and publishing one result, where the number of trials stays secret.
 
 A search draws a number K of trials in secret, makes K runs with settings drawn independently from a public
 distribution, and publishes the best run by its score; the score is a function of what that run released. If one run is
