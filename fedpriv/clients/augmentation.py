@@ -1,4 +1,4 @@
-"""Data augmentation: random views of an example, whose mean gradient is clipped once.
+"""Data augmentation: random views of an example; the mean of their gradients is clipped once.
 
 With K views an example's contribution is the clipped mean of K gradients, so the sensitivity is the same as with one
 view.

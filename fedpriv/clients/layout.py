@@ -87,7 +87,7 @@ def constant_totals(model: nn.Module) -> Tensor:
 
 
 def changed_constants(model: nn.Module, before: Tensor) -> list[str]:
-    """Returns the names of constants whose `constant_totals` differ from `before`; all if their number changed."""
+    """Returns the names of constants with `constant_totals` other than `before`; all if their number changed."""
     if before.shape[0] == 0 and not _has_constants(model):
         return []
     values = constants(model)
@@ -99,10 +99,10 @@ def changed_constants(model: nn.Module, before: Tensor) -> list[str]:
 
 
 def _has_constants(model: nn.Module) -> bool:
-    """Returns whether a model has a frozen parameter or a buffer.
+    """Returns True if a model has a frozen parameter or a buffer.
 
-    Every round asks. Torch's iterators over parameters and over buffers each walk through all modules, in some forty
-    calls for a model of three; this walk makes none.
+    This is called in every round. Torch's iterators over parameters and over buffers each walk through all modules, in
+    some calls for a model of three; this walk makes none.
     """
     modules: list[nn.Module | None] = [model]
     while modules:

@@ -52,7 +52,7 @@ class Read(NamedTuple):
 
     Attributes:
         pair: Inputs `[m, ...]` and targets `[m, ...]`.
-        random: Whether reading them drew from torch's, NumPy's or Python's global generator: then they differ when they
+        random: True if reading them drew from torch's, NumPy's or Python's global generator: then they differ when they
             are read again.
     """
 
@@ -113,7 +113,7 @@ def read_one(source: Source, position: int, like: Pair) -> Pair:
     Args:
         source: Where to read it.
         position: Its index in the data set.
-        like: Inputs and targets of other examples, whose nesting and shapes it must have.
+        like: Inputs and targets of other examples; nesting and shapes must be equal.
 
     Raises:
         DataError: its nesting or shapes differ, or it cannot be read.
@@ -133,7 +133,7 @@ def read_one(source: Source, position: int, like: Pair) -> Pair:
 
 
 def check_finite(inputs: Nested, targets: Nested) -> None:
-    """Refuses examples with NaN or infinity.
+    """Raises for examples with NaN or infinity.
 
     Raises:
         DataError: names the example.
@@ -152,7 +152,7 @@ def first_broken(rows: Tensor) -> int | None:
 
 
 def is_plain(loader: Source) -> bool:
-    """Returns whether the loader's examples are rows of tensors, unchanged by a user's class or `collate_fn`."""
+    """Returns True if the loader's examples are rows of tensors, unchanged by a user's class or `collate_fn`."""
     dataset = loader.dataset
     while isinstance(dataset, Subset) and type(dataset).__getitem__ is Subset.__getitem__:
         dataset = dataset.dataset
@@ -176,7 +176,7 @@ def _read(loader: Source) -> Read:
 
 
 def _check_repeats(source: Source, pair: Pair) -> None:
-    """Refuses a data set whose examples depend on which ones it has read before: one would change the others."""
+    """Raises if the examples of a data set depend on earlier reads: one example would change the others."""
     length = len(first(pair))
     for position in dict.fromkeys((length - 1, 0)):
         again = read_one(source, position, pair)

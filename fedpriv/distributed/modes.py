@@ -27,7 +27,7 @@ class Modes:
 
     Attributes:
         dtype: Torch's default type of floating-point tensors, which a model may use for tensors that it makes.
-        full_precision: Whether float32 numbers are multiplied in float32. If not, the user's choice stays.
+        full_precision: True if float32 numbers are multiplied in float32. If not, the user's choice stays.
     """
 
     dtype: torch.dtype

@@ -74,7 +74,7 @@ def single_thread() -> Generator[None]:
 
 
 def are_too_many(multiplications: int, worth_sharing: int = _WORTH_SHARING) -> bool:
-    """Returns whether torch uses several threads, and to wake them would take longer than the work itself.
+    """Returns True if torch uses several threads, and to wake them would take longer than the work itself.
 
     Args:
         multiplications: How many the work has.

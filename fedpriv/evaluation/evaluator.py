@@ -49,7 +49,7 @@ class Evaluator:
         loss: Maps (outputs, targets) of a batch to their mean loss.
         test: Public test examples, as (input, target).
         batch_size: Examples at a time.
-        batched: Whether to let vmap batch the model, where it can. Then `of_each` evaluates several models in one
+        batched: True if to let vmap batch the model, where it can. Then `of_each` evaluates several models in one
             forward pass, which takes half to two thirds of the time for linear layers; on a processor models with
             convolutions are evaluated one after another, since together they take two to three times as long (torch
             2.13).

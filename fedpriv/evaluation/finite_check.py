@@ -56,7 +56,7 @@ class FiniteCheck:
 
     @property
     def stops(self) -> bool:
-        """Whether the run ends after this round."""
+        """True if the run ends after this round."""
         return not self.first.keys().isdisjoint(_STOPS[self.stop_on])
 
     def warning(self, before: FiniteCheck, models: Tensor, spent: str) -> str | None:
@@ -95,7 +95,7 @@ def first_rounds_in_words(first: Mapping[str, int]) -> str:
 
 
 def is_finite(values: Tensor | float) -> bool:
-    """Whether all values are finite.
+    """True if all values are finite.
 
     The sum is tested first, in one pass. A NaN or an infinity makes it not finite; so may finite numbers that overflow,
     therefore the values themselves are tested then.

@@ -84,7 +84,7 @@ class Metric(Generic[F]):
 
     @property
     def percent(self) -> bool:
-        """Whether it is a fraction, shown out of a hundred."""
+        """True if it is a fraction, shown out of a hundred."""
         return self.form.endswith("%")
 
     def text(self, value: float) -> str:

@@ -156,7 +156,7 @@ class ModelMetrics:
 
 
 def models_differ(progress: TrainState) -> bool:
-    """Whether clients may have models of their own."""
+    """True if clients may have models of their own."""
     return progress.models.stride(0) != 0 and progress.models.shape[0] > 1
 
 

@@ -42,8 +42,8 @@ def vmap(
     Args:
         function: Function of one element.
         in_dims: Dimension of each argument to map over; None for an argument that all elements share.
-        randomness: Whether random operations are refused, or differ between elements, or are the same for all.
-        known: Whether all code that the function calls is torch's or fedpriv's, and calls no code of a user's own.
+        randomness: True if random operations are refused, or differ between elements, or are the same for all.
+        known: True if all code that the function calls is torch's or fedpriv's, and calls no code of a user's own.
     """
     mapped = torch_vmap(function, in_dims, randomness=randomness)
 

@@ -1,4 +1,4 @@
-"""Whether all code that a run is given comes from fedpriv or torch, and so shows nothing to anybody while rounds run.
+"""True if all code that a run is given comes from fedpriv or torch, and so shows nothing to anybody while rounds run.
 
 Code of a user's own may print or send what it computes with, which it is free to do: released values are anybody's.
 Then their ledger lines must be on the disk before it gets them.
@@ -23,12 +23,12 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, range)
 
 
 def is_torch_script(value: object) -> TypeGuard[ScriptFunction[..., object] | ScriptModule]:
-    """Returns whether a value is a function or network that TorchScript has compiled, traced or loaded."""
+    """Returns True if a value is a function or network that TorchScript has compiled, traced or loaded."""
     return isinstance(value, ScriptFunction | ScriptModule)
 
 
 def is_known(thing: object) -> bool:
-    """Returns whether an object, and all that it holds, has code of fedpriv, torch or Python itself only.
+    """Returns True if an object, and all that it holds, has code of fedpriv, torch or Python itself only.
 
     Functions that a user has hung on a known object, such as a hook of a module or of a parameter, are found as well.
     What cannot be looked into is not known.

@@ -17,7 +17,7 @@ class SoftmaxRegression(nn.Module):
     Args:
         n_features: Numbers in one input.
         n_classes: Scores per example.
-        bias: Whether the layer has a bias.
+        bias: True if the layer has a bias.
     """
 
     def __init__(self, n_features: int, n_classes: int, bias: bool = False) -> None:

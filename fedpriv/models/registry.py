@@ -84,7 +84,7 @@ def make(
         loss: Name and options, see `resolve_loss`.
         example: A synthetic input `[1, ...]`.
         n_classes: Number of classes; None if targets are numbers.
-        fix: Whether to replace layers that mix examples, see `fix_model`.
+        fix: True if to replace layers that mix examples, see `fix_model`.
         weights: Initial weights, see `load_weights`; None draws them by the seed.
         lora: Adapters, which are trained, see `add_lora`; None adds none.
         train: The parameters to train, see `train_only`; None leaves the model's choice.
@@ -177,7 +177,7 @@ class LossEntry(plugins.RegistryEntry[nn.Module]):
     Args:
         build: Builds the loss.
         description: A description in one line.
-        of_numbers: Whether targets may be numbers instead of classes.
+        of_numbers: True if targets may be numbers instead of classes.
     """
 
     of_numbers: bool = False

@@ -119,12 +119,12 @@ def _why_unfit(layer: nn.Module) -> str | None:
 
 
 def _mixes(layer: nn.Module) -> bool:
-    """Returns whether a layer normalises over the batch."""
+    """Returns True if a layer normalises over the batch."""
     return isinstance(layer, _BATCH_NORM) and (layer.training or layer.running_mean is None)
 
 
 def _remembers(layer: nn.Module) -> bool:
-    """Returns whether a layer has running statistics of single examples."""
+    """Returns True if a layer has running statistics of single examples."""
     return isinstance(layer, _INSTANCE_NORM) and (layer.track_running_stats or layer.running_mean is not None)
 
 

@@ -1,4 +1,4 @@
-"""Which nodes and links of a graph are active in a round: drawn from the public seed, never a function of data."""
+"""Active nodes and links of a graph in a round: drawn from the public seed, never a function of data."""
 
 from __future__ import annotations
 

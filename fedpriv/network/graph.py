@@ -307,7 +307,7 @@ def to_torch(weights: Weights, like: Tensor, steps: int, *others: Tensor) -> lis
     """Returns weights with the type and device of `like`, and other tensors on that device, moved in one copy.
 
     Small weights, `[k, k]` or, for one step, `[k, j]`, become dense and are raised to the power `steps`. Large ones
-    become sparse, and are those of one step.
+    become sparse, and are not raised to a power.
     """
     size: tuple[int, int] = weights.shape  # pyright: ignore[reportAssignmentType] - scipy is not typed
     entries = size[0] * size[1]

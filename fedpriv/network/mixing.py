@@ -97,7 +97,7 @@ def checked(weights: NDArray[np.float64] | Weights, graph: Undirected, tolerance
 
 
 def check_connected(graph: Undirected) -> None:
-    """Refuses a graph that is not connected.
+    """Raises if a graph is not connected.
 
     Raises:
         ConfigError: names a node that node 0 cannot reach.
@@ -109,7 +109,7 @@ def check_connected(graph: Undirected) -> None:
 
 
 def _check_mixes(used: Undirected, n: int) -> None:
-    """Refuses weights under which nodes never agree, whatever the graph; `used` has the links with weight."""
+    """Raises for weights under which nodes never agree on any graph; `used` has the links with weight."""
     unreachable = _unreachable_node(used, n)
     if unreachable is not None:
         raise _wrong("a matrix in pieces", f"no weights lead from node 0 to node {unreachable}; give more links weight")

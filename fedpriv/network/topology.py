@@ -18,7 +18,7 @@ MOST_NODES, MOST_LINKS = 10_000, 1_000_000  # a larger graph would take one proc
 
 
 def _check_size(n_clients: int, degree: float) -> None:
-    """Refuses a graph that would take minutes to make, before it is made."""
+    """Raises if a graph would take minutes to make, before it is made."""
     if n_clients > MOST_NODES:
         fix = f"a graph has at most {MOST_NODES:,} nodes; take the star for more clients"
         raise ConfigError("network.topology", f"{n_clients} nodes", fix)
@@ -84,7 +84,7 @@ def grid(n_clients: int, rows: Count) -> Undirected:
 
 @checks.checked("network.topology")
 def torus(n_clients: int, rows: Count) -> Undirected:
-    """A grid whose opposite sides are joined."""
+    """A grid with its opposite sides joined."""
     return nx.grid_2d_graph(rows, _columns(n_clients, rows), periodic=True)
 
 
@@ -184,7 +184,7 @@ def _sort_key(label: object) -> tuple[str, int | str]:
 def _numbered(graph: Undirected, file: str) -> Undirected:
     """Turns labels that are all numbers, as text, into numbers.
 
-    A gap between the numbers, or a name among them, is taken for a typing error and refused.
+    A gap between the numbers, or a name among them, counts as a typing error and raises.
     """
     labels = {label: str(label) for label in graph}
     names = sorted(text for text in labels.values() if not text.isdecimal())

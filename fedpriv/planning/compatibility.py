@@ -179,7 +179,7 @@ def check_shared(
         privacy: The privacy settings.
         query_names: Names of the queries that the strategy makes.
         optimum: Smallest value of the objective, if the gap to it is to be reported.
-        compare: Whether the problem is solved with all data in one place, too.
+        compare: True if the problem is solved with all data in one place, too.
 
     Raises:
         ConfigError: a setting needs one process; the message names it.
@@ -347,7 +347,7 @@ def check_problem(
         problems: The clients' objectives and constraints.
         privacy: The privacy settings.
         query_names: Names of the queries that the strategy makes.
-        compare: Whether the run is compared with a centralised solver.
+        compare: True if the run is compared with a centralised solver.
 
     Raises:
         ConfigError: the strategy would ignore an objective or a constraint; it asks for private constraint values, and

@@ -82,7 +82,7 @@ class Plan:
         n_clients: Number of clients.
         evaluations: Expected number of per-example gradients in each round.
         queries: Names of the queries that the strategy makes.
-        calibrated: Whether the noise was computed from the target epsilon, and so meets it.
+        calibrated: True if the noise was computed from the target epsilon, and so meets it.
         first: The rounds of the earlier run that this one extends.
         float64_noise: Noise that will be added in float64, as far as the records do not show it.
         not_covered: What the run will reveal about the data that epsilon does not count, in words.
@@ -329,7 +329,7 @@ def with_neighbours(privacy: Privacy, problems: Sequence[Problem], *, sizes_decl
     Args:
         privacy: The privacy settings.
         problems: The clients' objectives and constraints.
-        sizes_declared: Whether each client has a declared `public_size` (then its true size stays private).
+        sizes_declared: True if each client has a declared `public_size` (then its true size stays private).
     """
     shared = list[str]()
     # the number of clients is always exact: nobody declares another one
@@ -358,7 +358,7 @@ class RunSketch:
         loss: The loss that is minimised.
         seed: Public seed of cohorts and links.
         augmentation: Random views of examples, if there are any.
-        sizes_declared: Whether each client has a declared `public_size`.
+        sizes_declared: True if each client has a declared `public_size`.
     """
 
     strategy: Strategy

@@ -156,8 +156,8 @@ class Budget:
             shared: Further facts that neighbours may have in common, e.g. `"sizes public"`; runs that need more are
                 refused.
             data: Name of the data set, for readers of the file; by default the name of the file.
-            accountant: The one bound by which runs are priced, `"gaussian"`, `"pld"`, `"rdp"` or `"pure"`; None takes
-                the smallest.
+            accountant: The bound by which the cost of runs is computed, `"gaussian"`, `"pld"`, `"rdp"` or `"pure"`;
+                None (default) uses the smallest.
 
         Raises:
             ConfigError: a term is out of range.
@@ -259,14 +259,14 @@ class Budget:
             write_mark(self.path, run, RunMark(start, max(rounds, mark.rounds)))
 
     def check(self, run: RunCost) -> None:
-        """Refuses a run that the budget does not allow, without reserving anything.
+        """Raises if the budget does not allow a run. Reserves nothing.
 
         Args:
             run: The whole plan of the run.
 
         Raises:
             BudgetExhausted: the run would exceed the limit.
-            PrivacyError: the run does not protect what the budget promises.
+            PrivacyError: the run does not protect the unit or relation of the budget.
         """
         self._fits(BudgetLines.read(self.path), run)
 
@@ -278,7 +278,7 @@ class Budget:
 
         Raises:
             BudgetExhausted: the run would exceed the limit; nothing is charged.
-            PrivacyError: the run does not protect what the budget promises, or has a reservation.
+            PrivacyError: the run does not protect the unit or relation of the budget, or has a reservation.
             LedgerError: the file cannot be written; nothing is charged.
         """
         if not run.run_name:
@@ -343,7 +343,7 @@ class Budget:
         return share
 
     def _refusal(self, run: RunCost, earlier: Sequence[Share], alone: float, total: float) -> str:
-        """Returns the message for a run that would exceed the limit: what remains, what the run costs, and what to do."""
+        """Returns the message for a run that would exceed the limit: the rest, the cost of the run, and the fix."""
         terms = self.terms
         allowance = f"{self.path} allows epsilon={terms.epsilon:g} at delta={terms.delta:g} in all"
         if math.isinf(alone):

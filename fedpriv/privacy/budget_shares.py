@@ -16,9 +16,9 @@ from fedpriv.privacy.composition import Guarantee, RunCost, charges_of, together
 
 _NOT_NOTED = ("noise whose rounding version 0.2 did not note",)
 _OF_ANY_DATA = re.compile("[0-9a-f]{32}")
-"""How version 0.3 and earlier named the data of a configuration, also of files whose rows may have changed since."""
+"""The names of data in configurations of version 0.3 and earlier, also of files with rows that may have changed."""
 VOIDED = "state"
-"""How a run ended for which no bound on epsilon holds: its code kept something of earlier examples."""
+"""The end of a run without a bound on epsilon: its code kept information about earlier examples."""
 _STEPS = 12  # halvings in the search for the remaining epsilon: to less than a thousandth of the limit
 
 
@@ -30,7 +30,7 @@ class Share:
         name: Name of the run.
         charges: The costs of its releases, for the budget's unit and relation.
         n_clients: Number of clients.
-        data: Text that is the same for runs whose clients hold the same examples; None if that is not known.
+        data: Text that is equal for runs with the same examples at the same clients; None if it is not known.
         trust: The trust assumption, as printed.
         float64_noise: Noise that the run adds in float64, in words.
     """
@@ -90,7 +90,7 @@ def share_of(run: RunCost, terms: BudgetTerms) -> Share:
 
 
 def check_clients(shares: Sequence[Share], terms: BudgetTerms) -> None:
-    """Refuses runs with different clients, if the budget protects whole clients.
+    """Raises for runs with different clients, if the budget protects whole clients.
 
     Raises:
         PrivacyError: the numbers of clients differ, so that one client's data may be several clients' in another run.
@@ -146,7 +146,7 @@ def remaining_epsilon(shares: Sequence[Share], terms: BudgetTerms) -> float:
 
 
 def _only(terms: BudgetTerms) -> str | None:
-    """Returns the only bound by which runs are priced, None for the smallest; at delta 0 it is the pure one."""
+    """Returns the bound by which the cost of runs is computed, None for the smallest; at delta 0 it is the pure one."""
     if terms.delta == 0:
         return "pure"
     return terms.accountant

@@ -21,18 +21,18 @@ from fedpriv.privacy.accounting.groups import of_group
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.privacy.record import PerClient, Record, Relation, Unit
 
-_MOST_SIZES = 1000  # up to so many clients, each gets a group of its own size; beyond, all get the largest
+_MOST_SIZES = 1000  # up to this many clients, each has a group size; beyond, all have the largest
 
 
 @dataclass(frozen=True)
 class RunCost:
-    """The releases of one run, and what is needed to compose them with those of others.
+    """The releases of one run, and the facts that are needed to compose them with other runs.
 
     Attributes:
         name: Name of the run for messages, e.g. its folder.
         records: Its ledger and, if it is charged for more, the rest of its plan.
         n_clients: Number of clients.
-        data: Text that is the same for runs whose clients hold the same examples; None if that is not known.
+        data: Text that is equal for runs with the same examples at the same clients; None if it is not known.
         sizes: Public number of examples of each client; None if it is not known.
         not_covered: Further facts that the run revealed and that epsilon does not count.
         run_name: Random name of the run, of its copies, and of runs that extend it; None if it is not known.
@@ -62,7 +62,7 @@ class Guarantee:
         unit: The smallest unit of any run: a run that protects whole clients also protects their examples.
         relation: `"replace_one"` if any run has it: to replace a unit is to remove one and to add another.
         shared: All facts that neighbouring data sets share in any run.
-        aligned: Whether client i is the same in all runs, with the same examples.
+        aligned: True if client i is the same in all runs, with the same examples.
     """
 
     unit: Unit
@@ -109,9 +109,9 @@ def promise_of(runs: Sequence[RunCost]) -> Guarantee:
 def without_shared_draws(runs: Sequence[RunCost]) -> list[RunCost]:
     """Returns runs that can be added up: of copies of one run, only the first gets the cost of random allocation.
 
-    Each process start has noise of its own, so copies that went on compose like any runs. But a copy may share the
-    secret draw of the epoch in which it was made. Answers with a draw that served before cost at most what they would
-    cost if each unit were always drawn (docs/design/0010-allocation.md).
+    Each process start has independent noise, so resumed copies compose like any runs. But a copy may share the secret
+    draw of the epoch in which it was made. Releases with a draw that was used before cost at most as much as
+    they would if each unit were always drawn (docs/design/0010-allocation.md).
     """
     seen = set[str]()
     priced = list[RunCost]()
@@ -125,7 +125,7 @@ def without_shared_draws(runs: Sequence[RunCost]) -> list[RunCost]:
 
 
 def always_drawn(record: Record) -> Record:
-    """Returns a record whose unit is drawn in each round, if it was drawn once in an epoch of random allocation."""
+    """Returns the record as if its unit were drawn in each round, instead of once per epoch of random allocation."""
     if record.batches is None:
         return record
     return replace(record, sampling="full", rate=1.0, batches=None)
@@ -183,7 +183,7 @@ def compose(runs: Sequence[RunCost], delta: float, accountant: str | None = None
 
 
 def check_accountant(name: str | None) -> None:
-    """Refuses an unknown name of a bound.
+    """Raises for an unknown name of a bound.
 
     Raises:
         ConfigError: the name is none of `BOUNDS`.
@@ -199,7 +199,7 @@ def charges_of(
 
     Args:
         run: The run.
-        records: Its records, or those with which it is priced against an adversary.
+        records: Its records, or the records from which its cost for an adversary is computed.
         promise: The guarantee.
         group: Number of units (of the run, not of the guarantee) that change together, or one number for each client.
     """
@@ -223,9 +223,9 @@ def charges_of(
 
 
 def as_promised(record: Record, promise: Guarantee) -> Record:
-    """Returns a record that is priced for a guarantee's relation.
+    """Returns a record converted to the relation of a guarantee.
 
-    A run under add_remove has half the noise over sensitivity under replace_one, whose sensitivity is twice as large.
+    A run under add_remove has half the noise over sensitivity under replace_one, where the sensitivity is doubled.
     """
     if record.relation == promise.relation or record.mechanism == "none":
         return record
@@ -233,7 +233,7 @@ def as_promised(record: Record, promise: Guarantee) -> Record:
 
 
 def in_any_slot(record: Record) -> Record:
-    """Returns a record that is priced for groups.
+    """Returns a record converted to groups.
 
     With noise that is correlated between rounds, members of a group may be in several slots, and their releases
     overlap: then sampling does not lower the cost.
@@ -274,7 +274,7 @@ def together(
     Args:
         charges: The charges of each run.
         n_clients: The number of clients of each run.
-        aligned: Whether client i is the same in all runs. If not, a unit is at the worst client of each run.
+        aligned: True if client i is the same in all runs. If not, a unit is at the worst client of each run.
     """
     if aligned:
         total: Counter[PrivacyCost] = Counter()

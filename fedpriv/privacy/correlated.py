@@ -82,7 +82,7 @@ INDEPENDENT = Factor()
 
 @dataclass(frozen=True)
 class CorrelatedNoise:
-    """How the noise of a run's rounds is correlated.
+    """The correlation of the noise of a run's rounds.
 
     Attributes:
         factor: The matrix C.
@@ -115,7 +115,7 @@ class CorrelatedNoise:
     def sampled_share(self, round_index: int) -> float:
         """Returns `share` where a unit joins the rounds of its slot, each with a secret probability.
 
-        It is the squared norm of one column of C in the rounds of the first slot, whose units join most often, and zero
+        It is the squared norm of one column of C in the rounds of the first slot, where units join most often, and zero
         in the rounds of all other slots.
 
         Raises:

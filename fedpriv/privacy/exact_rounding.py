@@ -1,11 +1,11 @@
 """Rounds sums with noise to a grid as if the noise had been a real number.
 
-What is released is ``grid * round((value + scale * Z) / grid)`` for a real normal or Laplace number Z: a function of
-the output of an exact mechanism, so that the proofs about real numbers hold, and no low bit tells more (Mironov 2012).
-float64 decides all but about one number in a million: those whose sum is so near to a rounding boundary that its error
-could have taken it across, and those whose draw is NaN because its error is not bounded. Sums of normal draws are then
-computed in extended precision, and what that leaves open, as all others, in multiple precision, with more bits of the
-same random stream, until they are decided. Proofs are in docs/design/0012-exact-noise.md.
+The released value is ``grid * round((value + scale * Z) / grid)`` for a real normal or Laplace number Z: a function of
+the output of an exact mechanism. So proofs about real numbers hold, and the low bits reveal nothing more (Mironov
+2012). float64 decides all but about one number in a million: the exceptions are sums so near to a rounding boundary
+that the error could have moved them across, and draws that are NaN because their error is not bounded. Sums of normal
+draws are then computed in extended precision, and the undecided ones, as all others, in multiple precision, with more
+bits of the same random stream, until they are decided. Proofs are in docs/design/0012-exact-noise.md.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _round_sums(
     is_large = not largest <= _LARGEST_SUM * float(grids.min())
     whole = 0.0
     if is_large:
-        # beside large values the sum with noise loses bits: only what is between grid points gets noise
+        # next to large values the sum with noise loses bits: only the part between grid points gets noise
         whole = np.rint(values / grids) * grids
         noise += values - whole
         largest = largest_noise + float(grids.max())

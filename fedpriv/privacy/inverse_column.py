@@ -13,7 +13,7 @@ from fedpriv.randomness.extended_draws import Extended
 from fedpriv.randomness.real_draws import Interval
 
 PRECISION = 640
-"""Bits after the point: beyond those of a number that ten words leave undecided."""
+"""Bits after the point: more bits than those that ten words leave undecided."""
 
 
 class InverseColumn:
@@ -43,7 +43,7 @@ class InverseColumn:
         from mpmath.libmp import from_man_exp
 
         self._extend_to(index)
-        # each round is rounded once, and so is each buffer, whose errors go on in it
+        # each round is rounded once, and so is each buffer, which accumulates its errors
         roundings = 1 + sum(scale * length_of_memory(decay, index) for scale, decay in self._weights)
         error = math.ceil(1.01 * roundings) * self._sums[index] // (1 << PRECISION) + 1
         number = self._numbers[index]

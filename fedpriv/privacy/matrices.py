@@ -33,11 +33,11 @@ Follow = Callable[[], Array | None]
 
 
 def unknown() -> None:
-    """The `Follow` of a strategy whose response to noise is unknown."""
+    """The `Follow` of a strategy with an unknown response to noise."""
 
 
 class Matrix(Protocol):
-    """A family of matrices, of which a run uses one member."""
+    """Base class of matrix families; each run uses one member."""
 
     def factor(self, rounds: int, separation: int, follow: Follow = unknown) -> Factor:
         """Returns the matrix for so many rounds, in which a unit takes part at most every `separation`-th round.
@@ -125,7 +125,7 @@ class Banded:
 @checked("privacy.noise.time.blt")
 @dataclass(frozen=True)
 class BLT:
-    """A buffered linear Toeplitz matrix, whose noise needs `buffers` rows of memory (McMahan et al. 2024).
+    """A buffered linear Toeplitz matrix; its noise needs `buffers` rows of memory (McMahan et al. 2024).
 
     Args:
         buffers: Number of buffers, from 1 to 16; 4 are about as good as a full matrix for thousands of rounds.
@@ -165,7 +165,8 @@ def _form(response: Array, iterate: Iterate) -> _Form:
     """Returns the squared error of the iterates as a quadratic form of the first column d of C^-1.
 
     With A the response of iterates to the noise of each round, column p of A C^-1 is `sum_u d_u A[:, p + u]`. So the
-    sum of all squares is a form whose entry u, v is `sum_p (A'A)[p + u, p + v]`: sums along diagonals, from their ends.
+    sum of all squares is a form with entries u, v equal to `sum_p (A'A)[p + u, p + v]`: sums along diagonals, from
+    their ends.
     """
     rows = torch.from_numpy(response if iterate == "average" else response[-1:])
     numbers = rows.T @ rows
@@ -230,7 +231,7 @@ def _constant(settings: Banded | BLT, rounds: int) -> Callable[[Tensor], Tensor]
 def _error(column: Tensor, iterate_error: Callable[[Tensor], Tensor], reach: int, separation: int) -> Tensor:
     """Returns the logarithm of the squared error of the iterates times the squared sensitivity.
 
-    The sensitivity is that of `correlated.shares`, in differentiable operations.
+    The sensitivity is `correlated.shares`, in differentiable operations.
     """
     rounds = len(column)
     coefficients = column.abs()

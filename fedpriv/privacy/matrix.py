@@ -37,10 +37,10 @@ class Cell:
         epsilon: An upper bound; infinite where none is known.
         accountant: Name of the bound that gave it; `"none"` where there is none.
         relation: Neighbouring relation.
-        bound_of: The stronger case whose bound this is, where no smaller bound is known for the cell; empty otherwise.
+        bound_of: The stronger case of the bound, if no smaller bound is known for the cell; empty otherwise.
         amplification: The secret sampling that lowers epsilon, in words.
         assumes: The assumptions of the bound, in words.
-        simulated: Whether a protocol that the bound relies on was only simulated.
+        simulated: True if a protocol that the bound relies on was only simulated.
     """
 
     adversary: str
@@ -61,10 +61,10 @@ class _Column:
     Attributes:
         unit: Name of the unit, as printed.
         promise: The guarantee of all runs together.
-        groups: For each run, the number of its units that change together, or one number for each client; None where
-            that is not known.
-        bound_of: The stronger case whose bound the column has; empty if it is the unit's own bound.
-        several: Whether the unit is a group of several, which may be at different clients.
+        groups: For each run, the number of its units that change together, or one number for each client; None if it
+                is not known.
+        bound_of: The stronger case of the column's bound; empty if the bound is for the unit itself.
+        several: True if the unit is a group of several units, which may be at different clients.
         missing: Why the number of units is not known; empty if it is.
     """
 

@@ -57,7 +57,7 @@ EVERYBODY = -1
 """Stands for a client's index where noise is added to a sum over clients, not to the row of one client."""
 
 _IN_CACHE, _ON_DEVICE = 2**15, 2**23  # numbers that get noise at once, on the CPU and on other devices
-_OVER_TIME = 2**16  # the same on the CPU for correlated noise, of which each block takes more steps
+_OVER_TIME = 2**16  # the same on the CPU for correlated noise, where each block takes more steps
 
 
 @checked("privacy.mechanism")
@@ -117,13 +117,13 @@ class Laplace:
 
 @dataclass(frozen=True)
 class NoiseDistribution:
-    """The properties of a named noise distribution. The name alone decides how noise is priced, not who draws it.
+    """The properties of a named noise distribution. Only the name determines the privacy cost of noise.
 
     Attributes:
         mechanism: Draws the noise.
         norm: Norm of the clip that suits the noise.
-        pure: Whether the noise has a finite epsilon at delta 0, under that norm.
-        within_95: Number of standard deviations within which 95 % of draws are, also those of a mean of several draws.
+        pure: True if the noise has a finite epsilon at delta 0, under that norm.
+        within_95: Number of standard deviations that contain 95 % of draws; also for means of several draws.
     """
 
     mechanism: Mechanism
@@ -140,7 +140,7 @@ MECHANISMS: dict[str, Mechanism] = {name: law.mechanism for name, law in NOISE_D
 
 
 def is_rounded_exactly(mechanism: Mechanism, device: torch.device, past: NoiseHistory | None) -> bool:
-    """Whether noise is known as real numbers, so that sums with it are rounded exactly.
+    """True if noise is known as real numbers, so that sums with it are rounded exactly.
 
     Subclasses of `Gaussian` and `Laplace` may draw other noise, so they are not. Noise that is correlated between
     rounds is Gaussian.
@@ -162,7 +162,7 @@ def real_noise(
 
 
 def _check_rows(count: int, scales: Sequence[float], clients: Sequence[int]) -> None:
-    """Refuses rows that have no noise scale, or that share a client and therefore its noise.
+    """Raises if rows have no noise scale, or share a client and therefore its noise.
 
     Raises:
         ConfigError: a scale is not positive and finite.

@@ -117,7 +117,8 @@ class Pairwise:
 
     Args:
         colluders: Number of clients that may reveal all their information to each other and to the observer: their
-            data, their noise and the noise of their pairs. The privacy cost is that of the worst choice of colluders.
+            data, their noise and the noise of their pairs. The privacy cost is computed for the worst choice of
+            colluders.
         ratio: Standard deviation of a pair's noise over the deviation of individual noise; usually 1 to 10. With more
             pairwise noise a row needs less individual noise, but more noise must be averaged out on a graph.
         secrets: The pairs that share a secret: `Complete()`, `RandomRegular(degree)`, `Topology()` or `Links(pairs)`.

@@ -71,13 +71,13 @@ class Record:
         shared: Further exact numbers about the data that count as public, as printed.
         trust: The trust assumption, as printed, e.g. `"local"`.
         non_private: Why epsilon is infinite; None when it is finite.
-        attempt: Label that keeps releases apart which have the same round: of a run and of one that extends it, of the
-            trials of a search, of a site's process starts. Each has noise and random allocations of its own.
+        attempt: Label that distinguishes releases with the same round: of a run and its extension, of the
+                trials of a search, of the process starts of a site. Each has independent noise and random allocations.
         pairs: The noise that cancels between pairs of these clients; None if there is none.
-        time: How the noise is correlated with that of the rounds before; None if it is not. The cost then holds for
+        time: Correlation of the noise with earlier rounds; None for independent noise. The cost then holds for
             all rounds so far together, and `noise_multiplier` is s over sensitivity (`fedpriv.privacy.correlated`).
         batches: Batches of an epoch of random allocation; round r belongs to epoch `r // batches`. None for every other
-            sampling. The cost is that of the whole epoch, charged once (`fedpriv.privacy.accounting.epochs`).
+            sampling. The cost covers the whole epoch, charged once (`fedpriv.privacy.accounting.epochs`).
     """
 
     round: int
@@ -101,7 +101,7 @@ class Record:
     batches: int | None = None
 
     def __post_init__(self) -> None:
-        # an unknown word would be priced as if it were some other one
+        # the cost of an unknown word would be computed as if it were another one
         for name, words in _WORDS.items():
             value = getattr(self, name)
             if value not in words:
@@ -118,7 +118,7 @@ class Record:
         return record
 
     def to_json(self) -> str:
-        """Returns one line of JSON, with digests in place of the pairs that share a secret and of the noise matrix."""
+        """Returns one line of JSON, with digests instead of the pairs that share a secret and of the noise matrix."""
         values: dict[str, Any] = dict(vars(self))
         for name in _OPTIONAL:
             del values[name]
@@ -181,5 +181,5 @@ def _read_correlation(raw: Any, factor: Factor | None) -> CorrelatedNoise:  # no
     return CorrelatedNoise(factor, separation, slot)
 
 
-# strict validation: "3", true or null in place of a number would be priced as something else
+# strict validation: the cost of "3", true or null instead of a number would be wrong
 _RECORD = TypeAdapter(Record)

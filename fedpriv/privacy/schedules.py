@@ -1,4 +1,4 @@
-"""How the privacy budget is shared over the rounds of a run.
+"""The division of the privacy budget over the rounds of a run.
 
 A schedule gives round `k` a relative share `s_k > 0`; the noise multiplier of that round is `base / s_k`. Only the
 ratios matter: `base` follows from the target epsilon. Shares are public.

@@ -48,7 +48,7 @@ class Poisson:
     """Each example joins the batch with probability `rate`, independently of the others; batches may be empty.
 
     The drawn batch is secret, so each query costs less epsilon with the privacy unit `"sample"` (amplification by
-    subsampling). With the unit `"client"` the cost is that of full batches.
+    subsampling). With the unit `"client"` the cost is equal to full batches.
 
     Args:
         rate: Probability that an example joins the batch of a query, in (0, 1].
@@ -122,7 +122,7 @@ class Allocation:
     Random allocation is a model of shuffled epochs with a known privacy cost: lower than that of `Poisson(1 / batches)`
     under `"add_remove"`, and about equal to it under `"replace_one"`. The whole cost of an epoch is charged with its
     first query; an epoch that ends early costs the same. It needs Gaussian noise. With the privacy unit `"client"` the
-    cost is that of full batches.
+    cost is equal to full batches.
 
     Args:
         batches: Number of batches in an epoch, from 2 to 1 000 000.
@@ -287,7 +287,7 @@ class Statistics:
     ratio: PairRatio = 0.0
 
     def relative_share(self, norm: str) -> float:
-        """Returns the noise multiplier of a gradient over that of a statistic at which they split a budget by `share`.
+        """Returns the noise multiplier of a gradient over the multiplier of a statistic for a budget split by `share`.
 
         `(sensitivity / noise)**2` adds up for l2 clips (Gaussian noise), `sensitivity / noise` for l1 (Laplace).
         """

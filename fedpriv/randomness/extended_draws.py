@@ -88,7 +88,7 @@ def _with_further_word(key: bytes, word: int) -> np.longdouble:
 
 @cache
 def is_available() -> bool:
-    """Whether long doubles have 64 bits here, and their functions are within half of what the bound allows."""
+    """True if long doubles have 64 bits here, and their functions are within half of what the bound allows."""
     from mpmath import mp, mpf, workprec
 
     if np.finfo(np.longdouble).nmant < _LEAST_BITS:

@@ -210,7 +210,7 @@ def _real_gamma(key: bytes, size: int, index: int, side: int, extra: int, shape:
 
 
 def _decide(x: Interval, log_u: Interval, precision: int, shape: float) -> tuple[bool, Interval] | None:
-    """Returns whether a candidate is accepted, and the draw that it is; None if the intervals leave that open."""
+    """Returns True if a candidate is accepted, and the draw that it is; None if the intervals leave that open."""
     from mpmath.libmp import from_float, from_int, fzero, mpf_le, mpf_lt
     from mpmath.libmp.libmpi import mpi_add, mpi_div, mpi_mul, mpi_sqrt, mpi_sub
 

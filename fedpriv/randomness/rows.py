@@ -20,7 +20,7 @@ from fedpriv.randomness.streams import laplace, normal
 
 
 def may_draw(device: torch.device) -> bool:
-    """Whether rows can be drawn on a device, and faster than on the CPU: it needs float64."""
+    """True if rows can be drawn on a device, and faster than on the CPU: it needs float64."""
     return device.type not in ("cpu", "mps")
 
 

@@ -203,7 +203,7 @@ def _descend(values: Values, start: Tensor, tolerance: float, iterations: int, d
 
 
 def _falls(step: Tensor, g: Tensor) -> Tensor:
-    """Returns whether a step goes downhill, `[k, 1]`."""
+    """Returns True if a step goes downhill, `[k, 1]`."""
     return (step * g).sum(1, keepdim=True) < 0
 
 

@@ -84,7 +84,7 @@ def unflatten_like(like: S, leaves: Mapping[str, Leaf]) -> S:
 
 
 def has_rows(state: object) -> bool:
-    """Returns whether a client update's state has a row for each client."""
+    """Returns True if a client update's state has a row for each client."""
     return len(shared_leaves(state)) < len(flatten_with_names(state))
 
 

@@ -150,7 +150,7 @@ def private_report(
 
 
 def _verdict(values: Tensor, equality: Tensor, width: Tensor, mesh: Mesh) -> Verdict:
-    """Whether noisy values `[n, m]` of all processes' clients are within 95 % intervals of this half-width."""
+    """True if noisy values `[n, m]` of all processes' clients are within 95 % intervals of this half-width."""
     distances = values.abs().where(equality, values).double().cpu()
     is_violated = mesh.max_clients(float((distances > width).any()))
     may_be_violated = mesh.max_clients(float((distances > -width).any()))

@@ -1,4 +1,4 @@
-"""The accountant adds up the epsilon of releases. It never refuses one; `plan_filter` does that."""
+"""The accountant adds up the epsilon of releases. It never rejects a release; `plan_filter` does that."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Accountant:
 
     Args:
         n_clients: Number of clients.
-        delta: Failure probability in [0, 1); 0 asks for pure epsilon, which Gaussian noise does not have.
+        delta: Failure probability in [0, 1); 0 requests pure epsilon, which Gaussian noise does not have.
 
     Attributes:
         n_records: Number of releases counted so far.
@@ -59,7 +59,7 @@ class Accountant:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the quick bound is the exact epsilon: all releases are Gaussian, and without sampling."""
+        """True if the quick bound is the exact epsilon: all releases are Gaussian and without sampling."""
         return self._totals.is_exact
 
     def check(self, record: Record) -> PrivacyCost:
@@ -68,7 +68,7 @@ class Accountant:
         Raises:
             ConfigError: the record is out of range, or no sound bound on its epsilon is known.
             PrivacyError: the record protects another unit or relation than the ones before it, or its noise is
-                correlated with that of rounds that are missing.
+                    correlated with the noise of missing rounds.
         """
         return self._composition.check(record)
 
@@ -93,7 +93,7 @@ class Accountant:
         self.take(record, self.check(record))
 
     def take(self, record: Record, cost: PrivacyCost) -> None:
-        """Counts a release whose cost is what `check` has just returned for it."""
+        """Counts a release with the cost that `check` has just returned for it."""
         self._totals.take(cost.clients, self._price(cost.events))
         self._composition.take(record, cost)
         self.n_records += 1

@@ -1,4 +1,4 @@
-"""Composition of all releases of a ledger. Their epsilon is computed when it is asked for, not at each release."""
+"""Composition of all releases of a ledger. Their epsilon is computed on request, not at each release."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Composition:
 
         Raises:
             PrivacyError: the record protects another unit or relation than the ones before it, or its noise is
-                correlated with that of rounds that are missing, or the noise of an epoch of random allocation changes.
+                    correlated with the noise of missing rounds, or the noise of an epoch of random allocation changes.
         """
         protection = (record.unit, record.relation, record.shared)
         if self._protection not in (None, protection):
@@ -79,7 +79,7 @@ class Composition:
             self.take(record, self.check(record), count)
 
     def take(self, record: Record, charge: PrivacyCost, count: int = 1) -> None:
-        """Counts a record that was checked, and whose cost is `charge`; or several that differ in their round alone."""
+        """Counts a checked record with the cost `charge`; or several records that differ in their round only."""
         self._continuity.take(record)
         self._epochs.take(record, charge)
         self._protection = (record.unit, record.relation, record.shared)

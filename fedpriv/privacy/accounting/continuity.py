@@ -22,7 +22,7 @@ class Continuity:
 
         Raises:
             PrivacyError: a round is missing or comes twice, a block of units takes part out of turn, or the noise does
-                not continue that of the rounds before.
+                    not continue the noise of the rounds before.
         """
         if record.time is None:
             return

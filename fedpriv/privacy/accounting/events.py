@@ -21,7 +21,7 @@ allocation, Gaussian   a whole epoch: ``mean_i N(    a whole epoch: ``mean_i N(e
 Where pairs of clients add noise that cancels, s is the effective one, computed from the record (`accounting.pairwise`).
 Where noise is correlated between rounds, a run is one Gaussian release; a record's event is what its round adds to the
 rounds before it (`fedpriv.privacy.correlated`), so that the events of rounds 0 to t are, together, exactly their cost.
-Laplace noise under an l2 clip is priced as ``zcdp`` with rho = 1/(2 s^2): no worse than a Gaussian of deviation b.
+For Laplace noise under an l2 clip the cost is ``zcdp`` with rho = 1/(2 s^2): no worse than a Gaussian of deviation b.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Event(NamedTuple):
 
     @property
     def is_epoch(self) -> bool:
-        """Whether the event is a whole epoch of random allocation."""
+        """True if the event is a whole epoch of random allocation."""
         return self.selection in ("allocation", "allocation_replace")
 
     @property
@@ -98,7 +98,7 @@ _WIDEST_CELL = 1.0  # in the logarithm of the noise
 
 @dataclass(frozen=True)
 class PrivacyCost:
-    """What a record costs, and for which clients.
+    """The cost of a record, and the clients that it concerns.
 
     Attributes:
         clients: The clients that pay; None means all.
@@ -137,7 +137,7 @@ def cost_of(record: Record, n_clients: int) -> PrivacyCost:
         if len(events) > 1:
             fix = "with random allocation and noise of several sizes all clients take part in every round"
             raise ConfigError("record.clients", clients, fix)
-        clients = None  # whoever takes part later in the epoch is charged with its first release
+        clients = None  # all clients that take part later in the epoch are charged with its first release
     return PrivacyCost(clients, events)
 
 
@@ -178,7 +178,7 @@ def _each(value: float | tuple[float, ...], field: str, count: int) -> tuple[flo
         return (value,)
     if len(value) != count:
         raise ConfigError(field, value, f"give one number, or one for each of the {count} clients")
-    return value or (1.0,)  # no participant: any number will do
+    return value or (1.0,)  # no participant: any number is correct
 
 
 def _event(record: Record, noise: float, rate: float) -> Event:
@@ -206,7 +206,7 @@ def _event(record: Record, noise: float, rate: float) -> Event:
 
 
 def _selection(record: Record, law: Law) -> Selection:
-    """Returns how a sampled record is priced; see the table of this module."""
+    """Returns the kind of cost of a sampled record; see the table of this module."""
     if record.sampling == "without_replacement" and record.relation == "add_remove":
         raise ConfigError(
             "record.sampling",
@@ -227,7 +227,7 @@ def _selection(record: Record, law: Law) -> Selection:
 
 
 def covers(planned: Event, event: Event, slack: float = 0.0) -> bool:
-    """Whether an event is of the planned kind, with at least its noise, and at most its sampling rate and group."""
+    """True if an event is of the planned kind, with at least its noise, and at most its sampling rate and group."""
     return (
         planned.law == event.law
         and planned.selection == event.selection

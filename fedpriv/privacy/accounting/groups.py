@@ -1,4 +1,4 @@
-"""What a release costs a group of k units that change together, computed and not multiplied.
+"""The cost of a release for a group of k units that change together, computed and not multiplied.
 
 ==========================  ============================================================================================
 event                       of a group
@@ -34,7 +34,7 @@ def of_group(event: Event, k: int) -> Event:
         return event
     if event.selection == "full":
         return event._replace(noise=event.noise / k)
-    if event.is_epoch:  # with all batches known: members of one batch move its release by k, those of several by less
+    if event.is_epoch:  # with all batches known: members of one batch move its release by k, members of several by less
         return Event(event.law, event.noise / k)
     if event.selection != "amplified" and event.law == "gaussian":
         return event._replace(group=k)

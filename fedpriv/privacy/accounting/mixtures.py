@@ -1,4 +1,4 @@
-"""Gaussian releases about a group of k units, each of which is drawn by itself with rate q.
+"""Gaussian releases about a group of k units, where each unit is drawn independently with rate q.
 
 j of the k are drawn with weight ``w_j = Binomial(k, q)(j)``, and move the release by at most j. In units of that:
 
@@ -13,7 +13,7 @@ j of the k are drawn with weight ``w_j = Binomial(k, q)(j)``, and move the relea
   by the lemma of Neyman and Pearson, with equality for a half line and shifts to both sides of it. For k = 1 this is
   the pair of Lebeda, Regehr, Kamath and Steinke (2025).
 
-All likelihood ratios rise with x, so that each curve is that of half lines.
+All likelihood ratios increase with x, so each curve is attained by half lines.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def log_replaced(event: Event, t: Array) -> Array:
     s = 2 * event.noise
 
     def loss(x: Array) -> tuple[Array, Array]:
-        # the density of the denominator is that of the numerator, mirrored
+        # the density of the denominator is the mirrored density of the numerator
         log_ratio, slope = _ratio(weights, x, s)
         mirrored_log_ratio, mirrored_slope = _ratio(weights, -x, s)
         return log_ratio - mirrored_log_ratio, slope + mirrored_slope
@@ -98,7 +98,7 @@ def log_density(weights: Weights, x: Array, s: float, sign: int = 1) -> Array:
 
 
 def _ratio(weights: Weights, x: Array, s: float) -> tuple[Array, Array]:
-    """Returns the log of the density of ``sum_j w_j N(j)`` over that of ``N(0)`` at x, and its slope."""
+    """Returns the log ratio of the densities of ``sum_j w_j N(j)`` and ``N(0)`` at x, and its slope."""
     numbers = np.array([j for j, _ in weights], dtype=float)
     logs = np.array([w for _, w in weights])
     terms = (logs - numbers**2 / (2 * s**2))[:, None] + numbers[:, None] * (x / s**2)

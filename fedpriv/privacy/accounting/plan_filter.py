@@ -4,8 +4,8 @@ A run lists its releases before it reads any data (`fedpriv.planning.plan`). Tha
 decides what may be released: each planned release is a slot, which one release of at most its cost may use. A limit
 decides, before the first release, how many slots of the plan there are.
 
-Why this bounds epsilon, whatever a strategy does, is argued in docs/design/0011-plan-filter.md: the slots are fixed
-before any release exists, so all releases together are an adaptive composition of fixed mechanisms, of which some are
+docs/design/0011-plan-filter.md explains why this bounds epsilon for any strategy: the slots are fixed
+before any release exists, so all releases together are an adaptive composition of fixed mechanisms, some of which are
 left out. The dominating pairs of such a composition compose (Zhu, Dong, Wang 2022).
 """
 
@@ -47,14 +47,14 @@ class PlanFilter:
         plan: The planned releases, in the order of their rounds. They must not depend on the data.
         accountant: Counts what is released. Others may count with it, too: their releases take from the same limit.
         limit: The most that any client may spend, as epsilon at the accountant's delta; None for no limit.
-        attempt: Label of the plan's releases. Those on record with another label, of a run that this one extends, are
-            counted beside the plan.
-        fits: Whether the whole plan is known to be within the limit if nothing else is counted, since its noise was
+        attempt: Label of the plan's releases. Releases on record with another label, of a run that this one extends,
+            are counted in addition to the plan.
+        fits: True if the whole plan is known to be within the limit if nothing else is counted, since its noise was
             computed from that limit.
 
     Attributes:
         accountant: See above.
-        is_exhausted: Whether a release was refused since the limit does not allow it.
+        is_exhausted: True if a release was refused since the limit does not allow it.
 
     Raises:
         ConfigError: the limit is out of range.
@@ -90,7 +90,7 @@ class PlanFilter:
             BudgetExhausted: the limit does not allow the plan up to this release.
             ConfigError: the record is out of range, or no sound bound on its epsilon is known.
             PrivacyError: the record protects another unit or relation than the ones before it, or its noise is
-                correlated with that of rounds that are missing.
+                    correlated with the noise of missing rounds.
         """
         slot = self._find_slot(record)
         if slot is None:
@@ -150,7 +150,7 @@ class PlanFilter:
                 continue
             if _is_of_kind(record, kind):
                 return position, self._costs[number] or cost_of(record, n_clients)
-            # priced elsewhere: on another machine, or by a site for those that answer
+            # costs from elsewhere: from another machine, or from a site for the sites that answer
             planned = self._plan[position]
             cost = cost_of(record, n_clients)
             if _is_planned(record, planned) and covers(cost_of(planned, n_clients), cost, SLACK):
@@ -214,7 +214,7 @@ def n_within(accountant: Accountant, coming: Sequence[Record], limit: float) -> 
 
 
 def covers(planned: PrivacyCost, cost: PrivacyCost, slack: float = 0.0) -> bool:
-    """Whether a release costs no client more than a planned one."""
+    """True if a release costs no client more than a planned release."""
     if planned.clients is not None and planned.clients != cost.clients:
         return False
     if len(planned.events) == 1:
@@ -241,14 +241,14 @@ def _cost_of_kind(kind: Record, n_clients: int) -> PrivacyCost | None:
 
 
 def _is_of_kind(record: Record, kind: Record) -> bool:
-    """Whether a release is of a planned kind; its clip bound may be smaller, which costs as much."""
+    """True if a release is of a planned kind; its clip bound may be smaller, at the same cost."""
     planned = vars(kind)
     varying = {"round": 0, "attempt": planned["attempt"], "bound": planned["bound"]}
     return {**vars(record), **varying} == planned and record.bound <= kind.bound
 
 
 def _is_planned(record: Record, planned: Record) -> bool:
-    """Whether a release is of the planned kind, with at most the planned clip bound. `covers` compares its cost."""
+    """True if a release is of the planned kind, with at most the planned clip bound. `covers` compares its cost."""
     fields, planned_fields = vars(record), vars(planned)
     for name in planned_fields.keys() - _COMPARED_OTHERWISE:
         if fields[name] != planned_fields[name]:

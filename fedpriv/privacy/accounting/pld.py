@@ -21,7 +21,7 @@ from fedpriv.privacy.accounting.events import Event, History, bucketed
 from fedpriv.privacy.accounting.profiles import log_profile, log_profile_back
 
 Array = NDArray[np.float64]
-SMALLEST_DELTA = 1e-9  # below, rounding in the distributions of single releases could reach the tail that delta measures
+SMALLEST_DELTA = 1e-9  # below, rounding in the distribution of a single release could reach the tail of delta
 _WIDEST = 2.0**-10
 _MAX_POINTS = 2**19
 _INFLATION = 4e-4
@@ -38,8 +38,8 @@ def epsilon(history: History, delta: float, *, rough: bool = False) -> float:
     Args:
         history: The events, each with how often it happened.
         delta: Failure probability.
-        rough: Whether the steps of the grid are eight times as wide, which takes a tenth of the time. Beside the other
-            bounds (`bounds.tight`) that makes epsilon up to 1 % larger, or 3 % with Laplace noise.
+        rough: True for a grid with eight times larger steps, which takes a tenth of the time. Compared with the other
+                bounds (`bounds.tight`), epsilon is then up to 1 % larger, or 3 % with Laplace noise.
 
     Returns:
         Epsilon; infinite when this bound does not apply (delta below 1e-9, Laplace noise under an l2 clip, hardly any
@@ -141,7 +141,7 @@ def _reach(event: Event) -> float:
 def _distribution(event: Event, interval: float) -> dpa.PrivacyLossDistribution:
     """Returns the privacy loss distribution of one event on a grid, read-only and cached.
 
-    The reports of a run ask for the same event several times, with other counts.
+    The reports of a run request the same event several times, with other counts.
     """
     if event.selection == "full":
         return _PLAIN[event.law](event.noise, value_discretization_interval=interval)

@@ -96,7 +96,7 @@ def curves(events: Sequence[Event]) -> Array:
 def renyi(event: Event) -> Array:
     """Returns the Rényi divergences of one event ``[orders]``, read-only and cached."""
     result = unsampled(event)
-    # the bound of an epoch of random allocation is that of one release: nobody is in two of its batches
+    # the bound of an epoch of random allocation is the bound of one release: no example is in two batches
     is_sampled = event.selection != "full" and not event.is_epoch
     if is_sampled and event.law in _AMPLIFIED and _LEAST_NOISE < event.noise < 1 / _LEAST_NOISE:
         if event.selection == "poisson_replace":

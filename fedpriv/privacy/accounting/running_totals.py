@@ -21,7 +21,7 @@ from fedpriv.privacy.accounting.events import Event
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
 _ROOM = 16  # rows, at first
-_MOST_CHANGES = 100  # releases whose rows are remembered until somebody asks for the largest epsilon
+_MOST_CHANGES = 100  # releases for which rows are kept until the largest epsilon is requested
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class RunningTotals:
 
     @property
     def is_exact(self) -> bool:
-        """Whether all releases had unsampled Gaussian noise, for which the quick bound is exact."""
+        """True if all releases had unsampled Gaussian noise, for which the quick bound is exact."""
         return bool(np.isfinite(self._common.mu2).all() and np.isfinite(self._individual.mu2).all())
 
     @property
@@ -188,6 +188,6 @@ def price_of(events: tuple[Event, ...]) -> Totals:
 
 
 def _closed(event: Event) -> bool:
-    """Whether the Gaussian ratio of an event is its exact cost."""
+    """True if the Gaussian ratio of an event is its exact cost."""
     # infinite noise releases nothing, whatever its law
     return event.composes_exactly or event.noise == math.inf

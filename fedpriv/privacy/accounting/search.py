@@ -161,7 +161,7 @@ def hidden(number: NumberOfTrials, histories: Sequence[History], delta: float) -
 
     Args:
         number: Distribution of the number of trials.
-        histories: Histories of one trial, of which one costs at least what any unit pays.
+        histories: Histories of one trial; one of them costs at least the maximum over units.
         delta: Failure probability.
     """
     return max((float(rdp.epsilons(number.curve(rdp.total(history)), delta)) for history in histories), default=0.0)

@@ -31,7 +31,7 @@ class PrivacySpent:
         per_client: Epsilon of each client.
         non_private: Why epsilon is infinite; empty when it is finite.
         not_covered: Further facts about the data that were revealed and that epsilon does not count.
-        float64_noise: Noise that is added in float64 and then rounded, in words: the cost is that of real numbers
+        float64_noise: Noise that is added in float64 and then rounded, in words: the cost is computed for real numbers
             (`fedpriv.privacy.float64_noise`). Empty if all noise is rounded as real numbers are.
     """
 

@@ -223,7 +223,7 @@ class ReleaseScheme(ABC):
         return privacy.noise_multiplier / share
 
     def growth_over_time(self, round_index: int) -> float:
-        """Returns the variance of a round's noise over that of its unit noise: 1 unless rounds are correlated."""
+        """Returns the variance of a round's noise over its unit noise's variance: 1 unless rounds are correlated."""
         if self.privacy.over_time is None:
             return 1.0
         return float(spread(self.privacy.over_time.factor, round_index + 1)[-1])

@@ -81,7 +81,7 @@ class SumRelease(ReleaseScheme):
     def _senders(self, clients: Sequence[int]) -> int:
         """Returns the number of clients that send a share of the noise.
 
-        These are all clients if the noise must cancel that of earlier rounds.
+        These are all clients if the noise must cancel noise of earlier rounds.
         """
         if self.privacy.over_time is None:
             return len(clients)
