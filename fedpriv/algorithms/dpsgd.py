@@ -4,7 +4,7 @@
 
 g~_j is the private gradient of node j and W the mixing matrix. With a constant step, nodes with different data do not
 reach the common optimum (heterogeneity bias); with a decaying one they do. With a geometric step and a geometric noise
-schedule it is DPOP (Huang, Mitra and Vaidya, 2015), whose Laplace noise on x is alpha_t times noise on the gradient.
+schedule it is DPOP (Huang, Mitra and Vaidya, 2015); its Laplace noise on x is alpha_t times noise on the gradient.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Problem: min_x (1/n) sum_i F_i(x) + h(x). Node i holds a dual z_i, at first 0. R
     output: x~_i = (a_1 x_i^(1) + ... + a_T x_i^(T)) / A_T
 
 iota is the expected fraction of active nodes. An inactive node computes nothing, sends nothing and keeps z_i, so the
-round costs it no epsilon. There is no further amplification: an observer of messages sees which nodes are active.
+round costs it no epsilon. There is no further amplification: an observer of messages can see the active nodes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DP-AccMD: accelerated mirror descent on a centrally symmetric convex set (Wang, Ye, Xu, 2017, algorithm 3).
 
-Problem: min_{x in C} F(x), F convex and L-smooth in the 2-norm, so L D^2-smooth in the norm whose unit ball is C (D the
+Problem: min_{x in C} F(x), F convex and L-smooth in the 2-norm, so L D^2-smooth in the norm with unit ball C (D the
 2-norm diameter of C). With w 1-strongly convex in that norm and B_w its Bregman divergence, y_0 = z_0 = x_0 and
 k = 0, 1, ...:
 

@@ -307,7 +307,7 @@ def proven(
 
     Args:
         smoothness: L of each example's loss.
-        strong_convexity: mu of the objective; at least that of the regulariser.
+        strong_convexity: mu of the objective, at least the regulariser's.
         learning_rate: eta, if given; by default 1 / (48 L).
         epoch_length: m, if given (it is not checked); by default the smallest that the theorem allows.
 

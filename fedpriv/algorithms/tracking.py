@@ -14,7 +14,7 @@ Two variables, y_i(0) = g~(x(0)), both sent:
     x(k+1) = W x(k) - alpha y(k)    (7a)
     y(k+1) = W y(k) + g~(x(k+1)) - g~(x(k))    (7b)
 
-This is an interpretation of PP-DOAGT and Diff-TV-AB, whose equations differ in detail: they add independent noise to
+This is an interpretation of PP-DOAGT and Diff-TV-AB. Their equations differ in detail: they add independent noise to
 both variables, while here the same noised gradient enters both.
 """
 

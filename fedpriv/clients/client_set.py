@@ -74,7 +74,7 @@ class ClientSet(Protocol):
         ...
 
     def adopt(self, rows: Tensor, models: Tensor, price: str) -> None:
-        """Writes reported models `[n, dim]` or `[1, dim]` into `rows`, the result of `rows()`, with their privacy cost."""
+        """Writes reported models `[n, dim]` or `[1, dim]` into `rows`, the result of `rows()`, with their cost."""
         ...
 
 

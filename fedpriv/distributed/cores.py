@@ -1,4 +1,4 @@
-"""How many processor cores this process may use."""
+"""The number of processor cores that this process may use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def usable_cores() -> int:
 
 
 def _share(v2: Path, quota_file: Path, period_file: Path) -> int:
-    """Returns the cores whose time the container may use, rounded up; a large number without a limit."""
+    """Returns the cores of CPU time that the container may use, rounded up; a large number without a limit."""
     try:
         if v2.exists():
             quota, period = v2.read_text(encoding="ascii").split()

@@ -2,7 +2,7 @@
 
 A user may enter `torch.autocast` or `torch.no_grad`, or change torch's default type or the precision of products, at
 any time, also between two rounds. A run must compute every round as it was tested before the first. So modes are not
-looked at: they are set for each computation, and restored after it.
+read: they are set for each computation, and restored after it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Modes:
 
 @cache
 def _switches() -> list[ModuleType]:
-    """Returns what has a switch `fp32_precision` of its own; empty in versions of torch that have none."""
+    """Returns the objects with a separate switch `fp32_precision`; empty in versions of torch that have none."""
     backends = torch.backends
     owners: list[tuple[ModuleType, tuple[str, ...]]] = [(backends.mkldnn, ("matmul", "conv", "rnn"))]
     if torch.cuda.is_available():

@@ -1,7 +1,8 @@
 """The processes of a run over torch.distributed.
 
 Every process of the group is trusted with everything: rows, the secret of the noise, sums before noise is added.
-Connections are not encrypted, and whoever reaches the ports can take part. Use one machine, or a network of your own.
+Connections are not encrypted, and any program that reaches the ports can take part. Use one machine, or a private
+network.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from fedpriv.errors import ConfigError, FedprivError, ProcessError, in_short
 T = TypeVar("T")
 _REDUCE_OPS: dict[ReduceOp, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 _MAX_INLINE_BYTES = 2**16  # a broadcast value up to this size travels with the message that it was made
-_STORES: list[Store] = []  # of the default group, when this module made it: says who reports an error
+_STORES: list[Store] = []  # of the default group, when this module made it: marks the reporter of an error
 _SENT_NOTE = "(the other processes of the run were told)"
 Failure = tuple[int, str]
 """Rank and message of an exception."""
@@ -207,7 +208,7 @@ def _pickled(value: object) -> bytes:
 
 @cache
 def join_processes(timeout: float) -> ProcessGroup:
-    """Joins all processes that torchrun started, or those of a default group that the caller has made.
+    """Joins all processes that torchrun started, or the default group of the caller.
 
     Args:
         timeout: Seconds after which a process that waits for another one gives up.

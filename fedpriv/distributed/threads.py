@@ -34,7 +34,7 @@ def each(work: Callable[[int, T], R], items: Sequence[T]) -> list[R]:
     lock = threading.Lock()
     stopped = threading.Event()
     results = dict[int, R]()
-    # settings that torch has for each thread: new threads get those of this one
+    # settings that torch has for each thread: new threads get the values of this one
     gradients = torch.is_grad_enabled()
     mixed = torch.is_autocast_enabled("cpu")
     precision = torch.get_autocast_dtype("cpu")

@@ -1,4 +1,4 @@
-"""Metrics of the user's own, on public test data: functions, or objects such as those of torchmetrics."""
+"""Custom metrics on public test data: functions, or objects with the interface of torchmetrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedpriv.models.nested import each, joined
 
 @runtime_checkable
 class StatefulMetric(Protocol):
-    """A metric that is updated batch by batch and then computed, as those of torchmetrics are."""
+    """A metric that is updated batch by batch and then computed, as in torchmetrics."""
 
     def reset(self) -> None:
         """Forgets all batches."""

@@ -42,14 +42,14 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class Evaluator:
-    """Computes the test metrics of models: those of `metrics.TESTED` that have a meaning for the task.
+    """Computes the test metrics of models: the members of `metrics.TESTED` that are defined for the task.
 
     Args:
-        model: The model whose parameters vary; it is copied, and tested in eval mode.
+        model: The model with the parameters to vary; it is copied, and tested in eval mode.
         loss: Maps (outputs, targets) of a batch to their mean loss.
         test: Public test examples, as (input, target).
         batch_size: Examples at a time.
-        batched: True if to let vmap batch the model, where it can. Then `of_each` evaluates several models in one
+        batched: True lets vmap batch the model, where it can. Then `of_each` evaluates several models in one
             forward pass, which takes half to two thirds of the time for linear layers; on a processor models with
             convolutions are evaluated one after another, since together they take two to three times as long (torch
             2.13).
@@ -102,7 +102,7 @@ class Evaluator:
         """Evaluates the examples with the smallest and the largest target of each batch, to find errors early.
 
         Raises:
-            DataError: model, loss or a metric cannot be computed on them; the message says why.
+            DataError: the model, loss or a metric cannot be computed on them; the message contains the reason.
         """
         named = self._functional.unflatten(params)
         for inputs, targets in self._batches:

@@ -27,7 +27,7 @@ _FIX = "take smaller steps, e.g. a lower learning_rate"
 
 @dataclass(frozen=True)
 class FiniteCheck:
-    """What has not been finite in a run, and since which round.
+    """The values of a run that were not finite, and the first round of each.
 
     Args:
         stop_on: What ends the run: `"nonfinite"`, a released model with NaN or infinity; `"nonfinite_loss"`, also such
@@ -110,7 +110,7 @@ def _count(models: Tensor) -> str:
 
 
 def _distinct(values: Tensor) -> Tensor:
-    """Returns one row of values whose rows are all the same row in memory, else the values."""
+    """Returns one row of values if all rows are the same row in memory, else the values."""
     if values.ndim == 2 and values.stride(0) == 0:
         return values[:1]
     return values

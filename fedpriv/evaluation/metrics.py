@@ -54,12 +54,12 @@ class Metric(Generic[F]):
         name: Its name in files, e.g. `test_accuracy`.
         function: Computes it; None where a strategy, the network or a check at the end of a run reports it.
         form: The format specification of its values: `.2%`, `.4g`.
-        better: Which way is better, None if that is unknown; a metric of which more is better is listed before one of
-            which less is.
+        better: Better direction, None if it is unknown; metrics where higher is better are listed before metrics where
+                lower is better.
         live: Its word on the progress line; empty if it is not shown there.
-        words: Its name for people; by default `name` with spaces.
-        remark: A remark beside the value.
-        together: For a test metric: whether vmap can compute it for several models' outputs at once.
+        words: Displayed name; by default `name` with spaces.
+        remark: A remark after the value.
+        together: For a test metric: True if vmap can compute it for several models' outputs at once.
         whole: For a test metric: whether it is computed from all examples at once, not batch by batch.
         root: For a test metric: whether it is the square root of the mean.
         exponential: For a test metric: whether it is e to the power of the mean.
@@ -105,7 +105,7 @@ def mean_loss(outputs: object, targets: Nested, loss: Loss, task: Task) -> Tenso
 
 
 def accuracy(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | None:  # noqa: ANN401
-    """Computes the fraction of examples whose class is right; of labels, where an example has several."""
+    """Computes the fraction of examples with a correct class; of labels, if an example has several."""
     if task.kind == "classes" and task.ignored is None:
         return _pair((predict(outputs) == targets).sum().double(), len(targets))
     if task.kind in ("classes", "tokens") and task.ignored is not None:

@@ -56,8 +56,8 @@ class ModelMetrics:
     def by_name(self, progress: TrainState) -> dict[str, Any]:
         """Returns the clients' names, and the test metrics of those that have a test set, by name; empty without names.
 
-        It lists all clients, whoever took part in which round, and is computed from released models and public
-        examples alone.
+        It lists all clients, independent of the participants of each round, and is computed from released models and
+        public examples alone.
         """
         if not self.names:
             return {}
@@ -156,7 +156,7 @@ class ModelMetrics:
 
 
 def models_differ(progress: TrainState) -> bool:
-    """True if clients may have models of their own."""
+    """True if clients may have different models."""
     return progress.models.stride(0) != 0 and progress.models.shape[0] > 1
 
 

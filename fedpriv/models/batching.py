@@ -1,7 +1,7 @@
-"""`torch.func.vmap` in which nothing sees two elements at once, and without torch's warning about slow operations.
+"""`torch.func.vmap` in which no code gets two elements at once, and without torch's warning about slow operations.
 
 Torch computes most functions under vmap as if each element were alone. A few kinds of code get the tensors of all
-elements, and are refused: an operation of a user's own, an `autograd.Function` with its own rule for vmap, and hooks.
+elements, and raise: a custom operation, an `autograd.Function` with a custom rule for vmap, and hooks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def vmap(
     """Returns a function that maps over a dimension of its arguments, as `torch.func.vmap` does.
 
     Where torch has no batched form of an operation, such as `EmbeddingBag`, vmap computes it in a loop and warns that
-    its developers should be told. Gradients are right, so the warning is off during calls of the returned function.
+    it should be reported to torch. The gradients are correct, so the warning is off during calls of the returned
+    function.
 
     Guarantee: the function computes each element from that element and the shared arguments alone, also in a backward
     pass through its results; a call of code that could do otherwise raises `MixingElementsError`.
@@ -42,8 +43,8 @@ def vmap(
     Args:
         function: Function of one element.
         in_dims: Dimension of each argument to map over; None for an argument that all elements share.
-        randomness: True if random operations are refused, or differ between elements, or are the same for all.
-        known: True if all code that the function calls is torch's or fedpriv's, and calls no code of a user's own.
+        randomness: Treatment of random operations: they raise, differ between elements, or are the same for all.
+        known: True if all code that the function calls is torch's or fedpriv's, and calls no custom code.
     """
     mapped = torch_vmap(function, in_dims, randomness=randomness)
 
@@ -69,7 +70,7 @@ _TORCHS_OPERATIONS = ("torch._ops.aten", "torch._ops.prims", "torch._ops.prim")
 
 
 class _Apart(TorchFunctionMode):
-    """A context in which no code of a user's own sees more than one element under vmap."""
+    """A context in which no custom code gets more than one element under vmap."""
 
     def __torch_function__(
         self,
@@ -97,7 +98,7 @@ _STEP_BACK = cast("Any", Tensor.grad_fn).__get__  # the step of a backward pass,
 
 
 def _kept_apart(function: type[Function]) -> type[Function]:
-    """Returns an `autograd.Function` whose methods are called for one element at a time, and in a context of their own.
+    """Returns an `autograd.Function` with methods that are called for one element at a time, with a separate context.
 
     With `generate_vmap_rule` torch calls them under vmap. Only what they call themselves may be a user's rule.
     """

@@ -1,7 +1,7 @@
-"""True if all code that a run is given comes from fedpriv or torch, and so shows nothing to anybody while rounds run.
+"""Detects custom code in a run. Code of fedpriv and torch reveals nothing while rounds run.
 
-Code of a user's own may print or send what it computes with, which it is free to do: released values are anybody's.
-Then their ledger lines must be on the disk before it gets them.
+Custom code may print or send its inputs, which is allowed: released values are public.
+Then their ledger lines must be on the disk before the code gets them.
 """
 
 from __future__ import annotations

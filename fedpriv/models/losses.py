@@ -50,7 +50,7 @@ class Loss(nn.Module):
 def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
     """Returns `-log softmax(outputs)[label]` of each example: `[n, k], [n] -> [n]`.
 
-    For sequences, `[n, k, length], [n, length] -> [n]`, the mean over an example's positions whose label is not
+    For sequences, `[n, k, length], [n, length] -> [n]`, the mean over an example's positions with a label other than
     `IGNORED`; 0 where there are none.
     """
     if outputs.ndim > 2:
@@ -65,7 +65,7 @@ def cross_entropy_gradients(outputs: Tensor, labels: Tensor) -> Tensor:
 
     It is `softmax(outputs)` less 1 at the label, which takes a quarter of the time of autograd.
     No bit of it depends on the other examples of a batch, as it does with torch's softmax over other dimensions than
-    the last. That of an ignored label is 0.
+    the last. The loss of an ignored label is 0.
 
     Raises:
         RuntimeError: a label is neither a class from 0 to k - 1 nor `IGNORED`.

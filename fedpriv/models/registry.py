@@ -41,8 +41,8 @@ def resolve(name: str, *, input_shape: tuple[int, ...], n_classes: int | None, *
         name: A key of `MODELS`, or `package.module:Name`.
         input_shape: Shape of one example. The model gets it, `n_features` (its product) and `n_classes` if it has
             parameters with these names.
-        n_classes: Number of classes; None for regression, for which models with a parameter `n_classes` are refused.
-        **options: The model's own options.
+        n_classes: Number of classes; None for regression, for which models with a parameter `n_classes` raise.
+        **options: The options of the model.
 
     Raises:
         ConfigError: unknown name or option, or not a `torch.nn.Module`.
@@ -124,7 +124,7 @@ def _try_out(
     *,
     names: tuple[str, str],
 ) -> None:
-    """Refuses a model and a loss that do not fit each other or the data; `names` are theirs in the configuration."""
+    """Raises if a model and a loss do not fit each other or the data; `names` are their names in the configuration."""
     target = torch.zeros(1)
     kind = "a target that is a number"
     if n_classes is not None:

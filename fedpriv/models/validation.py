@@ -25,7 +25,7 @@ _GROUPS = 32  # largest number of groups, as in the paper on group normalisation
 
 @checked("validate_model")
 def validate_model(model: nn.Module) -> None:
-    """Refuses models that no private run can use, as far as is known without data; a run then tries the model.
+    """Raises for models that no private run can use, as far as is known without data; a run then tries the model.
 
     These are models with normalisation over the batch, with running statistics or weights that a forward pass changes,
     with parameters that are complex or have no shape yet, with gradients that are sparse or count words, without a

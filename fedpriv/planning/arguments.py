@@ -90,10 +90,10 @@ def _examples_a_client(clients: object) -> float | None:
 
 
 def check_measuring(test: object, client_tests: Any, metrics: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuses test data that are no data sets, and metrics without names.
+    """Raises for test data that are no data sets, and metrics without names.
 
     Raises:
-        ConfigError: an argument is of another type; the message says what to write.
+        ConfigError: an argument is of another type; the message contains the line to write.
     """
     check_dataset("test", dataset_of("test", test))
     for index, dataset in enumerate(client_tests or ()):
@@ -105,10 +105,10 @@ def check_measuring(test: object, client_tests: Any, metrics: Any) -> None:  # n
 
 
 def check_sinks(sinks: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuses sinks that are not a list of objects with methods `write` and `close`.
+    """Raises for sinks that are not a list of objects with methods `write` and `close`.
 
     Raises:
-        ConfigError: an argument is of another type; the message says what to write.
+        ConfigError: an argument is of another type; the message contains the line to write.
     """
     if isinstance(sinks, str) or not isinstance(sinks, Sequence):
         if isinstance(sinks, str):

@@ -1,4 +1,4 @@
-"""Refuse combinations of settings that do not work together."""
+"""Checks of combinations of settings that do not work together."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def network_for(n_clients: int, network: N | None) -> N | Star:
 
 
 def check_size(network: RoundNetwork, n_clients: int) -> None:
-    """Refuses a network for another number of clients, which would leave clients out or wait for missing ones.
+    """Raises for a network of another number of clients, which would leave clients out or wait for missing ones.
 
     Raises:
         ConfigError: the numbers differ.
@@ -58,7 +58,7 @@ def check_size(network: RoundNetwork, n_clients: int) -> None:
 
 
 def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients: int) -> None:
-    """Refuse a strategy for which the privacy settings would not hold.
+    """Raises for a strategy with which the privacy settings would not hold.
 
     Raises:
         ConfigError: with noise on messages only, clients keep state that is not computed from messages, by their
@@ -137,11 +137,11 @@ def _cohort_of(network: RoundNetwork) -> object:
 def check_compute(
     compute: Compute, strategy: Strategy, network: RoundNetwork, privacy: Privacy, model: nn.Module, loss: Loss
 ) -> None:
-    """Refuse settings of speed that do not suit the run.
+    """Raises for settings of the computation that do not suit the run.
 
     Raises:
-        ConfigError: the promise is not shown for bfloat16; the backend is for other models; or state is to be on disk
-            where the strategy's clients keep nothing, or a round needs the state of all of them.
+        ConfigError: the guarantee is not proved for bfloat16; the backend is for other models; or state is to be on
+            disk where the strategy's clients keep nothing, or a round needs the state of all of them.
     """
     if compute.precision == "bfloat16":
         check_bfloat16(privacy, compute.dtype, compute.backend)
@@ -169,7 +169,7 @@ def check_shared(
     optimum: float | None,
     compare: bool,
 ) -> None:
-    """Refuses what several processes cannot do yet; one process can do everything.
+    """Raises for settings that several processes do not support; one process supports everything.
 
     Args:
         size: Number of processes.
@@ -209,7 +209,7 @@ def check_shared(
 
 
 def check_extended(privacy: Privacy, rounds: int, before: int | None) -> None:
-    """Refuse to extend a run that cannot be extended.
+    """Raises for a run that cannot be extended.
 
     Args:
         privacy: The privacy settings of the run, its correlated noise filled in.
@@ -295,7 +295,7 @@ def check_memory(strategy: Strategy, n_clients: int) -> None:
 
 
 def check_shares(privacy: Privacy, records: Sequence[Record], n_clients: int) -> None:
-    """Refuses a run in which no round has the `min_honest` participants that its noise needs.
+    """Raises for a run in which no round has the `min_honest` participants that its noise needs.
 
     Raises:
         ConfigError: the largest cohort, which the message names, is smaller.
@@ -309,7 +309,7 @@ def check_shares(privacy: Privacy, records: Sequence[Record], n_clients: int) ->
 
 
 def check_batched(problems: Sequence[Problem], model: nn.Module, warnings: Sequence[str]) -> None:
-    """Refuse constraints on a model that is computed one example at a time because vmap cannot batch it.
+    """Raises for constraints on a model that is computed one example at a time because vmap cannot batch it.
 
     Args:
         problems: The clients' objectives and constraints.
@@ -325,10 +325,10 @@ def check_batched(problems: Sequence[Problem], model: nn.Module, warnings: Seque
 
 
 def check_keep(keep: str, problems: Sequence[Problem]) -> None:
-    """Refuses to choose the best model by a metric in a run with constraints.
+    """Raises if the best model is to be chosen by a metric in a run with constraints.
 
     Raises:
-        ConfigError: the problems have constraints, of which the metric knows nothing.
+        ConfigError: the problems have constraints, which the metric ignores.
     """
     if keep == "best" and any(problem.constraints for problem in problems):
         fix = (
@@ -340,7 +340,7 @@ def check_keep(keep: str, problems: Sequence[Problem]) -> None:
 def check_problem(
     strategy: Strategy, problems: Sequence[Problem], privacy: Privacy, query_names: Collection[str], *, compare: bool
 ) -> None:
-    """Refuse a strategy that does not fit the clients' objectives and constraints.
+    """Raises for a strategy that does not fit the clients' objectives and constraints.
 
     Args:
         strategy: The algorithm.
@@ -350,7 +350,7 @@ def check_problem(
         compare: True if the run is compared with a centralised solver.
 
     Raises:
-        ConfigError: the strategy would ignore an objective or a constraint; it asks for private constraint values, and
+        ConfigError: the strategy would ignore an objective or a constraint; it queries private constraint values, and
             there are none, or they are unbounded, or need group sizes that are not public; or `compare` is set for a
             strategy that has no centralised counterpart.
     """
@@ -379,7 +379,7 @@ def check_problem(
 
 
 def _check_public(strategy: Strategy, problems: Sequence[Problem], privacy: Privacy) -> None:
-    """Refuses private constraint values where there are no constraints, or where they would reveal private counts."""
+    """Raises if there are no constraints for private values, or if the values would reveal private counts."""
     if privacy.unit == "client":
         fix = "constraint values cannot be made private for whole clients; set unit to 'sample'"
         raise ConfigError("privacy.unit", "client", fix)

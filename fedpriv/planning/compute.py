@@ -92,7 +92,7 @@ class Compute:
         return f"{self.dtype} in {self.precision}"
 
     def check_goes_on(self, begun_with: StateName) -> None:
-        """Refuses to resume from a checkpoint whose client state is stored elsewhere than `state` says.
+        """Raises if the client state of a checkpoint is stored elsewhere than in `state`.
 
         Raises:
             ConfigError: the two differ.

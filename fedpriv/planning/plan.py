@@ -1,7 +1,7 @@
-"""What a run will cost in epsilon, computed without data.
+"""The privacy cost of a run, computed without data.
 
-The strategy runs against an oracle that answers zeros for a model of one parameter and lists what would be released.
-This works for any strategy, also a user's own.
+The strategy runs with an oracle that returns zeros for a model of one parameter and lists the releases. This works for
+any strategy, also a custom one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from fedpriv.privacy.settings import LEAST_AMOUNT, Cyclic, Privacy
 from fedpriv.randomness.streams import Randomness
 from fedpriv.strategies.base import Ends, PeriodicQueries, Strategy
 
-_MOST_NOISE = 10.0  # times that of the first rounds: more would drown what the further rounds learn
+_MOST_NOISE = 10.0  # times the noise of the first rounds: more would drown the signal of the further rounds
 
 
 @dataclass(frozen=True)
@@ -174,12 +174,12 @@ def make_plan(
         network: Decides who takes part in a round.
         rounds: Number of rounds.
         randomness: The run's random streams, so that the plan has the cohorts of the run.
-        begun: The matrix of the noise of a run that goes on, as its ledger has it.
+        begun: The matrix of the noise of a resumed run, from its ledger.
         first: The rounds of the earlier run that this one extends. Their releases count, and keep their noise.
 
     Raises:
         ConfigError: the network is for another number of clients, settings do not fit the strategy, no noise reaches
-            the target, or rounds whose noise belongs together would be extended.
+            the target, or rounds with correlated noise would be extended.
     """
     compatibility.check_size(network, len(sizes))
     strategy = strategy.for_rounds(rounds)
@@ -196,7 +196,7 @@ def make_plan(
         relative = replace(privacy, epsilon=None, noise_multiplier=1.0)
     else:
         relative = privacy
-    # a dry run with a noise multiplier of 1; then each kind of release is priced with the noise of the run
+    # a dry run with a noise multiplier of 1; then the cost of each kind of release is computed with the run's noise
     oracle = recording_oracle(relative, sizes)
     _dry_run(strategy, oracle, network, randomness, rounds)
     table = oracle.answerer.table
@@ -246,7 +246,7 @@ def _noise_of_further(
         further: The releases of the further rounds for a noise multiplier of 1.
 
     Raises:
-        ConfigError: the target leaves too little for the further rounds; the message says what they cost with the
+        ConfigError: the target leaves too little for the further rounds; the message contains their cost with the
             noise of the first ones.
     """
     assert privacy.epsilon is not None
@@ -272,7 +272,7 @@ def _noise_of_further(
 
 
 def _noise_multiplier_of(first: FirstPart, relative: RecordTable) -> float:
-    """Returns the noise multiplier of an earlier run: its noise over that of a dry run with noise multiplier 1."""
+    """Returns the noise multiplier of an earlier run: its noise over the noise of a dry run with multiplier 1."""
     planned = {
         (record.round, record.query, record.index): largest_multiplier(record.noise_multiplier)
         for record in relative[: relative.positions(first.rounds).start]
@@ -286,7 +286,7 @@ def _noise_multiplier_of(first: FirstPart, relative: RecordTable) -> float:
 
 
 def largest_multiplier(multiplier: float | tuple[float, ...]) -> float:
-    """Returns the largest of the noise multipliers of a record; 0 if nobody answered."""
+    """Returns the largest of the noise multipliers of a record; 0 without participants."""
     if isinstance(multiplier, tuple):
         return max(multiplier, default=0.0)
     return multiplier
@@ -332,7 +332,7 @@ def with_neighbours(privacy: Privacy, problems: Sequence[Problem], *, sizes_decl
         sizes_declared: True if each client has a declared `public_size` (then its true size stays private).
     """
     shared = list[str]()
-    # the number of clients is always exact: nobody declares another one
+    # the number of clients is always exact: no client declares another one
     count_changes = privacy.relation == "add_remove" and (privacy.unit == "client" or not sizes_declared)
     if count_changes or (privacy.unit == "client" and not sizes_declared):
         shared.append("sizes public")
@@ -377,7 +377,7 @@ class RunSketch:
         """Returns the run's plan; see `make_plan`.
 
         Args:
-            privacy: Other privacy settings than those of the run.
+            privacy: Privacy settings other than the run's.
             first: The rounds of an earlier run that this one extends.
         """
         privacy = with_neighbours(privacy or self.privacy, self.problems, sizes_declared=self.sizes_declared)
@@ -389,7 +389,7 @@ class RunSketch:
 
 
 def with_secrets(privacy: Privacy, network: RoundNetwork) -> Privacy:
-    """Fills in the pairs that share secrets, if the settings say that neighbours in the network do.
+    """Fills in the pairs that share secrets, if the setting is that neighbours in the network do.
 
     Raises:
         ConfigError: the network is not a graph.

@@ -1,4 +1,4 @@
-"""How far a run can move its model: a step, a clip and a number of rounds may be too small for any data."""
+"""Largest distance that a run can move its model: step, clip and number of rounds may be too small for any data."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def reach_warnings(
 
 
 def reach_of(strategy: Strategy, privacy: Privacy, network: RoundNetwork, rounds: int) -> float | None:
-    """Returns how far the model moves if every query result is as long as its clip allows, and all point the same way.
+    """Returns the distance that the model moves if all query results have the largest norm and the same direction.
 
     Args:
         strategy: The algorithm.

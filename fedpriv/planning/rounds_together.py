@@ -32,7 +32,7 @@ def with_matrix(
         begun: The matrix with which a resumed run began: an optimiser may find other last digits on another machine.
 
     Raises:
-        ConfigError: nothing enforces how often a unit takes part, or the noise would have no cost.
+        ConfigError: nothing enforces how often a unit takes part, or no cost is known for the noise.
     """
     noise = privacy.noise
     has_slots = privacy.unit == "sample" and isinstance(privacy.sampling, Cyclic)
@@ -57,7 +57,7 @@ def with_matrix(
 
 
 def _separation(privacy: Privacy, network: RoundNetwork) -> int:
-    """Returns the number of rounds of which a unit takes part in one."""
+    """Returns the number of rounds in a cycle: a unit takes part in one of them."""
     if privacy.unit == "sample":
         if isinstance(privacy.sampling, Cyclic):
             return privacy.sampling.blocks
@@ -73,7 +73,7 @@ def blocks_of(network: RoundNetwork) -> int:
 
 
 def check_participation(privacy: Privacy, network: RoundNetwork) -> None:
-    """Refuses batches and cohorts that do not fix the rounds in which a unit takes part.
+    """Raises for batches and cohorts that do not fix the rounds in which a unit takes part.
 
     Raises:
         ConfigError: the rounds are not fixed; the message names the setting.
@@ -104,7 +104,7 @@ def check_participation(privacy: Privacy, network: RoundNetwork) -> None:
 
 
 def check_noise(privacy: Privacy) -> None:
-    """Refuses noise whose epsilon nothing bounds when it is correlated between rounds.
+    """Raises for noise without a bound on epsilon when it is correlated between rounds.
 
     Raises:
         ConfigError: it is not Gaussian, or not the same in all rounds.
@@ -118,7 +118,7 @@ def check_noise(privacy: Privacy) -> None:
 
 
 def check_questions(privacy: Privacy, records: Sequence[Record], rounds: int) -> None:
-    """Refuses a strategy that makes no query in some rounds: correlated noise covers one query result in each round.
+    """Raises for a strategy that makes no query in some rounds: correlated noise covers one query in each round.
 
     Raises:
         ConfigError: there is such a round; the message names the first one.

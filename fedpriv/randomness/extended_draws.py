@@ -2,7 +2,7 @@
 
 On most processors of the x86 family, and on Linux for others, numpy's long double has at least 64 bits. A draw is then
 known two thousand times better than in float64, ten times faster than in multiple precision. Where it has fewer bits,
-or where its functions differ from those of mpmath, nothing is drawn here, and multiple precision decides alone:
+or where its functions differ from mpmath's, nothing is drawn here, and multiple precision decides alone:
 released numbers are the same. The bound is proved in docs/design/0012-exact-noise.md.
 """
 

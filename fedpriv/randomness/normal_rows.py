@@ -1,4 +1,4 @@
-"""Bounded normal draws of which none is left without a bound, for noise that goes on in later rounds."""
+"""Bounded normal draws, all of them with a bound, for noise that is used again in later rounds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedpriv.randomness.real_draws import real_normal
 from fedpriv.randomness.short_rows import BoundedRows
 
 _UNIT = 2.0**-53
-_IN_CACHE = 2**15  # numbers of a row that are looked at together
+_IN_CACHE = 2**15  # numbers of a row that are processed together
 _FURTHER_WORDS = range(2, 10)  # with two of them a draw is as near as its own rounding
 
 

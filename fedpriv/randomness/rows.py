@@ -1,7 +1,7 @@
 """Draws for many clients at once, one row for each, on the device of their keys.
 
 On the CPU each row is drawn by its `Keystream`. On other devices all rows are drawn together from the same bits by
-tensor operations, whose logarithms and cosines may differ from the CPU's in the last place.
+tensor operations; their logarithms and cosines may differ from the CPU's in the last place.
 """
 
 from __future__ import annotations

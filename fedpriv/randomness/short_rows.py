@@ -1,6 +1,6 @@
 """Bounded draws of many short rows, each from its own stream, computed together.
 
-The numbers are those of `Keystream.bounded_normal` and `bounded_laplace`, up to the last bits of float64, with one
+The numbers equal those of `Keystream.bounded_normal` and `bounded_laplace`, up to the last bits of float64, with one
 bound on the errors of all rows. One by one, short rows would take most of their time for what is done once a row.
 """
 

@@ -34,7 +34,7 @@ _PUBLIC = ("init", "cohort", "topology")
 
 
 class PairSecrets(Protocol):
-    """A source of the secrets that two clients share and nobody else has."""
+    """A source of the secrets that only the two clients of a pair have."""
 
     def pair_secret(self, i: int, j: int, purpose: str) -> bytes:
         """Returns 32 bytes, the same for (i, j) and (j, i), and different for every other pair and purpose."""
@@ -42,8 +42,10 @@ class PairSecrets(Protocol):
 
 
 _calls = count()
-_NOISE: frozenset[str] = frozenset({"noise", "spread"})  # purposes of which two processes may never share a stream
-_EPOCHS: frozenset[str] = frozenset({"allocation", "cohort_epoch"})  # purposes whose draws serve all rounds of an epoch
+_NOISE: frozenset[str] = frozenset({"noise", "spread"})  # purposes for which two processes may never share a stream
+_EPOCHS: frozenset[str] = frozenset(
+    {"allocation", "cohort_epoch"}
+)  # purposes with one draw per epoch
 
 
 def new_secret() -> int:
@@ -68,13 +70,13 @@ class Randomness:
 
     Args:
         seed: Public seed, of initial values, cohorts and links.
-        secret_seed: The secret from which noise and batches follow; drawn from the operating system by default. A given
-            one is for tests: whoever knows it can subtract the noise.
+        secret_seed: The secret that determines noise and batches; drawn from the operating system by default. A given
+                one is for tests: with it the noise can be subtracted.
         attempt: Label of the releases, for runs that share a ledger or a budget, such as the trials of a search.
         run: Digest of the run's settings: runs with the same given secret but other settings share no noise.
         epochs: Secret keys of the draws of epochs that an earlier process began, by number.
-        process: Number of the process that draws noise; a fork of it draws none. Who is sent this object (the processes
-            of a run, which share its seeds) has a copy with a number of its own.
+        process: Number of the process that draws noise; a fork of it draws none. A process that is sent this object
+            (the processes of a run, which share its seeds) has a copy with another number.
     """
 
     seed: int = 0
@@ -125,7 +127,7 @@ class Randomness:
         return next(self._keys(purpose, round_index, index, [client]))
 
     def _check_process(self) -> None:
-        """Refuses noise in a fork of the process that made this object: both would draw the same noise.
+        """Raises in a fork of the process that made this object: both would draw the same noise.
 
         Raises:
             PrivacyError: this is another process.

@@ -1,7 +1,7 @@
 """Adaptive clipping of client updates to a quantile of their norms (Andrew et al., 2021, algorithm 1).
 
-For strategies whose clients receive a model and send an update u_i. The server also sends the clip bound C_t, and each
-participant sends one row of norm at most 1,
+For strategies with clients that receive a model and send an update u_i. The server also sends the clip bound C_t, and
+each participant sends one row of norm at most 1,
 
     (cos(a) clip(u_i, C_t) / C_t,  sin(a) (2 b_i - 1)),   b_i = 1 if ||u_i|| <= C_t else 0
 
@@ -141,9 +141,9 @@ def adaptive_clipping(
     Run it with `Privacy(at="message", unit="client", clip=Clip(1))`.
 
     Args:
-        strategy: A strategy whose clients receive a model and send an update, e.g. `fedavg(...)`.
+        strategy: A strategy with clients that receive a model and send an update, e.g. `fedavg(...)`.
         initial: First bound on the l2 norm of an update; 0.1 by default.
-        quantile: Fraction of clients whose update should be within the bound, in (0, 1); the median (0.5) by default.
+        quantile: Fraction of updates that should be within the bound, in (0, 1); the median (0.5) by default.
         clip_learning_rate: Step size of the bound's logarithm; 0.2, as in the paper, by default.
         share: Norm of the message entry that reports if the update was within the bound, in (0, 1); 0.1 by default. The
             update gets `sqrt(1 - share^2)`.
@@ -183,5 +183,5 @@ def _append_bound(received: Tensor, bound: float) -> Tensor:
     return torch.cat([rows, rows.new_full((len(rows), 1), bound)], 1).expand(len(received), -1)
 
 
-# an option of these strategies, whose clients send an update
+# an option of these strategies: their clients send an update
 AROUND = {name: {"adaptive_clip": adaptive_clipping} for name in ("fedavg", "fedprox", "fedopt")}

@@ -44,7 +44,7 @@ class Outlook:
     Attributes:
         rounds: Number of rounds.
         graph: The communication graph; None with a server.
-        constraints: Noise of constraint values; None if the strategy asks for none, or if it is not known yet.
+        constraints: Noise of constraint values; None if the strategy does not query any, or if it is not known yet.
     """
 
     rounds: int

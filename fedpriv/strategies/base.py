@@ -55,7 +55,7 @@ class Oracle(Protocol):
     def client_gradient(self, params: Tensor) -> Tensor:
         """Private gradient of each client's unweighted mean loss, on a new batch: `[k, dim] -> [k, dim]`.
 
-        It is `gradient` without the weight, for several local steps whose result is weighted.
+        It is `gradient` without the weight, for several local steps with a weighted result.
         """
         ...
 

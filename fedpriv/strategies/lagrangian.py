@@ -34,7 +34,7 @@ class Measured(Priced, Protocol):
 
 @runtime_checkable
 class Remeasures(Protocol):
-    """An aggregator's state of a run whose last round measures the reported model."""
+    """An aggregator's state of a run that measures the reported model in its last round."""
 
     @property
     def measurements(self) -> int:

@@ -1,7 +1,7 @@
 """Checks that a user's client update and aggregator are complete and fit together, when they become a `Strategy`.
 
 Copies of both are called once with parameters zero of three clients, `[3, 2]`, and an oracle and a network without
-data. The results must have the promised types and shapes. An error that a user's code raises is left to the plan,
+data. The results must have the required types and shapes. An error in a user's code is left to the plan,
 which calls it with the right number of clients.
 """
 
@@ -66,7 +66,7 @@ def check_pair(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - whatever a
 
 
 def _check_complete(field: str, value: Any, lines: dict[str, str], other: str) -> None:  # noqa: ANN401
-    """Refuses a client update or aggregator without an attribute or method, or with one of another type."""
+    """Raises if a client update or aggregator lacks an attribute or method, or has one of another type."""
     if inspect.isclass(value):
         raise ConfigError(field, value.__name__, f"is a class: make an object of it, {value.__name__}()")
     name = type(value).__name__
@@ -177,14 +177,14 @@ def _call(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what a user's part 
 
 
 def _unpack_pair(where: str, answer: object, names: str) -> tuple[Any, Any]:
-    """Refuses a result that is no pair; `names` are those of its values."""
+    """Raises if a result is no pair; `names` are the names of its values."""
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise ConfigError("strategy", f"{where} -> {_kind(answer)}", f"must return two things: return {names}")
     return answer
 
 
 def _check_tensor(where: str, description: str, value: object) -> None:
-    """Refuses a value that has no row for each client; rows may be longer than the parameters, e.g. of two vectors."""
+    """Raises if a value has no row for each client; rows may be longer than the parameters, e.g. of two vectors."""
     if not isinstance(value, Tensor):
         fix = f"{description} must be a tensor [n, dim], a row for each client; it is {_kind(value)}"
         raise ConfigError("strategy", where, fix)
@@ -200,7 +200,7 @@ def _check_tensor(where: str, description: str, value: object) -> None:
 
 
 def _check_state(where: str, state: object) -> None:
-    """Refuses a state with a value that cannot be stored."""
+    """Raises if a state has a value that cannot be stored."""
     try:
         flatten_with_names(state)
     except ConfigError as error:
@@ -209,7 +209,7 @@ def _check_state(where: str, state: object) -> None:
 
 
 def _check_rows(where: str, state: object) -> None:
-    """Refuses a client update's state with a tensor that has no row for each client."""
+    """Raises if a client update's state has a tensor without a row for each client."""
     for name, leaf in flatten_with_names(state).items():
         if isinstance(leaf, Tensor) and leaf.ndim and len(leaf) != _CLIENTS:
             fix = (
@@ -220,7 +220,7 @@ def _check_rows(where: str, state: object) -> None:
 
 
 def _check_same(where: str, init: str, before: object, after: object) -> None:
-    """Refuses a state with other names after a round: a checkpoint could not be restored."""
+    """Raises if a state has other names after a round: a checkpoint could not be restored."""
     expected = set(flatten_with_names(before))
     actual = set(flatten_with_names(after))
     if expected != actual:

@@ -28,7 +28,7 @@ class Proximal(Protocol):
         ...
 
     def value(self, x: Tensor) -> Tensor:
-        """Returns `h` of each row, `[..., dim] -> [...]`; 0 for an indicator, in whose set rows are assumed to be."""
+        """Returns `h` of each row, `[..., dim] -> [...]`; 0 for an indicator, assuming that rows are in its set."""
         ...
 
     def prox(self, x: Tensor, step: float | Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class OrFunction(Bound):
     """A number in the interval, or a function of the round."""
 
     def complaint(self, kind: object, value: object) -> str | None:
-        """See `Bound`; accepts any function, whose values are checked when it is called."""
+        """See `Bound`; accepts any function: its values are checked when it is called."""
         if callable(value):
             return None
         return super().complaint(float, value)

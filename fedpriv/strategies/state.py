@@ -65,7 +65,7 @@ def unflatten_like(like: S, leaves: Mapping[str, Leaf]) -> S:
     """Returns a state with the structure of `like`, from named leaves; the shapes of tensors may differ.
 
     Raises:
-        KeyError: the names are not those of such a state.
+        KeyError: the names do not belong to such a state.
     """
     different = flatten_with_names(like).keys() ^ leaves.keys()
     if different:
@@ -132,7 +132,7 @@ def scatter_rows(state: S, cohort: Tensor | None, rows: S) -> S:
 
     Args:
         state: The state of all clients, `[n, ...]`.
-        cohort: The clients whose rows are replaced, `[k]`; None replaces all.
+        cohort: The clients of the replaced rows, `[k]`; None replaces all.
         rows: The state of these clients, `[k, ...]`.
     """
     if state is None and rows is None:

@@ -1,4 +1,4 @@
-"""The releases of a plan as a table: the cost of each kind is computed once, and a run looks up the kind of each query."""
+"""The releases of a plan as a table: costs are computed once per kind, and a run looks up the kind of each query."""
 
 from __future__ import annotations
 
