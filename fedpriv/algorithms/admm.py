@@ -182,14 +182,14 @@ class AdmmStep:
         rho: Penalty sequence.
         feasible: The set W, onto which z is projected after the step.
         weight_decay: `beta` of the regulariser `beta ||w||^2` (of the sum over clients).
-        linearize_at: Where the gradient is computed and the step term is centred: at the client's own z_p (`"local"`),
-            as in the paper, or at the `"received"` w. The latter works with secure aggregation; with constant rho and
-            eta it is heavy-ball gradient descent with momentum 1 / (1 + rho eta).
+        linearize_at: Point at which the gradient is computed and the step term is centred: the client's z_p
+            (`"local"`), as in the paper, or at the `"received"` w. The latter works with secure aggregation; with
+            constant rho and eta it is heavy-ball gradient descent with momentum 1 / (1 + rho eta).
     """
 
     receives: ClassVar[tuple[str, ...]] = ("consensus",)
     sends: ClassVar[tuple[str, ...]] = ("shifted_primal",)
-    memory: ClassVar[Memory] = "private"  # the client's own z_p and lambda_p
+    memory: ClassVar[Memory] = "private"  # the client's z_p and lambda_p
 
     step: Prox | Trust
     rho: PenaltyRate
@@ -281,8 +281,8 @@ def inexact_admm(
         rho: Penalty parameter of each round; `Penalty()` by default.
         feasible: Set W of allowed models: `Everywhere()`, `BoxSet(bound)` or `BallSet(radius)`.
         weight_decay: `beta` of the regulariser `beta ||w||^2` (of the sum over clients).
-        linearize_at: Where a client computes its gradient: at its own model (`"local"`), as in the paper, or at the
-            `"received"` one, which secure aggregation needs.
+        linearize_at: Point at which a client computes its gradient: its model (`"local"`, default), as in the paper, or
+            the `"received"` one, which secure aggregation needs.
         average: Reported model: the last w (None, default), or for a number p the average of all rounds' w with
             weights `t**p` (the paper's theorem is about p = 0).
 

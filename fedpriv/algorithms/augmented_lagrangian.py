@@ -61,7 +61,7 @@ class LocalBlock:
         dual: lambda_i, `[n, dim]`.
         anchor: w^k, `[n, dim]`.
         multipliers: mu_i, `[n, m]`.
-        prepared: What the solver computed in advance for this inner loop, `[n, ...]`.
+        prepared: Values that the solver computed in advance for this inner loop, `[n, ...]`.
     """
 
     u: Tensor
@@ -310,7 +310,7 @@ def proximal_al(
         inner_rounds: Largest number of rounds of one inner loop.
 
     Returns:
-        The strategy. It ends by itself when w is stationary and feasible to the tolerances of `outer`.
+        The strategy. The run ends when w is stationary and feasible to the tolerances of `outer`.
 
     Raises:
         ConfigError: an argument is out of range.

@@ -234,7 +234,7 @@ class ReportSolution:
         """Has no state."""
 
     def __call__(self, received: Tensor, state: None) -> tuple[Tensor, None]:
-        """Returns the second half of what the server sends."""
+        """Returns the second half of the server's row."""
         return received.chunk(2, 1)[1], state
 
 

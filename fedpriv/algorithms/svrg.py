@@ -157,7 +157,7 @@ class SendDifference:
         return [f"rounds = {run.rounds}: {lost}"]
 
     def _bound(self, point: Tensor, anchor: Tensor) -> float | None:
-        """Returns `L ||x - x~||`, the same for all clients, who received the same points; positive for equal points."""
+        """Returns `L ||x - x~||`, equal for all clients, since they have the same points; positive for equal points."""
         if self.smoothness is None:
             return None
         distance = float((point[:1] - anchor[:1]).double().norm())

@@ -1,6 +1,6 @@
 """Checks the user's clients, models, losses and data; for usual mistakes the error contains the line to write.
 
-No examples are read, so a check takes no time and learns nothing about them.
+No examples are read, so a check is fast and uses no data.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def check_sampler(loader: Any, n_examples: int) -> None:  # noqa: ANN401 - a loa
     """
     sampler = loader.sampler
     if getattr(loader, "batch_size", 1) is None:
-        # a batch sampler of the user's own, and the sampler that it takes examples from
+        # a custom batch sampler, and the sampler that it takes examples from
         sampler = getattr(loader.batch_sampler, "sampler", sampler)
     count = _chosen_examples(sampler, n_examples)
     if count is not None:
@@ -184,7 +184,7 @@ def dataset_of(field: str, data: Any) -> Any:  # noqa: ANN401 - whatever a user 
 
 
 def _advice(value: object) -> str:
-    """Returns what to write instead of an object that is no client."""
+    """Returns the code to write instead of an object that is no client."""
     if isinstance(value, DataLoader):
         return f"write {_CLIENT}, with a model and a loss"
     if isinstance(value, Dataset):

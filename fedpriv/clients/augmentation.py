@@ -144,7 +144,7 @@ class Affine(Transform):
 
 @dataclass(frozen=True)
 class Each(Transform):
-    """A transform by a function of one example's input, called for each view with the global generators seeded anew.
+    """A transform by a function of one example's input, called for each view with newly seeded global generators.
 
     Args:
         function: The function, such as a transform of `torchvision.transforms.v2`. Its argument is a copy on the CPU.

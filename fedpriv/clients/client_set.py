@@ -22,7 +22,7 @@ from fedpriv.privacy.settings import FixedSize, Privacy
 
 
 class ClientSet(Protocol):
-    """All clients of a run, as one object: what a run needs of them without a loop over clients."""
+    """All clients of a run as one object, with the facts that a run needs without a loop over clients."""
 
     @property
     def problems(self) -> Sequence[Problem]:

@@ -1,4 +1,4 @@
-"""Takes a data set apart into those that its examples come from."""
+"""Splits a data set into the data sets that its examples come from."""
 
 from __future__ import annotations
 

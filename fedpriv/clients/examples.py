@@ -1,4 +1,4 @@
-"""Access to the clients' examples by client and position, so that they need not all lie in one tensor."""
+"""Access to the clients' examples by client and position, so that they need not all be in one tensor."""
 
 from __future__ import annotations
 

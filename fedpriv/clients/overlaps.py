@@ -1,6 +1,6 @@
 """Warns about examples that share numbers in memory, as sliding windows over one series do.
 
-An epsilon is for one example. If one number is in six examples, it has the epsilon of a group of six, whatever the
+An epsilon is for one example. If one number is in six examples, it has the epsilon of a group of six, for any
 model. Only addresses are compared: copies of equal numbers go unnoticed.
 """
 
@@ -84,7 +84,7 @@ def check_memory(datasets: Mapping[int, Dataset[Any]], test: Dataset[Any] | None
 
 
 def note_on_items(datasets: Sequence[Dataset[Any]], privacy: Privacy) -> list[str]:
-    """Returns a warning if examples of a user's own data set are overlapping views of one memory.
+    """Returns a warning if examples of a custom data set are overlapping views of one memory.
 
     Reads two neighbouring examples of one data set of each class.
 

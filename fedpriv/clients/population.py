@@ -83,7 +83,7 @@ class Population:
         self.loss: Loss = clients[0].loss
         self.layout = Layout.of(clients[0].model)
         self.params = self._roster.rows(self.layout, self.device, dtype)
-        # a forward pass may change its module: clients' own modules, which users get back, are not computed with
+        # a forward pass may change its module: the clients' modules, which users get back, are not used for computation
         self.model: nn.Module = copy_trainable(clients[0].model)
         if len(self):
             self.examples: Examples = self._roster.examples(self.device, dtype)

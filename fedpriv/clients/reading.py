@@ -73,7 +73,7 @@ def length_of(dataset: Dataset[Any]) -> int:
         )
     try:
         length = len(cast("TensorDataset", dataset))
-    except Exception as error:  # whatever a user's data set raises
+    except Exception as error:  # a user's data set can raise anything
         fix = "give a data set with a length, the number of its examples"
         raise DataError(f"len() of a client's data set fails ({in_short(error)}): {fix}") from error
     if length > _MAX_EXAMPLES:
@@ -91,7 +91,7 @@ def read_all(source: Source, length: int) -> Read:
         (inputs, targets), random = _read(source)
     except DataError:
         raise
-    except Exception as error:  # whatever a user's data set or collate_fn raises
+    except Exception as error:  # a user's data set or collate_fn can raise anything
         fix = "each index below its length must give a pair (input, target) that collates to tensors"
         raise DataError(f"its examples cannot be read ({in_short(error)}): {fix}") from error
     counts = len(first(inputs)), len(first(targets))
@@ -122,7 +122,7 @@ def read_one(source: Source, position: int, like: Pair) -> Pair:
         pair = pair_of(source.collate_fn([source.dataset[position]]), 1)
     except DataError:
         raise
-    except Exception as error:  # whatever a user's data set or collate_fn raises
+    except Exception as error:  # a user's data set or collate_fn can raise anything
         fix = "random transforms must work whenever they are drawn"
         raise DataError(f"an example cannot be read again ({in_short(error)}): {fix}") from error
     shapes = [[tuple(tensor.shape[1:]) for tensor in leaves(some_pair)] for some_pair in (pair, like)]
@@ -237,7 +237,7 @@ def _stacked(examples: list[Any]) -> list[Pair]:
 
 
 def _is_text(labels: object) -> bool:
-    """True for strings, which is what `default_collate` makes of labels that are words."""
+    """True for strings, the output of `default_collate` for labels that are words."""
     return isinstance(labels, tuple | list) and len(labels) > 0 and isinstance(labels[0], str)
 
 
@@ -248,7 +248,7 @@ def pair_of(batch: object, count: int | None = None) -> Pair:
     `(x1, x2, y)` becomes `((x1, x2), y)`.
 
     Args:
-        batch: What a loader returned.
+        batch: The return value of a loader.
         count: Number of examples that it must have; by default as many as its first tensor has rows.
 
     Raises:

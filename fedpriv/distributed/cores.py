@@ -12,8 +12,8 @@ _V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.
 def usable_cores() -> int:
     """Returns the number of cores: those it is bound to, but no more than the time that its container may use.
 
-    A container's limit (`docker run --cpus 2`, a Kubernetes limit) hides no core: torch would start a thread for each
-    core of the machine, and they would wait for each other. A fraction of a core counts as one.
+    A container's limit (`docker run --cpus 2`, a Kubernetes limit) does not hide cores: torch would start a thread for
+    each core of the machine, and they would wait for each other. A fraction of a core counts as one.
     """
     if hasattr(os, "sched_getaffinity"):
         bound = len(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""Torch's modes for fedpriv's own computations, whatever the modes of the code that calls them.
+"""Torch's modes for fedpriv's computations, independent of the modes of the calling code.
 
 A user may enter `torch.autocast` or `torch.no_grad`, or change torch's default type or the precision of products, at
 any time, also between two rounds. A run must compute every round as it was tested before the first. So modes are not
@@ -52,7 +52,7 @@ class Modes:
             yield
 
     def iterate(self, items: Iterable[T]) -> Iterator[T]:
-        """Yields items, each computed in these modes; the code that gets them has its own."""
+        """Yields items, each computed in these modes; the code that gets them keeps its modes."""
         iterator = iter(items)
         try:
             while True:

@@ -103,7 +103,7 @@ class ProcessGroup:
         """Returns the values of all ranks, in order of rank.
 
         Raises:
-            ProcessError: another rank failed before it came here; the message is its own.
+            ProcessError: another rank failed before; the message is from that rank.
         """
         return [cast("T", received) for received in self._exchange_or_raise(None, value)]
 
@@ -189,7 +189,7 @@ class ProcessGroup:
 
     @contextmanager
     def _lost_peer_as_error(self) -> Generator[None]:
-        """Turns what torch raises when another process is gone, which differs between backends, into a ProcessError."""
+        """Turns torch's errors about a lost process, which differ between backends, into a ProcessError."""
         try:
             yield
         except (RuntimeError, ValueError) as error:
@@ -201,7 +201,7 @@ class ProcessGroup:
 def _pickled(value: object) -> bytes:
     try:
         return pickle.dumps(value)
-    except Exception as error:  # whatever a user's class raises
+    except Exception as error:  # a user's class can raise anything
         fix = "a part of the settings cannot be sent to the other processes; define it at the top of a module"
         raise FedprivError(f"{fix} ({in_short(error)})") from error
 
@@ -215,7 +215,7 @@ def join_processes(timeout: float) -> ProcessGroup:
 
     Raises:
         ConfigError: torchrun did not start this process.
-        ProcessError: the other processes do not come.
+        ProcessError: the other processes do not join.
     """
     wait = timedelta(seconds=timeout)
     if torch.cuda.is_available() and dist.is_nccl_available():
@@ -250,7 +250,7 @@ def is_first_to_report(*, default: bool) -> bool:
         return default
     try:
         return _STORES[0].add("fedpriv/errors told", 1) == 1
-    except RuntimeError:  # what started the processes is gone, and so may the others be
+    except RuntimeError:  # the launcher of the processes is gone, and the others may be, too
         return True
 
 

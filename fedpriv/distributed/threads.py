@@ -1,6 +1,6 @@
 """Runs work on many items in as many threads as torch may use, where each thread computes alone.
 
-Torch's own threads share every single operation and wait for each other after it. Threads that each take whole clients
+Torch's threads share every single operation and wait for each other after it. Threads that each take whole clients
 need not wait.
 """
 

@@ -40,7 +40,7 @@ class FitCallers:
 
 
 def fit_callers() -> FitCallers:
-    """Returns what of scikit-learn is on the stack."""
+    """Returns the objects of scikit-learn on the stack."""
     several: str | None = None
     learning = list[str]()
     frame = inspect.currentframe()

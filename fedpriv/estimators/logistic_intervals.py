@@ -57,7 +57,7 @@ _STEPS = 60  # of the pilot
 _MOMENTUM = 0.7
 _AVERAGE = 2.0  # later steps of the pilot count more
 _RELIABLE = 3.0  # smallest eigenvalue of the information over the spectral norm of its noise
-_UNLIKELY = 1e-3  # chance that noise alone is taken for a pilot that did not converge
+_UNLIKELY = 1e-3  # probability that noise alone looks like a pilot that did not converge
 _LONGEST = 30.0  # largest useful Newton step, times the bound on rows: its error grows with e to that power
 _TINY = 1e-9  # eigenvalue below which columns determine each other
 _SLACK = 1 + 1e-6  # of bounds that no row reaches, so that rounding clips none
@@ -298,7 +298,7 @@ def private_mean(vectors: Floats, privacy: Privacy, seed: int | None) -> tuple[F
 
 
 def reliable_ratio(budget: Budget, d: int, largest: float) -> float:
-    """Returns how many times too small the noise is for it to hide the information of all d coefficients.
+    """Returns the factor by which the noise is too small to hide the information of all d coefficients.
 
     Args:
         budget: The noise.
@@ -378,7 +378,7 @@ def _pilot(answers: _Answers, curvature: Floats, lam: float, steps: int) -> Resu
 
 
 def _score(answers: _Answers, at: Floats) -> tuple[Floats, Result]:
-    """Returns the noised mean gradient of the loss at a point: one step of length 1 goes that far."""
+    """Returns the noised mean gradient of the loss at a point: the distance of a step of length 1."""
     model = LogisticRegression(len(at))
     with torch.no_grad():
         model.linear.weight.copy_(torch.from_numpy(at).view(1, -1))

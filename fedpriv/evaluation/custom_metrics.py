@@ -83,7 +83,7 @@ class MetricSet:
             value = _call_metric(metric, batches)
             if isinstance(value, Tensor) and value.numel() == 1:
                 value = value.item()
-        except Exception as error:  # whatever a user's metric raises
+        except Exception as error:  # a user's metric can raise anything
             fix = f"fails on the test data ({in_short(error)})"
             raise ConfigError(f"metrics.{name}", metric, fix) from error
         if not isinstance(value, Real) or math.isinf(value):

@@ -30,8 +30,8 @@ class FiniteCheck:
     """The values of a run that were not finite, and the first round of each.
 
     Args:
-        stop_on: What ends the run: `"nonfinite"`, a released model with NaN or infinity; `"nonfinite_loss"`, also such
-            a test loss; or `"nothing"`.
+        stop_on: The event that ends the run: `"nonfinite"`, a released model with NaN or infinity; `"nonfinite_loss"`,
+            also such a test loss; or `"nothing"`.
         first: For `"model"` and `"test_loss"` the first round, counted from 1, in which it was not finite.
 
     Raises:

@@ -119,7 +119,7 @@ def accuracy(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | Non
 
 
 def token_loss(outputs: Any, targets: Any, loss: Loss, task: Task) -> Tensor | None:  # noqa: ANN401
-    """Computes the mean cross entropy of a token, whatever the loss is; each token of the test data has one weight."""
+    """Computes the mean cross entropy of a token, for any loss; each token of the test data has one weight."""
     if task.kind != "tokens" or task.ignored is None:
         return None
     total = functional.cross_entropy(outputs.double(), targets, ignore_index=task.ignored, reduction="sum")
@@ -180,18 +180,18 @@ TESTED: tuple[Metric[OfTest], ...] = (
     Metric("test_rmse", squared_error, ".4g", "lower", live="RMSE", words="test RMSE", together=True, root=True),
     Metric("test_mae", absolute_error, ".4g", "lower", words="test MAE", together=True),
 )
-"""Metrics of a model on public test data; of nodes' own models as `node_<name>`: least, mean and largest."""
+"""Metrics of a model on public test data; of nodes' models as `node_<name>`: least, mean and largest."""
 
 ERRORS = ("test_rmse", "test_mae")
-"""Names that metrics of the user's own may have too, e.g. in the target's own units: theirs are shown then."""
+"""Names that custom metrics may have too, e.g. in the target's units: the custom ones are then shown."""
 
 OF_NODES: tuple[Metric[Callable[[Tensor], float]], ...] = (
     Metric("consensus_distance", consensus_distance, ".4g", "lower", live="apart"),
 )
-"""Metrics of nodes' own models `[n, dim]`, where they have them."""
+"""Metrics of nodes' models `[n, dim]`, if they have different ones."""
 
 OF_RUN: tuple[Metric[Callable[[TrainState], float]], ...] = (Metric("bytes_sent", bytes_sent, ",.0f", "lower"),)
-"""Metrics of what a run has done so far."""
+"""Metrics of the run so far."""
 
 REPORTED: tuple[Metric[None], ...] = (
     Metric("objective", None, ".6g", "lower", live="objective"),
@@ -207,7 +207,7 @@ REPORTED: tuple[Metric[None], ...] = (
 PARTS = ("min", "mean", "max")
 CLIENT_PARTS = ("min", "p10", "median", "p90", "max", "mean")
 SPREADS = {"node": PARTS, "client": CLIENT_PARTS}
-"""Statistics of test metrics over nodes' models, and over clients' own test sets: `node_test_accuracy_min`."""
+"""Statistics of test metrics over nodes' models, and over clients' test sets: `node_test_accuracy_min`."""
 
 _OBJECTIVE = REPORTED[0]
 
@@ -223,7 +223,7 @@ def headlines() -> list[Metric[OfTest]]:
 
 
 def custom_rows(names: Iterable[str]) -> list[Metric[None]]:
-    """Returns rows for those names that are metrics of the user's own, `test_<name>`."""
+    """Returns rows for the names of custom metrics, `test_<name>`."""
     table_names = {row.name for row in rows()}
     return [Metric(name, None, ".4g", None) for name in names if name.startswith("test_") and name not in table_names]
 

@@ -21,7 +21,7 @@ from fedpriv.oracle.oracle import Oracle
 from fedpriv.strategies.base import Strategy
 from fedpriv.strategies.lagrangian import Measured, Priced
 
-AT_THE_END = 1000  # test examples for each node's own model
+AT_THE_END = 1000  # test examples for each node's model
 _AS_IT_GOES = 20_000  # the same for all nodes together, during a run
 
 
@@ -96,7 +96,7 @@ class ModelMetrics:
         return values | {f"node_{name}": spread([of_node[name] for of_node in each]) for name in each[0]}
 
     def of_run(self, progress: TrainState) -> dict[str, float]:
-        """Returns public facts of what the run has done so far, such as the bytes sent."""
+        """Returns public facts of the run so far, such as the bytes sent."""
         return {row.name: row.function(progress) for row in metrics.OF_RUN}
 
     def optimality_gap(self, params: Tensor) -> float | None:

@@ -79,13 +79,13 @@ class _Apart(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401 - whatever torch's function gives
-        """Calls torch's function; raises `MixingElementsError` for those that call code of a user's own."""
+        """Calls torch's function; raises `MixingElementsError` for those that call custom code."""
         kwargs = kwargs or {}
         if func is custom_function_call:
             return func(_kept_apart(args[0]), *args[1:], **kwargs)
         if isinstance(func, (OpOverload, OpOverloadPacket)) and func.__module__ not in _TORCHS_OPERATIONS:
             raise MixingElementsError(f"the operation {func}")
-        # torch calls what it is given later, in a backward pass for example, where this context is not active
+        # torch calls the function later, in a backward pass for example, where this context is not active
         has_callback = any(callable(value) and not isinstance(value, type) for value in (*args, *kwargs.values()))
         if has_callback or isinstance(func, HigherOrderOperator):
             raise MixingElementsError(f"a function that is given to {getattr(func, '__name__', func)}")
@@ -100,7 +100,7 @@ _STEP_BACK = cast("Any", Tensor.grad_fn).__get__  # the step of a backward pass,
 def _kept_apart(function: type[Function]) -> type[Function]:
     """Returns an `autograd.Function` with methods that are called for one element at a time, with a separate context.
 
-    With `generate_vmap_rule` torch calls them under vmap. Only what they call themselves may be a user's rule.
+    With `generate_vmap_rule` torch calls them under vmap. Only the functions that they call may be custom rules.
     """
     if function.__module__.partition(".")[0] in ("fedpriv", "torch"):
         return function

@@ -119,7 +119,7 @@ def example_losses(loss: BatchLoss, outputs: Tensor, targets: Nested) -> Tensor:
 
     try:
         return vmap(alone, randomness="different")(outputs, targets)
-    except Exception:  # whatever torch raises where it cannot batch a user's loss
+    except Exception:  # torch can raise anything if it cannot batch a user's loss
         rows = [each(lambda values, row=row: values[row], targets) for row in range(len(first(targets)))]
         return torch.stack([alone(output, target) for output, target in zip(outputs, rows, strict=True)])
 

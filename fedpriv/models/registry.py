@@ -84,7 +84,7 @@ def make(
         loss: Name and options, see `resolve_loss`.
         example: A synthetic input `[1, ...]`.
         n_classes: Number of classes; None if targets are numbers.
-        fix: True if to replace layers that mix examples, see `fix_model`.
+        fix: True replaces layers that mix examples, see `fix_model`.
         weights: Initial weights, see `load_weights`; None draws them by the seed.
         lora: Adapters, which are trained, see `add_lora`; None adds none.
         train: The parameters to train, see `train_only`; None leaves the model's choice.
@@ -136,13 +136,13 @@ def _try_out(
         try:
             outputs: Tensor = model(example)
             shape = tuple(outputs.shape[1:])
-        except Exception as error:  # whatever a user's model raises
+        except Exception as error:  # a user's model can raise anything
             input_shape = tuple(example.shape[1:])
             fix = f"cannot take inputs of shape {input_shape} ({_first_line(error)}); change it, or the inputs"
             raise ConfigError("model", names[0], fix) from error
         try:
             loss(outputs, target)
-        except Exception as error:  # whatever a user's loss raises
+        except Exception as error:  # a user's loss can raise anything
             operands = f"outputs of shape {shape} with {kind}"
             fix = (
                 f"cannot compare {operands} ({_first_line(error)}); change the model, the loss or the number of classes"

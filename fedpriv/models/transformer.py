@@ -71,7 +71,7 @@ class CharTransformer(nn.Module):
 
     An embedding, blocks of causal attention, and a linear layer with scores in the order classes first, as for torch's
     cross entropy takes them. Positions have no parameters, which would be noised: a token attends less to what is
-    further back, by a slope of each head's own (ALiBi). So a window may have any length.
+    further back, by a slope for each head (ALiBi). So a window may have any length.
 
     Args:
         n_classes: Number of tokens.
@@ -129,7 +129,7 @@ class _CausalAttention(_Attention):
         return self.out(attended.transpose(-3, -2).flatten(-2))
 
     def _bias(self, x: Tensor) -> Tensor:
-        """Returns what is added to the scores of attention, `[heads, length, length]`: -inf for later tokens."""
+        """Returns the terms added to the scores of attention, `[heads, length, length]`: -inf for later tokens."""
         places = torch.arange(x.shape[-2], dtype=x.dtype, device=x.device)
         distance = places[:, None] - places[None, :]
         # From 2, a head that uses little more than the token before, to 1/32, in equal ratios. The paper's slopes are
@@ -140,7 +140,7 @@ class _CausalAttention(_Attention):
 
 
 class _AttentionBlock(nn.Module):
-    """Attention and two linear layers, each behind a layer normalisation and added to what it got."""
+    """Attention and two linear layers, each after a layer normalisation and added to its input."""
 
     def __init__(self, width: int, attention: nn.Module) -> None:
         super().__init__()

@@ -85,7 +85,7 @@ def fix_model(model: nn.Module) -> nn.Module:
 
 
 def _why_unfit(layer: nn.Module) -> str | None:
-    """Returns why no private run can use a layer, and what to do about it; None if it can."""
+    """Returns the reason why no private run can use a layer, and the fix; None if it can."""
     if type(layer).__module__.startswith("opacus.grad_sample"):
         return (
             "it is Opacus' wrapper, whose hooks compute gradients that fedpriv does not use: give the model before "

@@ -111,7 +111,7 @@ class Graph:
         self._outages = tuple(outages)
         self.mixing_steps = mixing_steps
         self._everyone = torch.arange(self.n_clients)
-        # the round: its active nodes, its number of directed links, and what was sent
+        # the round: its active nodes, its number of directed links, and the sent numbers
         self._cohort = self._everyone
         self._round_links = 2 * self.graph.number_of_edges()
         self.numbers_sent = 0

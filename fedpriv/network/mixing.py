@@ -1,6 +1,6 @@
 """Mixing matrices: doubly stochastic weights on the links of a graph.
 
-`W[i, j]` is the weight that node i gives to what node j sends. Sources: Xiao and Boyd, 2004 (Metropolis, max-degree);
+`W[i, j]` is the weight of node j's message at node i. Sources: Xiao and Boyd, 2004 (Metropolis, max-degree);
 Nedic, Olshevsky and Rabbat, 2018 (a survey).
 """
 
@@ -19,7 +19,7 @@ from fedpriv.settings.plugins import Registry, RegistryEntry
 
 Weights = sparse.csr_array
 LinkWeight = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
-_DENSE = 512  # up to so many nodes eigenvalues are computed from the dense matrix
+_DENSE = 512  # largest number of nodes for which eigenvalues are computed from the dense matrix
 
 
 def metropolis(graph: Undirected) -> Weights:

@@ -1,6 +1,6 @@
 """Splits a run over processes: the clients and state of each process, and one ledger for all processes.
 
-Functions take what belongs to all clients and return this process's shard, or gather the shards on rank 0. In a run
+Functions take the values of all clients and return this process's shard, or gather the shards on rank 0. In a run
 with one process they return their argument unchanged.
 """
 

@@ -210,7 +210,7 @@ def _columns(n_clients: int, rows: int) -> int:
 def _read(file: str, reader: Callable[[Path], T]) -> T:
     try:
         return reader(Path(file))
-    except Exception as error:  # the readers raise whatever their parsers raise
+    except Exception as error:  # the readers raise any error of their parsers
         raise ConfigError("network.topology.file", file, f"cannot be read ({error})") from error
 
 

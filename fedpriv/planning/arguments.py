@@ -1,4 +1,4 @@
-"""Checks of the arguments of `train` and `Training`, and what to write for arguments of other libraries."""
+"""Checks of the arguments of `train` and `Training`, and corrections for arguments of other libraries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from fedpriv.strategies.base import Strategy
 
 
 def explain(word: str, value: object, arguments: Mapping[str, object]) -> str | None:
-    """Returns what to write instead of epochs or a batch size, with the number if the other arguments determine it.
+    """Returns the argument to write instead of epochs or a batch size, with the number if the other arguments determine
+    it.
 
     Args:
         word: The argument's name.

@@ -126,7 +126,7 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
 
 
 def _cohort_of(network: RoundNetwork) -> object:
-    """Returns who takes part in a round, for an error."""
+    """Describes the participants of a round, for an error."""
     if isinstance(network, Star):
         return network.cohort
     if isinstance(network, Graph):
@@ -175,7 +175,7 @@ def check_shared(
         size: Number of processes.
         compute: Where clients' state is kept.
         clients: All clients of the run.
-        network: Who sends messages to whom.
+        network: The network.
         privacy: The privacy settings.
         query_names: Names of the queries that the strategy makes.
         optimum: Smallest value of the objective, if the gap to it is to be reported.
@@ -217,7 +217,7 @@ def check_extended(privacy: Privacy, rounds: int, before: int | None) -> None:
         before: How many of these an earlier run has made; None for a run that extends none.
 
     Raises:
-        ConfigError: there are no further rounds; or the noise of all rounds belongs together, and was made for the
+        ConfigError: there are no further rounds; or the noise is correlated over all rounds, and was made for the
             rounds that were planned.
     """
     if before is None:
@@ -241,8 +241,7 @@ def check_extended(privacy: Privacy, rounds: int, before: int | None) -> None:
 
 
 def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, rounds: int = 3) -> None:
-    """Tests whether a strategy that declares itself `linear` is: sums of its messages depend on sums of query results
-    only.
+    """Tests a declared `linear` strategy: sums of its messages must depend on sums of query results only.
 
     Two runs get query results with the same sum that are spread differently over the clients; their first messages,
     summed, must agree. This finds mistakes, but proves nothing: only a few random query results are tried.
@@ -266,10 +265,11 @@ def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, roun
 
 
 def check_memory(strategy: Strategy, n_clients: int) -> None:
-    """Tests whether a client update that declares no private `memory` keeps nothing of its query results.
+    """Tests that a client update without declared private `memory` keeps nothing of its query results.
 
     In two runs clients get other query results in the first round, and the same ones at the same point in the second;
-    what they send then must agree. This finds mistakes, but proves nothing: only a few random query results are tried.
+    the messages of the second round must agree. This finds mistakes, but proves nothing: only a few random query
+    results are tried.
 
     Raises:
         ConfigError: the messages differ.

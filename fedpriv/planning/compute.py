@@ -120,7 +120,7 @@ class Compute:
         return self.torch_device()
 
     def examples_at_once(self, device: torch.device, dim: int, begun_with: int | None = None) -> int:
-        """Returns the chunk of a run: `chunk` if it is set, else what the run began with, else what suits the device.
+        """Returns the chunk of a run: `chunk` if it is set, else the run's first value, else a value for the device.
 
         Args:
             device: Where gradients are computed.

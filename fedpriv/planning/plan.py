@@ -49,7 +49,7 @@ class FirstPart:
 
     Attributes:
         rounds: Their number.
-        records: What they released, from the ledger.
+        records: Their releases, from the ledger.
     """
 
     rounds: int
@@ -85,7 +85,7 @@ class Plan:
         calibrated: True if the noise was computed from the target epsilon, and so meets it.
         first: The rounds of the earlier run that this one extends.
         float64_noise: Noise that will be added in float64, as far as the records do not show it.
-        not_covered: What the run will reveal about the data that epsilon does not count, in words.
+        not_covered: Information about the data that the run will reveal and epsilon does not cover, in words.
     """
 
     privacy: Privacy
@@ -100,7 +100,7 @@ class Plan:
     not_covered: tuple[str, ...] = ()
 
     def spent(self) -> PrivacySpent:
-        """Returns a tight upper bound on what the whole run would spend."""
+        """Returns a tight upper bound on the cost of the whole run."""
         spent = account(self.records, self.n_clients, self.privacy.delta)
         return replace(spent, float64_noise=(*spent.float64_noise, *self.float64_noise), not_covered=self.not_covered)
 
@@ -108,7 +108,7 @@ class Plan:
     def comparable_epsilon(self) -> float | None:
         """The epsilon of the whole run, as the target of other settings; None if no noise is computed for it.
 
-        That is so for 0, as of noise that hides everything or of a run that releases nothing, and for infinity.
+        This holds for 0 (noise that hides everything, or a run without releases) and for infinity.
         """
         epsilon = self.spent().epsilon
         if LEAST_AMOUNT <= epsilon <= 1 / LEAST_AMOUNT:
@@ -120,7 +120,7 @@ class Plan:
 
         Args:
             device: The device.
-            before: What made all noise of earlier rounds float64 noise, in words.
+            before: The reason why all noise of earlier rounds is float64 noise, in words.
         """
         now = float64_noise_of_run(self.privacy, device)
         return replace(self, float64_noise=tuple(dict.fromkeys((*before, *now))))
@@ -171,7 +171,7 @@ def make_plan(
         strategy: The algorithm.
         privacy: The privacy settings; with a target `epsilon` and no `noise_multiplier` the noise is computed.
         sizes: Public number of examples of each client.
-        network: Decides who takes part in a round.
+        network: Determines the participants of a round.
         rounds: Number of rounds.
         randomness: The run's random streams, so that the plan has the cohorts of the run.
         begun: The matrix of the noise of a resumed run, from its ledger.
@@ -350,7 +350,7 @@ class RunSketch:
     Attributes:
         strategy: The algorithm.
         privacy: The privacy settings.
-        network: Who sends messages to whom.
+        network: The network.
         rounds: Number of rounds.
         outline: The public facts of the data.
         problems: The clients' objectives and constraints.

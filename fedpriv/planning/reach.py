@@ -25,7 +25,7 @@ _MOST_ROWS = 10_000
 def reach_warnings(
     strategy: Strategy, privacy: Privacy, network: RoundNetwork, rounds: int, start_norm: float
 ) -> list[str]:
-    """Returns a warning if steps, clip and rounds let the model move by far less than its own size.
+    """Returns a warning if steps, clip and rounds let the model move by far less than its size.
 
     A network that starts at random values has to move by a good part of their norm before it predicts anything. A model
     that starts at zero has no such scale, and gets no warning.
@@ -33,7 +33,7 @@ def reach_warnings(
     Args:
         strategy: The algorithm.
         privacy: The privacy settings.
-        network: Who sends messages to whom.
+        network: The network.
         rounds: Number of rounds.
         start_norm: l2 norm of the parameters that the run starts from.
     """
@@ -56,7 +56,7 @@ def reach_of(strategy: Strategy, privacy: Privacy, network: RoundNetwork, rounds
     Args:
         strategy: The algorithm.
         privacy: The privacy settings.
-        network: Who sends messages to whom; on a star one client stands for all.
+        network: The network; on a star one client represents all.
         rounds: Number of rounds.
 
     Returns:

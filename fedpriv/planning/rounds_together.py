@@ -26,7 +26,7 @@ def with_matrix(
 
     Args:
         privacy: The privacy settings.
-        network: Who takes part in a round.
+        network: Determines the participants of a round.
         rounds: Number of rounds.
         follow: See `fedpriv.privacy.matrices.Follow`.
         begun: The matrix with which a resumed run began: an optimiser may find other last digits on another machine.

@@ -26,7 +26,7 @@ class Published:
 
     Args:
         epsilon_bar: The epsilon that the paper states (of one round, for Ryu and Kim); `inf` means no noise.
-        law: `"laplace"`: eq 20 of Ryu and Kim: the scale is the largest l1 norm among the client's own per-example
+        law: `"laplace"`: eq 20 of Ryu and Kim: the scale is the largest l1 norm among the client's per-example
             gradients, over `epsilon_bar`. `"gaussian"`: the baseline of Huang et al. (2020), which assumes
             `gradient_bound`.
         delta_bar: The delta that the paper states (`"gaussian"`).
@@ -34,7 +34,7 @@ class Published:
         scale: Scale of the noise in round 0, instead of the formulas above: standard deviation of Gaussian noise, b of
             Laplace noise; 0 where `epsilon_bar` is infinite.
         growth: Factor by which `scale` changes from round to round.
-        at: What noise of this `scale` is added to: a client's mean `"gradient"` or its whole `"message"`.
+        at: The value that noise of this `scale` is added to: a client's mean `"gradient"` or its whole `"message"`.
         exact: Names of the queries that the paper leaves without noise.
         lacks: Why noise of that scale is not private, as reports print it.
 

@@ -153,8 +153,8 @@ class Budget:
             delta: Delta of that epsilon.
             unit: Privacy unit: `"sample"` (default) or `"client"`.
             relation: Neighbouring relation. A budget with `"replace_one"` (default) accepts runs with both relations.
-            shared: Further facts that neighbours may have in common, e.g. `"sizes public"`; runs that need more are
-                refused.
+            shared: Further facts that neighbours may have in common, e.g. `"sizes public"`; a run that needs more
+                raises.
             data: Name of the data set, for readers of the file; by default the name of the file.
             accountant: The bound by which the cost of runs is computed, `"gaussian"`, `"pld"`, `"rdp"` or `"pure"`;
                 None (default) uses the smallest.

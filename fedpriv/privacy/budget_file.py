@@ -51,9 +51,9 @@ class BudgetTerms:
     Attributes:
         epsilon: Largest epsilon that all runs together may cost.
         delta: Delta of that epsilon.
-        unit: What is protected.
+        unit: Privacy unit.
         relation: Neighbouring relation.
-        shared: Further facts that neighbours may have in common, as printed behind `relation`.
+        shared: Further facts that neighbours may have in common, as printed after `relation`.
         data: Name of the data set of all runs.
         accountant: The bound by which the cost of runs is computed; None uses the smallest.
         id: Random number, by which budgets with equal terms differ.
@@ -246,7 +246,7 @@ def add(path: Path, lines: BudgetLines, change: Reserved | Closed) -> None:
 
 
 def read_mark(path: Path, run: str) -> RunMark | None:
-    """Returns how far a run may have come; None for a run that has not begun.
+    """Returns the possible progress of a run; None for a run that has not begun.
 
     Raises:
         LedgerError: the file is damaged.
@@ -255,7 +255,7 @@ def read_mark(path: Path, run: str) -> RunMark | None:
 
 
 def write_mark(path: Path, run: str, mark: RunMark) -> None:
-    """Writes how far a run may have come; it is on the physical disk on return. Call it within `locked`.
+    """Writes the possible progress of a run; it is on the physical disk on return. Call it within `locked`.
 
     Raises:
         LedgerError: the file cannot be written.

@@ -44,7 +44,7 @@ class Share:
 
 
 def shares_of(lines: BudgetLines) -> dict[str, Share]:
-    """Returns what each run is charged, by the name of its noise."""
+    """Returns the charge of each run, by the name of its noise."""
     shares = dict[str, Share]()
     for change in lines.changes:
         if isinstance(change, Reserved):
@@ -63,7 +63,7 @@ def shares_of(lines: BudgetLines) -> dict[str, Share]:
 
 
 def share_of(run: RunCost, terms: BudgetTerms) -> Share:
-    """Returns what a run's plan is charged for the unit and the relation of a budget.
+    """Returns the charge of a run's plan for the unit and the relation of a budget.
 
     Raises:
         PrivacyError: the run protects another unit or relation, or reveals facts that no epsilon covers.

@@ -1,7 +1,7 @@
 """Clipping scales a contribution down so that its norm, and with it the sensitivity of a sum, is bounded.
 
 A row that holds NaN or infinity becomes zero, so one broken example or client can neither destroy the model nor pass
-the bound. Norms, clipped rows and sums are float64. What rounding can still add is at most `ROUNDING` times the bound;
+the bound. Norms, clipped rows and sums are float64. Rounding can still add at most `ROUNDING` times the bound;
 the sensitivity counts it (docs/threat_model.md has the argument).
 """
 
@@ -108,7 +108,7 @@ class Clip:
             dtype = torch.float64
         elif dtype is None:
             dtype = torch.float32  # also for numbers of 16 bits
-        # torch's own l1 norm takes several times as long
+        # torch's l1 norm takes several times as long
         if self.norm == "l1":
             return rows.abs().sum(-1, dtype=dtype)
         return torch.linalg.vector_norm(rows, dim=-1, dtype=dtype)

@@ -132,7 +132,7 @@ def always_drawn(record: Record) -> Record:
 
 
 def compose(runs: Sequence[RunCost], delta: float, accountant: str | None = None) -> PrivacySpent:
-    """Returns the epsilon of all runs together, each against an observer of what the run's `trust` allows to see.
+    """Returns the epsilon of all runs together, each against an observer of the values that its `trust` exposes.
 
     Guarantee: an upper bound for every unit of the runs' common guarantee, if the number of runs and their noise do not
     depend on the releases of earlier ones. Where runs may have different clients, it is the bound for a unit at the
@@ -195,7 +195,7 @@ def check_accountant(name: str | None) -> None:
 def charges_of(
     run: RunCost, records: Iterable[Record], promise: Guarantee, group: int | Sequence[int] = 1
 ) -> Counter[PrivacyCost]:
-    """Returns what records of a run cost a unit of a guarantee, or a group of units.
+    """Returns the cost of a run's records for a unit of a guarantee, or a group of units.
 
     Args:
         run: The run.
@@ -213,7 +213,7 @@ def charges_of(
     if group == 1:
         return counted
     kinds = {(record.unit, record.trust.partition("+")[0]) for record in run.records}
-    # each client adds independent noise: a group of k clients costs what k releases of one client do
+    # each client adds independent noise: a group of k clients costs as much as k releases of one client
     if kinds == {("client", "local")} and isinstance(group, int):
         return Counter({charge: count * group for charge, count in counted.items()})
     grouped: Counter[PrivacyCost] = Counter()
@@ -250,7 +250,7 @@ def _halved(noise: PerClient) -> PerClient:
 
 
 def _group_cost(charge: PrivacyCost, group: int | Sequence[int], n_clients: int) -> PrivacyCost:
-    """Returns what a release costs groups of units: of one size, or of a size for each client."""
+    """Returns the cost of a release for groups of units: of one size, or of a size for each client."""
     if isinstance(group, int):
         return PrivacyCost(charge.clients, tuple(of_group(event, group) for event in charge.events))
     if len(set(group)) == 1 or n_clients > _MOST_SIZES:

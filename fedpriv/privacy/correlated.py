@@ -1,4 +1,4 @@
-"""Gaussian noise that is correlated between rounds: what it costs, for any matrix C and any number of rounds.
+"""Gaussian noise that is correlated between rounds: its cost for any matrix C and any number of rounds.
 
 Round t releases ``g_t + s (C^-1 Z)_t``: Z has independent standard normal rows, and C is lower-triangular Toeplitz with
 ones on its diagonal, public and fixed before the run. Times C, all rounds together are ``C G + s Z``: one Gaussian
@@ -50,7 +50,7 @@ class Factor:
     def __post_init__(self) -> None:
         fits = len(self.scales) == len(self.decays) and not (self.band and self.scales) and len(self.band) < _MOST
         small = all(abs(number) <= _LARGEST for number in (*self.band, *self.scales))  # also: not NaN
-        # what increases later would raise the cost of earlier rounds
+        # a later increase would raise the cost of earlier rounds
         if not (fits and small and all(0 <= d < 1 for d in self.decays) and all(s >= 0 for s in self.scales)):
             raise ValueError("no factor: a band, or buffers of scales from 0 and decays in [0, 1)")
 
@@ -103,7 +103,7 @@ class CorrelatedNoise:
         return replace(self, slot=round_index % self.separation)
 
     def share(self, round_index: int) -> float:
-        """Returns what this round adds to the squared sensitivity, for a clipped sum of sensitivity 1.
+        """Returns the increase of the squared sensitivity in this round, for a clipped sum of sensitivity 1.
 
         The numbers of rounds 0 to t add up to the squared sensitivity of these rounds together. They mean nothing for a
         set of rounds with gaps.
@@ -145,11 +145,11 @@ def _shares(factor: Factor, rounds: int, separation: int) -> Array:
 
 
 def shares(factor: Factor, rounds: int, separation: int) -> Array:
-    """Returns what each round adds to the squared sensitivity, `[rounds]`.
+    """Returns the increase of the squared sensitivity in each round, `[rounds]`.
 
     The first t numbers add up to the squared sensitivity of the leading t rows of C.
 
-    The worst unit takes part in rounds 0, B, 2B and so on, whatever the number of rounds.
+    The worst unit takes part in rounds 0, B, 2B and so on, for any number of rounds.
     """
     column = np.abs(factor.column(max(rounds, 1 + len(factor.band))))
     if factor.reach > separation:  # releases about one unit overlap: no later coefficient may be larger

@@ -2,7 +2,7 @@
 
 The row of round t is ``w_t = z_t - c_1 w_(t-1) - c_2 w_(t-2) - ...``, that is ``sum_s h_(t-s) z_s``, where h is the
 first column of C^-1 and z_s are the real normal numbers that the random streams of round s determine. float64 computes
-the recursion (`NoiseHistory`); what it cannot decide is computed from the sum, in multiple precision. The bound on the
+the recursion (`NoiseHistory`); undecided numbers are computed from the sum, in multiple precision. The bound on the
 error of float64 is in docs/design/0012-exact-noise.md.
 """
 

@@ -29,7 +29,7 @@ _UNIT = 2.0**-53
 _LARGEST_SUM = 2.0**40  # grid steps: the rounding of larger sums would make too many numbers uncertain
 _IN_CACHE = 2**15  # numbers of a row that are rounded at once
 _PIECE = 2**17  # numbers of a row that a thread takes
-_MOST_EXTRA = 64  # words of further bits; undecided after so many with probability 2^-4000
+_MOST_EXTRA = 64  # words of further bits; undecided after all of them with probability 2^-4000
 
 
 def add_and_round(bounded: Array, noise: RealNoise, rows: slice, grids: Array, result: Array) -> int:
@@ -114,7 +114,7 @@ def _round_sums(
 
 
 def _decided(value: float, noise: RealNoise, row: int, column: int, dim: int, grid: float) -> float:
-    """Returns one rounded number, from as many bits of its noise as are needed."""
+    """Returns one rounded number, from the required number of bits of its noise."""
     weighted = noise.weighted_draws(row)
     if weighted is not None:
         extended = extended_sum(weighted, dim, column)
@@ -129,7 +129,7 @@ def _decided_by_extended(value: float, noise: np.longdouble, error: float, grid:
     """Returns one rounded number, from its noise in extended precision and a bound on its error; None if undecided."""
     if not abs(value) <= _LARGEST_SUM * grid:
         return None
-    # of a value so small, its multiple of the grid and what is left of it are exact
+    # for such a small value, its multiple of the grid and the remainder are exact
     whole = np.rint(value / grid)
     steps = np.longdouble(value - whole * grid) / grid + noise / np.longdouble(grid)
     nearest = np.rint(steps)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def float64_noise_of_run(privacy: Privacy, device: torch.device) -> tuple[str, ...]:
-    """Returns what makes all noise of a run float64 noise, in words: a device, or code of a user."""
+    """Returns the reason why all noise of a run is float64 noise, in words: a device, or custom code."""
     kinds = list[str]()
     if not privacy.private:
         return ()

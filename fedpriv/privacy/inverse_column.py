@@ -95,7 +95,7 @@ def _over_one_denominator(numbers: Sequence[float]) -> tuple[list[int], int]:
 
 
 def length_of_memory(decay: float, rounds: int) -> float:
-    """Returns a bound on ``1 + decay + decay^2 + ...``, of so many terms."""
+    """Returns a bound on ``1 + decay + decay^2 + ...``, of this number of terms."""
     return min(float(rounds), 1.01 / (1 - decay))
 
 

@@ -81,7 +81,7 @@ class LedgerSync(Protocol):
 
         Raises:
             BudgetExhausted: the release would exceed the limit.
-            PrivacyError: the release is refused, or not the same in all processes.
+            PrivacyError: the release is not allowed, or not the same in all processes.
         """
         ...
 
@@ -206,7 +206,7 @@ class Ledger:
         self._noises |= noises
 
     def void(self, reason: str) -> None:
-        """Records that no bound on epsilon holds for what was released; nothing happens if nothing was.
+        """Records that no bound on epsilon holds for the releases; does nothing without releases.
 
         Args:
             reason: Why, in words; it becomes the reason for which epsilon is infinite.

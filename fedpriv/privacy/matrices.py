@@ -1,6 +1,6 @@
 """Matrices for noise that is correlated between rounds: the banded square root, an optimised band, and buffers.
 
-Steps of constant size add releases up, so what matters is the noise of their sums. With A the matrix of these sums
+Steps of constant size add releases up, so the noise of their sums matters. With A the matrix of these sums
 (lower-triangular Toeplitz, with momentum and weight decay where the steps have them), the noise of the iterates is
 ``s A C^-1 Z``. A good C makes A C^-1 Z small without a large sensitivity, which sets s. The optimised band takes A from
 the strategy of the run.
@@ -40,7 +40,7 @@ class Matrix(Protocol):
     """Base class of matrix families; each run uses one member."""
 
     def factor(self, rounds: int, separation: int, follow: Follow = unknown) -> Factor:
-        """Returns the matrix for so many rounds, in which a unit takes part at most every `separation`-th round.
+        """Returns the matrix for `rounds` rounds, in which a unit takes part at most every `separation`-th round.
 
         Args:
             rounds: Number of rounds.

@@ -33,7 +33,7 @@ class Cell:
 
     Attributes:
         adversary: The adversary.
-        unit: What is protected: `"sample"`, `"client"`, or a group.
+        unit: Privacy unit: `"sample"`, `"client"`, or a group.
         epsilon: An upper bound; infinite where none is known.
         accountant: Name of the bound that gave it; `"none"` where there is none.
         relation: Neighbouring relation.
@@ -123,7 +123,7 @@ def _columns(runs: Sequence[RunCost], promise: Guarantee, group: int) -> list[_C
     """Returns the columns of the matrix: one example, one client, and a group of units."""
     units = [next(iter(run.kinds))[0] if run.kinds else promise.unit for run in runs]
 
-    # an example: of a run that protects whole clients, one client stands for it, which changes to another value
+    # an example: of a run that protects whole clients, one client represents it and changes to another value
     if "client" in units:
         sample = _Column(
             "sample", replace(promise, relation="replace_one"), (1,) * len(runs), bound_of="the whole client"
@@ -195,7 +195,7 @@ def _joined(texts: Sequence[str]) -> str:
 
 def _histories(charges: Sequence[Counter[PrivacyCost]], runs: Sequence[RunCost], column: _Column) -> list[History]:
     # members of a group may be at several clients: at one is worst for Gaussian releases that are not sampled, since
-    # squares of shifts are convex, and at one that costs at least what each client costs for all others
+    # squares of shifts are convex, and at one that costs at least as much as each client for all others
     exact = all(event.composes_exactly for each in charges for charge in each for event in charge.events)
     aligned = column.promise.aligned and (exact or not column.several)
     groups = together(charges, [run.n_clients for run in runs], aligned=aligned)

@@ -54,7 +54,7 @@ class Mechanism(Protocol):
 
 
 EVERYBODY = -1
-"""Stands for a client's index where noise is added to a sum over clients, not to the row of one client."""
+"""Replaces a client's index where noise is added to a sum over clients, not to the row of one client."""
 
 _IN_CACHE, _ON_DEVICE = 2**15, 2**23  # numbers that get noise at once, on the CPU and on other devices
 _OVER_TIME = 2**16  # the same on the CPU for correlated noise, where each block takes more steps
@@ -211,7 +211,7 @@ def add_noise(
         PrivacyError: rows would share noise.
 
     The result is rounded to multiples of about `2**-20` times the scale: the low bits of noise drawn in floating point
-    can reveal the value under it (Mironov, 2012). Where `is_rounded_exactly`, what is rounded is the real sum
+    can reveal the value under it (Mironov, 2012). Where `is_rounded_exactly`, the real sum is rounded
     (`exact_rounding`). Elsewhere it is the float64 sum, which is a mitigation, not a proof.
     """
     count, dim = bounded.shape
@@ -330,7 +330,7 @@ def _rounded_exactly_over_time(
 
 
 def _blocks(count: int, dim: int, numbers: int) -> list[slice]:
-    """Returns slices of rows that have about so many numbers."""
+    """Returns slices of rows with about this number of entries."""
     height = max(numbers // max(dim, 1), 1)
     return [slice(top, min(top + height, count)) for top in range(0, count, height)]
 

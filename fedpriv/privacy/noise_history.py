@@ -9,7 +9,7 @@ from torch import Tensor
 from fedpriv.privacy.correlated import Factor
 
 _IN_CACHE = 2**15  # numbers of a row
-_MEASURED_EVERY = 8  # rounds: what buffers are at most is computed in the others
+_MEASURED_EVERY = 8  # rounds: in the others bounds on buffers are computed
 
 
 class NoiseHistory:
@@ -43,7 +43,8 @@ class NoiseHistory:
         return self._factor
 
     def begin(self, round_index: int, count: int, dim: int, device: torch.device) -> None:
-        """Prepares to filter the noise of a round, which `finish` ends. C begins anew unless it follows the last one.
+        """Prepares to filter the noise of a round, which `finish` ends. C is restarted unless the round follows the
+        last one.
 
         Args:
             round_index: The round of the noise.

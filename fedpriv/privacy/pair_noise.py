@@ -42,7 +42,7 @@ def pair_noise_of_round(
         clients: The participants of these rows.
         dim: Length of a row.
         secrets: The secrets that these clients have agreed with the others: both ends of a pair draw the same noise,
-            whatever attempt either is at. None if this process derives all secrets from its own.
+            whatever attempt either is at. None if this process derives all secrets from its secret seed.
 
     Returns:
         The noise of these rows; None if there is none.

@@ -27,7 +27,7 @@ class Complete:
     """Every two clients share a secret."""
 
     def edges(self, n_clients: int) -> Edges | None:
-        """Returns None, which stands for all pairs."""
+        """Returns None, which represents all pairs."""
         return None
 
     def __str__(self) -> str:
@@ -206,7 +206,7 @@ def in_order(pairs: object) -> Edges:
 
 
 def name_of(edges: Edges | None) -> str:
-    """Returns `"complete"`, or 32 hexadecimal digits that stand for these pairs."""
+    """Returns `"complete"`, or 32 hexadecimal digits that represent these pairs."""
     if edges is None:
         return "complete"
     return hashlib.blake2b(repr(edges).encode(), digest_size=16).hexdigest()

@@ -1,6 +1,6 @@
 """Noise of rows as real numbers: approximations in float64 with bounds on their errors, and intervals.
 
-Every class here stands for real numbers that random streams determine; `exact_rounding` rounds sums with them.
+Every class here represents real numbers that random streams determine; `exact_rounding` rounds sums with them.
 """
 
 from __future__ import annotations

@@ -63,10 +63,10 @@ class Record:
         noise_multiplier: Noise scale (standard deviation of a Gaussian, b of a Laplace) over sensitivity, where the
             sensitivity is C (add_remove) or 2C (replace_one). One number, or one for each of `clients`. With `pairs`
             this is a client's individual noise alone, and the cost also depends on `pairs` and on the participants.
-        sampling: How the units behind the release were drawn.
+        sampling: Sampling of the units of the release.
         rate: Probability (poisson, allocation) or fraction (without_replacement) with which a unit is drawn; 1 when
             full.
-        unit: What is protected: one example (`"sample"`) or one client's data (`"client"`).
+        unit: Privacy unit: one example (`"sample"`) or one client's data (`"client"`).
         relation: Which data sets count as neighbours.
         shared: Further exact numbers about the data that count as public, as printed.
         trust: The trust assumption, as printed, e.g. `"local"`.
@@ -161,7 +161,7 @@ class Record:
             line = to_json({**raw, **unpacked}).decode()
         record = replace(_RECORD.validate_json(line, strict=True), time=time)
 
-        # in the line, a digest stands for the pairs that share a secret
+        # in the line, a digest replaces the pairs that share a secret
         if record.pairs is None or record.pairs.secrets == name_of(None):
             return record
         if edges is None or record.pairs.secrets != name_of(edges):
@@ -170,7 +170,7 @@ class Record:
 
 
 def _read_correlation(raw: Any, factor: Factor | None) -> CorrelatedNoise:  # noqa: ANN401 - any JSON value
-    """Reads a record's `time` field, in which a digest stands for the matrix."""
+    """Reads a record's `time` field, in which a digest replaces the matrix."""
     if not isinstance(raw, dict) or {*raw} != _TIME:
         raise ValueError("not a ledger record")
     separation = raw["separation"]

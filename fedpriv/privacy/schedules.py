@@ -108,7 +108,7 @@ class Custom:
         """
         try:
             share = _number(self.function(round_index))
-        except Exception as error:  # whatever a user's function raises
+        except Exception as error:  # a user's function can raise anything
             fix = f"fails for round {round_index} ({in_short(error)}): it must give a share"
             raise ConfigError("privacy.schedule.function", self.function, fix) from error
         if not LEAST_SHARE <= share <= 1 / LEAST_SHARE:

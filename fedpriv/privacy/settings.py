@@ -499,7 +499,7 @@ class Privacy:
     @property
     def sensitivity(self) -> float:
         """Largest change of a clipped sum between neighbours, in the clip's norm: C for add_remove, 2C for
-        replace_one, plus what rounding may add.
+        replace_one, plus the effect of rounding.
         """
         return self.sensitivity_of(self.clip)
 

@@ -80,7 +80,7 @@ def _with_further_word(key: bytes, word: int) -> np.longdouble:
     """Returns a radius word and the next 64 bits of its uniform number, over 2^64: rounded once."""
     leading = leading_bits(key, word, 1)
     first = leading.number >> 64
-    # the lowest bit of the word is not used: what it stands for is two wide, from its even number on
+    # the lowest bit of the word is not used: the word represents an interval of width two, from its even number on
     number = abs(((first & ~1) << 64) + 2 * (leading.number & (2**64 - 1)) + 1)
     upper, lower = divmod(number, 2**64)
     return np.longdouble(upper) + np.longdouble(lower) * np.longdouble(2.0**-64)

@@ -40,7 +40,7 @@ _LIMITS = RadiusLimits(
 )  # outside are three draws in ten million; the bound on all others is a third of the bound of `WIDE`
 _BLOCK = 4096  # draws at a time, which stay in the cache
 _LEAST_ROOT = 2.0**-20  # of v: below it, its logarithm has no bound
-_MOST_CANDIDATES = 100  # of a draw; so many are refused with probability 2^-430
+_MOST_CANDIDATES = 100  # of a draw; all are rejected with probability 2^-430
 
 
 class _Words(NamedTuple):
@@ -134,8 +134,8 @@ def _candidates(
     """Returns candidates from their words.
 
     Returns:
-        The Gamma draws that they would be; whether each is accepted for certain; whether it is refused for certain; and
-        bounds on the errors and on the sizes of the draws.
+        The Gamma draws that they would be; whether each is accepted for certain; whether it is rejected for certain;
+        and bounds on the errors and on the sizes of the draws.
     """
     d = shape - 1 / 3
     c = 1 / math.sqrt(9 * d)

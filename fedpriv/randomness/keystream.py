@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 BLOCK = 1 << 16  # words of normal draws at a time: they and their squares stay in the cache
-_ZEROS = memoryview(bytes(8 * BLOCK))  # what the cipher turns into its keystream
+_ZEROS = memoryview(bytes(8 * BLOCK))  # input of the cipher, which turns it into the keystream
 WORST_UNITS = 32  # of 2^-53 by which logarithms (relative), cosines and sines (absolute) may err in bounded draws
 _UNIT = 2.0**-53
-_LARGEST_EXPONENTIAL = 20.0  # beyond it, a draw may err so much that it gets no bound
+_LARGEST_EXPONENTIAL = 20.0  # beyond it, the error of a draw may be too large for a bound
 
 
 class RadiusLimits(NamedTuple):

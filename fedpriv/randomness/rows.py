@@ -46,7 +46,7 @@ def laplace_sum_rows(keys: Tensor, dim: int, amount: float) -> Tensor:
 
 
 def _draw_rows(keys: Tensor, dim: int, draw: Callable[[Keystream], Tensor]) -> Tensor:
-    """Draws one row after another, each from its own stream."""
+    """Draws one row after another, each from a separate stream."""
     if len(keys) == 1:
         return draw(Keystream(keys.numpy().tobytes())).unsqueeze(0)
     rows = torch.empty(len(keys), dim, dtype=torch.float64)

@@ -43,9 +43,7 @@ class PairSecrets(Protocol):
 
 _calls = count()
 _NOISE: frozenset[str] = frozenset({"noise", "spread"})  # purposes for which two processes may never share a stream
-_EPOCHS: frozenset[str] = frozenset(
-    {"allocation", "cohort_epoch"}
-)  # purposes with one draw per epoch
+_EPOCHS: frozenset[str] = frozenset({"allocation", "cohort_epoch"})  # purposes with one draw per epoch
 
 
 def new_secret() -> int:

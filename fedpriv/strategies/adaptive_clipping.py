@@ -10,7 +10,7 @@ From the noised mean of these rows the server gets the mean update and the fract
     C_{t+1} = C_t exp(-clip_learning_rate (b - quantile))
 
 Update and bit are one vector, so a round is one release; `Privacy(clip=Clip(1))` enforces its norm, and another bound
-is refused. `sin(a) = share`; the paper's noise on the bit is `sigma_b = noise / (2 sin(a))`.
+raises. `sin(a) = share`; the paper's noise on the bit is `sigma_b = noise / (2 sin(a))`.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class SendGradient:
         """Has no state."""
 
     def __call__(self, received: Tensor, state: None, oracle: Oracle) -> tuple[Tensor, None]:
-        """Asks for one private gradient."""
+        """Queries one private gradient."""
         return oracle.gradient(received.chunk(len(self.receives), 1)[0]), state
 
 
@@ -59,7 +59,7 @@ class SendGradientAndNoise:
         """Has no state."""
 
     def __call__(self, received: Tensor, state: None, oracle: Oracle) -> tuple[Tensor, None]:
-        """Asks for one private gradient."""
+        """Queries one private gradient."""
         return torch.cat([oracle.gradient(received), oracle.noise_in_mean], 1), state
 
 

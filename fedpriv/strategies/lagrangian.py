@@ -44,7 +44,7 @@ class Remeasures(Protocol):
 
 @runtime_checkable
 class Loops(Protocol):
-    """An aggregator's state of an outer loop with an inner one, which ends by itself."""
+    """An aggregator's state of an outer loop with an inner one, which can end the run."""
 
     @property
     def done(self) -> bool:

@@ -42,8 +42,8 @@ def check_pair(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - whatever a
     """Checks a client update and an aggregator.
 
     Raises:
-        ConfigError: one lacks something (names the line to add), they exchange different values, or what they return
-            has another type or shape.
+        ConfigError: one lacks an attribute (the message contains the line to add), they exchange different values, or
+            what they return has another type or shape.
     """
     _check_complete("strategy.local_step", step, _STEP_LINES, other="aggregator")
     _check_complete("strategy.aggregator", aggregator, _AGGREGATOR_LINES, other="local step")
@@ -60,7 +60,7 @@ def check_pair(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - whatever a
     try:
         # the user's objects may record their calls
         step, aggregator = copy.deepcopy((step, aggregator))
-    except Exception:  # whatever a user's object holds
+    except Exception:  # a user's object can hold anything
         return
     _check_calls(step, aggregator)
 
@@ -106,7 +106,7 @@ def _check_complete(field: str, value: Any, lines: dict[str, str], other: str) -
 
 
 def _check_calls(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - of a user
-    """Calls each method once, and checks what it returns."""
+    """Calls each method once, and checks the return value."""
     params = torch.zeros(_CLIENTS, _DIM)
     step_name = type(step).__name__
     aggregator_name = type(aggregator).__name__
@@ -172,7 +172,7 @@ def _call(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what a user's part 
             fix = f"the {kind} has none of this name{close}"
             raise ConfigError("strategy", f"{kind}.{error.name}", fix) from error
         return _RAISED
-    except Exception:  # whatever a user's code raises
+    except Exception:  # a user's code can raise anything
         return _RAISED
 
 

@@ -67,7 +67,7 @@ def in_round_or_infinite(rate: Number, t: int) -> float:
         value = rate(t)
     except (ArithmeticError, ConfigError):
         raise  # from fedpriv's schedules: the error is in their parameters, not in a user's function
-    except Exception as error:  # whatever a user's function raises
+    except Exception as error:  # a user's function can raise anything
         raise _wrong(rate, f"fails in round {t} ({in_short(error)})") from error
     if isinstance(value, bool) or not isinstance(value, Real) or not value >= 0:
         raise _wrong(rate, f"gives {cut(repr(value))} in round {t}: it must be a number of at least 0")

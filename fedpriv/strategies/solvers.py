@@ -30,7 +30,7 @@ class Solver(Protocol):
     """Minimises `values` from `start` until every row's gradient is at most `tolerance` in the infinity norm."""
 
     def prepare(self, values: Values, start: Tensor) -> Tensor:
-        """Returns what can be computed once for many solves: one row for each problem, of any width."""
+        """Returns values that can be computed once for many solves: one row for each problem, of any width."""
         ...
 
     def solve(self, values: Values, start: Tensor, tolerance: float, prepared: Tensor) -> Tensor:

@@ -63,7 +63,7 @@ class Accountant:
         return self._totals.is_exact
 
     def check(self, record: Record) -> PrivacyCost:
-        """Returns what a release costs, without counting it.
+        """Returns the cost of a release, without counting it.
 
         Raises:
             ConfigError: the record is out of range, or no sound bound on its epsilon is known.
@@ -73,7 +73,7 @@ class Accountant:
         return self._composition.check(record)
 
     def due(self, record: Record, cost: PrivacyCost) -> PrivacyCost:
-        """Returns what a release costs after those that were counted, given its cost by itself.
+        """Returns the cost of a release after the counted ones, given its cost alone.
 
         Raises:
             PrivacyError: see `check`.
@@ -81,7 +81,7 @@ class Accountant:
         return self._composition.due(record, cost)
 
     def costs_of(self, coming: Sequence[Record]) -> tuple[list[PrivacyCost], Sequence[int]]:
-        """Returns what each of several coming releases would add, as `numbered_costs` does; they are not counted."""
+        """Returns the added cost of each of several future releases, as `numbered_costs`; they are not counted."""
         return self._composition.costs_of(coming)
 
     def count(self, record: Record) -> None:
@@ -115,7 +115,7 @@ class Accountant:
         return self._totals.largest(enough)
 
     def spent(self) -> PrivacySpent:
-        """Returns a tight upper bound on what has been spent, with the conditions under which it holds."""
+        """Returns a tight upper bound on the cost so far, with the conditions under which it holds."""
         return self._composition.spent(self.delta)
 
     def _price(self, events: Sequence[Event]) -> Totals:

@@ -58,7 +58,7 @@ def epsilon_bounds(batches: int, noise: float, epochs: int, delta: float, accura
 
     Args:
         batches: Number of batches of an epoch; at least 1.
-        noise: Standard deviation of the noise of each step, over what an example can change the sum by; positive.
+        noise: Standard deviation of the noise of each step, over the largest change of the sum by an example; positive.
         epochs: Number of epochs, each with fresh assignments; at least 1.
         delta: Failure probability in (0, 1).
         accuracy: Relative difference of both bounds at which they are good enough. It is met unless epsilon is close
@@ -89,7 +89,7 @@ def delta_bounds(batches: int, noise: float, epochs: int, epsilon: float, resolu
 
     Args:
         batches: Number of batches of an epoch; at least 1.
-        noise: Standard deviation of the noise of each step, over what an example can change the sum by; positive.
+        noise: Standard deviation of the noise of each step, over the largest change of the sum by an example; positive.
         epochs: Number of epochs, each with fresh assignments; at least 1.
         epsilon: At least 0.
         resolution: Width of the cells that the computation uses, in deviations: both bounds err by its square.
@@ -157,7 +157,7 @@ def privacy_loss(batches: int, noise: float, interval: float, side: Side = "uppe
 
     Args:
         batches: Number of batches of an epoch; at least 1.
-        noise: Standard deviation of the noise of each step, over what an example can change the sum by; positive.
+        noise: Standard deviation of the noise of each step, over the largest change of the sum by an example; positive.
         interval: Spacing of the losses; positive.
         side: `"upper"` for a pessimistic distribution, `"lower"` for an optimistic one.
 

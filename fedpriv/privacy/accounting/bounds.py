@@ -112,7 +112,7 @@ def worst(
         histories: The distinct histories.
         delta: Delta of the guarantee.
         enough: See `largest`.
-        only: Name of a single bound to use, e.g. `"rdp"`; infinite where it does not apply. None takes the smallest.
+        only: Name of a single bound to use, e.g. `"rdp"`; infinite where it does not apply. None uses the smallest.
         rough: See `largest`.
 
     Returns:
@@ -151,7 +151,7 @@ def _least(epsilons: Mapping[str, float], only: str | None) -> tuple[float, str]
 
 
 def ceiling(histories: Sequence[History]) -> History:
-    """Returns a history that costs at least what each of `histories` costs.
+    """Returns a history that costs at least as much as each of `histories`.
 
     It is one of them if one dominates all others. If not, it is the union of those that no other one dominates.
     """

@@ -40,7 +40,7 @@ class Composition:
         self._reasons: dict[str, None] = {}
 
     def check(self, record: Record) -> PrivacyCost:
-        """Returns what a record adds to the costs, without counting it.
+        """Returns the added cost of a record, without counting it.
 
         Raises:
             ConfigError: the record is out of range, or no sound bound on its epsilon is known.
@@ -49,7 +49,7 @@ class Composition:
         return self.due(record, cost_of(record, self._n_clients))
 
     def due(self, record: Record, cost: PrivacyCost) -> PrivacyCost:
-        """Returns what a record adds to the costs, given its cost by itself.
+        """Returns the added cost of a record, given its cost alone.
 
         Raises:
             PrivacyError: the record protects another unit or relation than the ones before it, or its noise is
@@ -89,11 +89,11 @@ class Composition:
             self._reasons[record.non_private or "an answer without noise"] = None
 
     def costs_of(self, coming: Sequence[Record]) -> tuple[list[PrivacyCost], Sequence[int]]:
-        """Returns what each of several coming records would add, as `numbered_costs` does; they are not counted."""
+        """Returns the added cost of each of several future records, as `numbered_costs`; they are not counted."""
         return numbered_costs(coming, self._n_clients, self._epochs)
 
     def spent(self, delta: float) -> PrivacySpent:
-        """Returns a tight upper bound on what all records cost together, with the conditions under which it holds."""
+        """Returns a tight upper bound on the cost of all records together, with the conditions under which it holds."""
         groups = [
             (bounds.quick(history, delta), clients, history)
             for clients, history in histories(self.charges, self._n_clients)

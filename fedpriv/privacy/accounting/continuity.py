@@ -45,7 +45,7 @@ class Continuity:
 
 
 def _facts(record: Record) -> Record:
-    """Returns the record without what differs from round to round."""
+    """Returns the record without the fields that differ from round to round."""
     assert record.time is not None
     return replace(record, round=0, time=record.time.for_round(0))
 

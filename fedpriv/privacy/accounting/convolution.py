@@ -30,7 +30,7 @@ from fedpriv.privacy.accounting.dp_accounting_pld import dpa, pld_pmf
 Array = NDArray[np.float64]
 _TAIL = 1e-15
 _FEW, _MOST_TILTS = 16, 20  # releases for which a second tilt is always tried, and tilts
-_LARGEST = 700.0  # of the exponents of what is far more probable than any delta
+_LARGEST = 700.0  # of the exponents of events far more probable than any delta
 _SMALLEST = 745.0  # minus the logarithm of the smallest number above 0
 _UNIT = 2.0**-53  # rounding's relative error
 _STEP_ERROR = 8  # units: what one step of a transform, one of a power or one exponential loses at most

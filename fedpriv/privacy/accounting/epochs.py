@@ -51,7 +51,7 @@ class EpochCharges:
         return other
 
     def due(self, record: Record, cost: PrivacyCost) -> PrivacyCost:
-        """Returns what a record adds to what was charged so far.
+        """Returns the cost that a record adds to the charges so far.
 
         Args:
             record: The record.
@@ -77,7 +77,7 @@ class EpochCharges:
         return PrivacyCost(None, (FREE,))
 
     def take(self, record: Record, cost: PrivacyCost) -> None:
-        """Notes that the epoch of a record is charged; `cost` is its cost by itself."""
+        """Notes that the epoch of a record is charged; `cost` is its cost alone."""
         if record.batches is None:
             return
         key = _key(record, record.batches)
@@ -88,7 +88,7 @@ class EpochCharges:
         charged.rounds.add(record.round)
 
     def charge(self, records: Iterable[Record], n_clients: int) -> list[PrivacyCost]:
-        """Charges the epochs of several records, and returns what each of the records costs; see `costs_of`."""
+        """Charges the epochs of several records, and returns the cost of each record; see `costs_of`."""
         costs = list[PrivacyCost]()
         for record in records:
             cost = cost_of(record, n_clients)
@@ -98,7 +98,7 @@ class EpochCharges:
 
 
 def costs_of(records: Iterable[Record], n_clients: int, charged: EpochCharges | None = None) -> list[PrivacyCost]:
-    """Returns what each of several records costs, every epoch of random allocation charged with its first record.
+    """Returns the cost of each of several records, every epoch of random allocation charged with its first record.
 
     Args:
         records: The records.

@@ -1,7 +1,7 @@
-"""A ledger record, reduced to what its epsilon depends on.
+"""A ledger record, reduced to the facts that its epsilon depends on.
 
-An ``Event`` is one noisy release as it concerns one client. Equal events cost the same, whatever the round, the query
-or the clip bound, so a long run is a few events, each with its count.
+An ``Event`` is one noisy release as it concerns one client. Equal events cost the same, for any round, query
+or clip bound, so a long run is a few events, each with its count.
 
 Which event a record becomes (``s = noise scale / sensitivity``, ``q`` the sampling rate):
 
@@ -19,9 +19,10 @@ allocation, Gaussian   a whole epoch: ``mean_i N(    a whole epoch: ``mean_i N(e
 =====================  ============================  ==========================================================
 
 Where pairs of clients add noise that cancels, s is the effective one, computed from the record (`accounting.pairwise`).
-Where noise is correlated between rounds, a run is one Gaussian release; a record's event is what its round adds to the
-rounds before it (`fedpriv.privacy.correlated`), so that the events of rounds 0 to t are, together, exactly their cost.
-For Laplace noise under an l2 clip the cost is ``zcdp`` with rho = 1/(2 s^2): no worse than a Gaussian of deviation b.
+Where noise is correlated between rounds, a run is one Gaussian release; a record's event is the part that its round
+adds to the rounds before it (`fedpriv.privacy.correlated`), so that the events of rounds 0 to t are, together, exactly
+their cost. For Laplace noise under an l2 clip the cost is ``zcdp`` with rho = 1/(2 s^2): no worse than a Gaussian of
+deviation b.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class Event(NamedTuple):
         noise: Noise scale over sensitivity.
         selection: How the client's examples (or the client) were sampled; see the table of this module.
         rate: Sampling rate in (0, 1]; 1 when ``selection`` is full. Of random allocation, 1 over the batches.
-        group: How many units are protected together, each drawn by itself with ``rate``; see `accounting.groups`.
+        group: Number of units that are protected together, each drawn independently with ``rate``; see
+            `accounting.groups`.
     """
 
     law: Law
@@ -63,7 +65,7 @@ class Event(NamedTuple):
 
     @property
     def composes_exactly(self) -> bool:
-        """Unsampled Gaussian noise: any number of such events cost what one costs (Dong, Roth, Su, 2022)."""
+        """Unsampled Gaussian noise: any number of such events can be merged into one (Dong, Roth, Su, 2022)."""
         return self.law == "gaussian" and self.selection == "full"
 
     @property
@@ -110,7 +112,7 @@ class PrivacyCost:
 
 
 def cost_of(record: Record, n_clients: int) -> PrivacyCost:
-    """Reduces a record to what it costs, and for which clients.
+    """Reduces a record to its cost and the clients that it concerns.
 
     A record of random allocation costs its whole epoch here, and concerns all clients; `epochs` charges an epoch once.
 

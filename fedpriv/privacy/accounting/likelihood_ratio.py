@@ -192,7 +192,7 @@ class Ratio:
         return 0.0
 
     def _mass_at_infinity(self, singular: float) -> float:
-        """Returns what an infinite loss of this probability, and masses that became 0, may add to a delta."""
+        """Returns the possible increase of delta by an infinite loss of this probability and by lost masses."""
         if self.side == "upper":
             return singular + _UNDERFLOW
         return 0.0

@@ -35,7 +35,7 @@ class Milestones:
                 every bound.
 
     Attributes:
-        marks: The numbers of rounds that have a bound of their own, ascending.
+        marks: The numbers of rounds with a separate bound, ascending.
     """
 
     def __init__(self, plan: Sequence[Record], n_clients: int, delta: float, released: Sequence[Record] = ()) -> None:

@@ -62,7 +62,7 @@ def log_replaced(event: Event, t: Array) -> Array:
         mirrored_log_ratio, mirrored_slope = _ratio(weights, -x, s)
         return log_ratio - mirrored_log_ratio, slope + mirrored_slope
 
-    # the denominator falls with x, and is at most what it is at 0
+    # the denominator decreases with x, and is at most its value at 0
     reach = _first_reach(weights[1:], t + _ratio(weights, np.zeros(1), s)[0], s)
     x = _crossing(t, np.maximum(reach, 0.0), loss)
     return _difference(
@@ -114,7 +114,7 @@ def _first_reach(weights: Weights, loss: Array, s: float) -> Array:
 
 
 def _crossing(loss: Array, right: Array, function: Callable[[Array], tuple[Array, Array]]) -> Array:
-    """Returns where an increasing function is ``loss``: Newton's method from the right, halving where it fails."""
+    """Returns the point where an increasing function is ``loss``: Newton's method, with bisection where it fails."""
     low = np.full(right.shape, -math.inf)
     high = right
     x = right

@@ -63,7 +63,7 @@ def exposure(pairs: Pairs, participants: Sequence[int] | None, n_clients: int) -
     if pairs.edges is None:
         return complete(count, pairs.ratio, pairs.colluders)
     if participants is None or count == n_clients:
-        subset = None  # one entry of the cache, in whatever order the clients are listed
+        subset = None  # one entry of the cache, for any order of the clients
     else:
         subset = tuple(participants)
     return _exposure_of_graph(pairs.edges, pairs.ratio, pairs.colluders, n_clients, subset)

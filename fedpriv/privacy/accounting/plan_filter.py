@@ -1,8 +1,8 @@
 """The privacy filter of a plan: each planned release may be made once, and no other.
 
-A run lists its releases before it reads any data (`fedpriv.planning.plan`). That list, not what happens in the run,
-decides what may be released: each planned release is a slot, which one release of at most its cost may use. A limit
-decides, before the first release, how many slots of the plan there are.
+A run lists its releases before it reads any data (`fedpriv.planning.plan`). That list determines the allowed releases,
+independent of the course of the run: each planned release is a slot, which one release of at most its cost may use. A
+limit decides, before the first release, how many slots of the plan there are.
 
 docs/design/0011-plan-filter.md explains why this bounds epsilon for any strategy: the slots are fixed
 before any release exists, so all releases together are an adaptive composition of fixed mechanisms, some of which are
@@ -41,11 +41,11 @@ class PlanFilter:
     """Admits the releases of a plan, each once and at most at its planned cost, as far as a limit allows them.
 
     Guarantee: the admitted releases, together with those that `accountant` had counted before, are within `limit`. It
-    does not matter in which order slots are used, which of them stay unused, or what that depends on.
+    does not matter in which order slots are used, which of them stay unused, or why.
 
     Args:
         plan: The planned releases, in the order of their rounds. They must not depend on the data.
-        accountant: Counts what is released. Others may count with it, too: their releases take from the same limit.
+        accountant: Counts the releases. Others may count with it, too: their releases use the same limit.
         limit: The most that any client may spend, as epsilon at the accountant's delta; None for no limit.
         attempt: Label of the plan's releases. Releases on record with another label, of a run that this one extends,
             are counted in addition to the plan.
@@ -54,7 +54,7 @@ class PlanFilter:
 
     Attributes:
         accountant: See above.
-        is_exhausted: True if a release was refused since the limit does not allow it.
+        is_exhausted: True if a release was rejected because of the limit.
 
     Raises:
         ConfigError: the limit is out of range.
@@ -76,7 +76,7 @@ class PlanFilter:
         self._attempt = attempt
         self._fits = fits and accountant.n_records == 0
         self._plan = RecordTable.of(plan)
-        # what a release of each kind costs by itself; with random allocation that is its whole epoch
+        # the cost of a release of each kind alone; with random allocation the cost of its whole epoch
         self._costs = [_cost_of_kind(kind, accountant.n_clients) for kind in self._plan.kinds]
         self._is_unused = bytearray(b"\1") * len(self._plan)
         self._allowed: range | None = None  # positions of the slots that the limit allows
@@ -100,7 +100,7 @@ class PlanFilter:
             )
         position, cost_alone = slot
         cost = self.accountant.due(record, cost_alone)
-        # what others have counted since takes from the same limit
+        # releases that others have counted since use the same limit
         if self._allowed is None or self._n_counted != self.accountant.n_records:
             self._allowed = self._allowed_from(record.round)
         if position not in self._allowed:
@@ -141,7 +141,7 @@ class PlanFilter:
         return [position for position in self._plan.positions(round_index) if self._is_unused[position]]
 
     def _find_slot(self, record: Record) -> tuple[int, PrivacyCost] | None:
-        """Returns the position of the first unused slot that a release may use, and the release's cost by itself."""
+        """Returns the position of the first unused slot that a release may use, and the release's cost alone."""
         n_clients = self.accountant.n_clients
         for position in self._unused_of(record.round):
             number = self._plan.numbers[position]
@@ -234,7 +234,7 @@ def _largest(accountant: Accountant, extra: Counter[PrivacyCost], enough: float 
 
 
 def _cost_of_kind(kind: Record, n_clients: int) -> PrivacyCost | None:
-    """Returns what each release of a kind costs by itself; None where that depends on its round."""
+    """Returns the cost of each release of a kind alone; None if that depends on its round."""
     if kind.time is not None:
         return None
     return cost_of(kind, n_clients)

@@ -1,6 +1,6 @@
 """Privacy loss distributions: the tight bound, for reports and for the last rounds of a budget.
 
-The arithmetic is dp-accounting's (certified to err on the safe side); this file only chooses what to hand to it. Noise
+The arithmetic is dp-accounting's (certified to err on the safe side); this file only chooses its input. Noise
 is always passed as scale over sensitivity with dp-accounting's add-or-remove constructors, because its replace-one
 constructors disagree about a factor 2 in the sensitivity.
 """
@@ -120,7 +120,7 @@ def _interval(history: Mapping[Event, int]) -> float:
 
 
 def _divergence(event: Event) -> float:
-    """Rényi divergence of the smallest order, which decides how fine losses are; of an epoch about what it is."""
+    """Rényi divergence of the smallest order, which determines the grid of losses; approximate for an epoch."""
     if event.is_epoch and event.shift < 10:
         return float(rdp.ORDERS[0] * math.log1p(math.expm1(event.shift**2) * event.rate) / 2)
     return float(rdp.renyi(event)[0])

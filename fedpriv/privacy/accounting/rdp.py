@@ -55,7 +55,7 @@ def allowance(epsilon: float, delta: float) -> Array:
 
 @lru_cache(maxsize=64)
 def _toll(delta: float) -> Array:
-    """Returns what is added to the divergence of each order to make it an epsilon at delta, read-only and cached."""
+    """Returns the terms that turn the divergence of each order into an epsilon at delta, read-only and cached."""
     toll = np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
     toll.flags.writeable = False
     return toll
@@ -171,7 +171,7 @@ def _sampled(event: Event) -> Array:
     t = np.logaddexp(math.log1p(-event.inclusion_rate), log_rate + u)
     forward = curve + log_rate + u - t
     back, backward = t, forward
-    if event.selection == "poisson":  # the other direction has its own, smaller curve
+    if event.selection == "poisson":  # the other direction has a smaller curve
         back = -np.log1p(event.inclusion_rate * np.expm1(-u))
         backward = log_weight + 2 * log_rate + log_profile_back(event, u) - 2 * (u - back)
     result = np.full(ORDERS.shape, math.inf)

@@ -189,5 +189,5 @@ def price_of(events: tuple[Event, ...]) -> Totals:
 
 def _closed(event: Event) -> bool:
     """True if the Gaussian ratio of an event is its exact cost."""
-    # infinite noise releases nothing, whatever its law
+    # infinite noise releases nothing, for any law
     return event.composes_exactly or event.noise == math.inf

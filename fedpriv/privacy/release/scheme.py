@@ -55,7 +55,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class PlannedRelease:
-    """One release before it is made: who takes part, the clip bound, the noise, and the line that the ledger gets.
+    """One release before it is made: its participants, clip bound, noise, and ledger line.
 
     Two are equal if they differ only in the round for which their cost was computed.
 
@@ -233,7 +233,7 @@ class ReleaseScheme(ABC):
 
         Args:
             answer: The query.
-            noise_multiplier: Noise scale over each answering client's own sensitivity; one number where all have the
+            noise_multiplier: Noise scale over the sensitivity of each answering client; one number where all have the
                 same.
         """
         return self._record(answer, noise_multiplier, answer.clip.bound * (1 + ROUNDING))
