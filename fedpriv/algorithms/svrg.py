@@ -316,6 +316,12 @@ def proven(
 
     Raises:
         ConfigError: `epoch_length` is not given and no length is sufficient: mu is zero, or eta at least 1 / (24 L).
+
+    Example:
+        >>> from fedpriv.algorithms.svrg import proven
+        >>> eta, epoch_length = proven(smoothness=0.25, strong_convexity=0.01)
+        >>> round(eta, 4), epoch_length
+        (0.0833, 4801)
     """
     eta = learning_rate or 1 / (48 * smoothness)
     if epoch_length is not None:

@@ -132,6 +132,12 @@ def proven_ratio(graph: Peers) -> float:
 
     Theorem 5.18 of the paper with its theta at the limit 1:
     `q1^2 <= (1 - s^2)^4 / (96 (2 + s^2) (3 + s^2) ||W - I||^2)` for the second largest absolute eigenvalue s of W.
+
+    Example:
+        >>> import fedpriv, networkx
+        >>> from fedpriv.algorithms.tracking import proven_ratio
+        >>> 0 < proven_ratio(fedpriv.Graph(networkx.complete_graph(4))) < 1
+        True
     """
     square = (1 - graph.spectral_gap) ** 2
     weights = torch.from_numpy(graph.weights.toarray())

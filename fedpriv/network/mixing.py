@@ -23,17 +23,38 @@ _DENSE = 512  # largest number of nodes for which eigenvalues are computed from 
 
 
 def metropolis(graph: Undirected) -> Weights:
-    """Weight `1 / (1 + max(d_i, d_j))` on the link of nodes with degrees d_i and d_j, the rest on the diagonal."""
+    """Weight `1 / (1 + max(d_i, d_j))` on the link of nodes with degrees d_i and d_j, the rest on the diagonal.
+
+    Example:
+        >>> import networkx
+        >>> from fedpriv.network import mixing
+        >>> mixing.metropolis(networkx.path_graph(3)).toarray().round(2).tolist()
+        [[0.67, 0.33, 0.0], [0.33, 0.33, 0.33], [0.0, 0.33, 0.67]]
+    """
     return _from_links(graph, lambda a, b: 1 / (1 + np.maximum(a, b)))
 
 
 def lazy_metropolis(graph: Undirected) -> Weights:
-    """`(I + W) / 2` of `metropolis`: no negative eigenvalues."""
+    """`(I + W) / 2` of `metropolis`: no negative eigenvalues.
+
+    Example:
+        >>> import networkx
+        >>> from fedpriv.network import mixing
+        >>> mixing.lazy_metropolis(networkx.path_graph(3)).toarray().round(2).tolist()
+        [[0.83, 0.17, 0.0], [0.17, 0.67, 0.17], [0.0, 0.17, 0.83]]
+    """
     return sparse.csr_array((sparse.eye_array(len(graph)) + metropolis(graph)) / 2)
 
 
 def max_degree(graph: Undirected) -> Weights:
-    """Weight `1 / (1 + d_max)` on every link, d_max the largest degree; the rest on the diagonal."""
+    """Weight `1 / (1 + d_max)` on every link, d_max the largest degree; the rest on the diagonal.
+
+    Example:
+        >>> import networkx
+        >>> from fedpriv.network import mixing
+        >>> mixing.max_degree(networkx.path_graph(3)).toarray().round(2).tolist()
+        [[0.67, 0.33, 0.0], [0.33, 0.33, 0.33], [0.0, 0.33, 0.67]]
+    """
     largest = max((degree for _, degree in graph.degree), default=0)
     return _from_links(graph, lambda a, _: np.full(len(a), 1 / (1 + largest)))
 
@@ -67,7 +88,7 @@ def checked(weights: NDArray[np.float64] | Weights, graph: Undirected, tolerance
 
     Raises:
         ConfigError: wrong shape, entries that are not finite or negative, not symmetric, rows that do not sum to one,
-            weight where there is no link, or a graph that is not connected. Names the row or node.
+            weight without a link, or a graph that is not connected. The message names the row or node.
     """
     matrix = sparse.csr_array(weights)
     n = len(graph)
@@ -100,7 +121,7 @@ def check_connected(graph: Undirected) -> None:
     """Raises if a graph is not connected.
 
     Raises:
-        ConfigError: names a node that node 0 cannot reach.
+        ConfigError: the message names a node that node 0 cannot reach.
     """
     unreachable = _unreachable_node(graph, len(graph))
     if unreachable is not None:
@@ -124,7 +145,14 @@ def _unreachable_node(graph: Undirected, n: int) -> int | None:
 
 
 def contraction(weights: Weights) -> float:
-    """Returns the second largest absolute eigenvalue of symmetric weights, by which mixing shrinks disagreement."""
+    """Returns the second largest absolute eigenvalue of symmetric weights, by which mixing shrinks disagreement.
+
+    Example:
+        >>> import networkx
+        >>> from fedpriv.network import mixing
+        >>> round(mixing.contraction(mixing.metropolis(networkx.path_graph(3))), 3)
+        0.667
+    """
     n = weights.shape[0]  # pyright: ignore[reportOptionalSubscript] - scipy is not typed
     if n == 1:
         return 0.0

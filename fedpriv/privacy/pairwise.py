@@ -24,7 +24,13 @@ _FIELD = "privacy.trust.pairwise.secrets"
 
 @dataclass(frozen=True)
 class Complete:
-    """Every two clients share a secret."""
+    """Every two clients share a secret.
+
+    Example:
+        >>> from fedpriv.privacy.pairwise import Complete
+        >>> Complete().edges(4) is None
+        True
+    """
 
     def edges(self, n_clients: int) -> Edges | None:
         """Returns None, which represents all pairs."""
@@ -42,6 +48,11 @@ class RandomRegular:
     Args:
         degree: Number of secrets of a client; below the number of clients, and their product is even.
         seed: Public seed of the graph.
+
+    Example:
+        >>> from fedpriv.privacy.pairwise import RandomRegular
+        >>> len(RandomRegular(degree=2).edges(6))
+        6
     """
 
     degree: Count
@@ -83,6 +94,11 @@ class Links:
     Args:
         pairs: Pairs of client numbers; their order, and the order within a pair, do not matter.
         name: Name of the list, as printed.
+
+    Example:
+        >>> from fedpriv.privacy.pairwise import Links
+        >>> Links(((2, 1), (0, 1))).edges(3)
+        ((0, 1), (1, 2))
     """
 
     pairs: Edges

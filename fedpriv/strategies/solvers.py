@@ -60,6 +60,14 @@ class LBFGS:
     Args:
         history: Number of stored pairs (step, change of the gradient).
         iterations: Largest number of iterations.
+
+    Example:
+        >>> import torch
+        >>> from fedpriv.strategies import LBFGS
+        >>> values = lambda x: (x - 2.0).square().sum(-1)
+        >>> start = torch.zeros(1, 1, dtype=torch.float64)
+        >>> round(LBFGS().solve(values, start, 1e-6, start).item(), 3)
+        2.0
     """
 
     history: Count = 10

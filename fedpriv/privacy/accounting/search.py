@@ -70,6 +70,12 @@ class NegativeBinomial:
 
     Raises:
         ConfigError: a number is out of range.
+
+    Example:
+        >>> from fedpriv.privacy.accounting.search import NegativeBinomial
+        >>> number = NegativeBinomial(mean=10.0)
+        >>> number.draw(0.0), number.draw(0.5) >= 1
+        (1, True)
     """
 
     mean: Positive
@@ -124,6 +130,11 @@ class PoissonTrials:
 
     Raises:
         ConfigError: it is out of range.
+
+    Example:
+        >>> from fedpriv.privacy.accounting.search import PoissonTrials
+        >>> PoissonTrials(mean=3.0).draw(0.0)
+        0
     """
 
     mean: Positive
