@@ -4,14 +4,14 @@ With a clip bound of 1 and noise of deviation s, one epoch of k batches is domin
 
     P* = 1/k sum_i N(+e_i, s^2 I)    against    Q* = 1/k sum_i N(-e_i, s^2 I)    on R^k,
 
-whatever the steps learn from the earlier ones; and an algorithm attains it. The pair is its own mirror image: both
+for any use of earlier releases in later steps; and an algorithm attains it. The pair is its own mirror image: both
 directions have the same delta. With ``c = e^epsilon`` and independent, normal Z it is
 
     delta(c) = E (1/k sum_i W_i)_+,    W = exp(mu Z - mu^2/2) - c exp(-mu Z - mu^2/2),    mu = 1 / s.
 
-`signed_sums` bounds that for a single c. Here it is computed for some dozens of them. As a function of c, delta is
+`signed_sums` bounds delta for a single c. Here it is computed for some dozens of values. As a function of c, delta is
 convex; so it is below the chords between what was computed. They are the curve ``E (S - c)_+`` of a finite law of S,
-which bounds the law of the likelihood ratio dP*/dQ* under Q* in the convex order. What follows is the arithmetic of
+which bounds the law of the likelihood ratio dP*/dQ* under Q* in the convex order. The rest is the arithmetic of
 `likelihood_ratio`: products over epochs, and losses on a grid.
 
 Source: as of `allocation`; Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022 (chords as

@@ -1,4 +1,4 @@
-"""The cost of noise that partly cancels between pairs of clients, of whom some collude.
+"""The cost of noise that partly cancels between pairs of clients, some of which collude.
 
 A client's individual noise has variance 1, a pair's noise `r^2`. Among the participants P, the colluders Q can remove
 their noise and the noise of every pair that contains one of them. The noise that remains on the honest H = P without Q
@@ -7,15 +7,15 @@ secret, and L its Laplacian. Moving client i's row by `delta` is, after whitenin
 sqrt([Sigma_H^-1]_ii)` in unit noise. So the release is a Gaussian mechanism for client i, and costs as much as one with
 independent noise of variance `1 / [Sigma_H^-1]_ii`.
 
-The *exposure* is the largest `[Sigma_H^-1]_ii` over i and over all Q of at most q clients. Fewer colluders know less,
-so sets of exactly min(q, |P| - 1) are the worst:
+The *exposure* is the largest `[Sigma_H^-1]_ii` over i and over all Q of at most q clients. Fewer colluders can remove
+less noise, so sets of exactly min(q, |P| - 1) are the worst:
 
 ======================  =====================================================================
 all pairs share         `1/h + (1 - 1/h) / (1 + r^2 h)` with h = max(1, |P| - q), exactly
 few sets Q              the largest of all, exactly
 lambda_2(L(S)) > q      at most `1/h + (1 - 1/h) / (1 + r^2 (lambda_2 - q))`: taking a client away lowers
                         lambda_2 by at most 1 (Fiedler, 1973), and 1/h is the weight of the constant vector
-otherwise               refused
+otherwise               raises ConfigError
 ======================  =====================================================================
 
 A participant with an unobserved row costs the others nothing, as long as they leave in the noise that they share with

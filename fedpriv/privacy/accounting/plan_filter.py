@@ -41,7 +41,7 @@ class PlanFilter:
     """Admits the releases of a plan, each once and at most at its planned cost, as far as a limit allows them.
 
     Guarantee: the admitted releases, together with those that `accountant` had counted before, are within `limit`. It
-    does not matter in which order slots are used, which of them stay unused, or why.
+    does not matter in which order slots are used, which of them stay unused, or what their use depends on.
 
     Args:
         plan: The planned releases, in the order of their rounds. They must not depend on the data.

@@ -11,8 +11,8 @@ order, that is, whenever
   ``y >= 0``: the `excess` of a law.
 
 Sums of independent values keep this order. So values are rounded *up*, shares of a split towards the larger value, and
-tails that do not matter are moved up, too. What is left are errors of probabilities. These are sums of nonnegative
-products and err relatively: by `rounding`, for which each law keeps a bound. The result is multiplied by one plus it.
+tails that do not matter are moved up, too. Errors of probabilities remain. These are sums of nonnegative
+products with a relative error, `rounding`, for which each law keeps a bound. The result is multiplied by one plus it.
 
 A lower bound comes from the opposite: all values of a cell are replaced by their mean, and values rounded down.
 
