@@ -1,4 +1,4 @@
-"""Errors and warnings. They name the setting, its value and what to do."""
+"""Errors and warnings. Each error names the setting, its value and the fix."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ class FedprivError(Exception):
     """Base class of all errors that fedpriv raises on purpose.
 
     Attributes:
-        reported_elsewhere: Whether another process of the run reports the error to the user.
+        reported_elsewhere: True if another process of the run reports the error to the user.
+
+    Example:
+        >>> import fedpriv
+        >>> issubclass(fedpriv.ConfigError, fedpriv.FedprivError)
+        True
     """
 
     reported_elsewhere = False
 
 
 class PromiseWarning(UserWarning):
-    """Something weakens the privacy of a run, or ended the run early; it is no error."""
+    """Warns of settings that weaken the privacy of a run, or of a run that ended early."""
 
 
 class ConfigError(FedprivError, ValueError):
@@ -23,7 +28,15 @@ class ConfigError(FedprivError, ValueError):
     Args:
         field: Dotted name of the setting, e.g. `"privacy.epsilon"`.
         value: The value that was given.
-        fix: What to do about it, as a sentence fragment.
+        fix: The fix, as a sentence fragment.
+
+    Example:
+        >>> import fedpriv
+        >>> try:
+        ...     fedpriv.Clip(-1.0)
+        ... except fedpriv.ConfigError as error:
+        ...     print(error.field, error.value)
+        privacy.clip.bound -1.0
     """
 
     def __init__(self, field: str, value: object, fix: str) -> None:
@@ -34,7 +47,7 @@ class ConfigError(FedprivError, ValueError):
 
 
 def check_choice(field: str, value: object, *choices: str) -> None:
-    """Refuses a value that is none of the choices.
+    """Raises if a value is none of the choices.
 
     Raises:
         ConfigError: the value is none of them.
@@ -44,7 +57,7 @@ def check_choice(field: str, value: object, *choices: str) -> None:
 
 
 def check_count(field: str, value: object, fix: str) -> None:
-    """Refuses a value that is not a whole number of at least 1.
+    """Raises if a value is not a whole number of at least 1.
 
     Raises:
         ConfigError: the value is something else.
@@ -54,19 +67,52 @@ def check_count(field: str, value: object, fix: str) -> None:
 
 
 class DataError(FedprivError, ValueError):
-    """Data are missing, broken or out of range; also a `ValueError`."""
+    """Data are missing, broken or out of range; also a `ValueError`.
+
+    Example:
+        >>> import fedpriv
+        >>> try:
+        ...     fedpriv.count_examples(lambda i: [], n_clients=1)
+        ... except fedpriv.DataError as error:
+        ...     print(type(error).__name__)
+        DataError
+    """
 
 
 class PrivacyError(FedprivError):
-    """Going on would break the privacy guarantee, so it is refused."""
+    """The operation would break the privacy guarantee and was not performed.
+
+    Example:
+        >>> import fedpriv
+        >>> try:
+        ...     fedpriv.from_opacus([(1.5, 0.01, 100)], "shuffled batches", poisson_sampling=False)
+        ... except fedpriv.PrivacyError as error:
+        ...     print(type(error).__name__)
+        PrivacyError
+    """
 
 
 class BudgetExhausted(PrivacyError):
-    """The next release would pass the target epsilon; it was not made."""
+    """The next release would exceed the target epsilon or the lifetime budget; it was not made.
+
+    Example:
+        >>> import fedpriv
+        >>> issubclass(fedpriv.BudgetExhausted, fedpriv.PrivacyError)
+        True
+    """
 
 
 class LedgerError(PrivacyError):
-    """The ledger could not be written or does not fit the run."""
+    """The ledger or the budget file cannot be read or written, or does not fit the run.
+
+    Example:
+        >>> import fedpriv
+        >>> try:
+        ...     fedpriv.Budget("missing.budget")
+        ... except fedpriv.LedgerError as error:
+        ...     print(type(error).__name__)
+        LedgerError
+    """
 
 
 class ProcessError(FedprivError):

@@ -1,6 +1,6 @@
-"""Checks what users pass as clients, models, losses and data; for the usual mistakes an error says what to write.
+"""Checks the user's clients, models, losses and data; for usual mistakes the error contains the line to write.
 
-No examples are read, so a check takes no time and learns nothing about them.
+No examples are read, so a check is fast and uses no data.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _PAIRS = "torch.utils.data.TensorDataset(inputs, targets)"
 
 
 def check_clients(clients: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuses an object that is no sequence of clients.
+    """Raises if an object is no sequence of clients.
 
     Raises:
-        ConfigError: says how to make a sequence of clients from it.
+        ConfigError: the message shows how to make a sequence of clients from it.
     """
     from fedpriv.clients.client import Client  # here, because client.py imports this file
 
@@ -61,7 +61,7 @@ def check_clients(clients: Any) -> None:  # noqa: ANN401 - whatever a user gives
 
 
 def check_loss(field: str, loss: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuses a loss that cannot be called with outputs and targets.
+    """Raises if a loss cannot be called with outputs and targets.
 
     Raises:
         ConfigError: it is a class, a name, or no function.
@@ -77,10 +77,10 @@ def check_loss(field: str, loss: Any) -> None:  # noqa: ANN401 - whatever a user
 
 
 def check_loader(field: str, loader: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuses training data of a client that are no loader.
+    """Raises if a client's training data are no loader.
 
     Raises:
-        ConfigError: says how to make a loader from them.
+        ConfigError: the message shows how to make a loader from them.
     """
     if all(hasattr(loader, name) for name in ("dataset", "collate_fn", "sampler")):
         return
@@ -91,14 +91,14 @@ def check_loader(field: str, loader: Any) -> None:  # noqa: ANN401 - whatever a 
 
 
 def check_sampler(loader: Any, n_examples: int) -> None:  # noqa: ANN401 - a loader, or what looks like one
-    """Refuses a loader whose sampler leaves examples out: fedpriv draws from all `n_examples` of its data set.
+    """Raises if a loader's sampler leaves examples out: fedpriv draws from all `n_examples` of its data set.
 
     Raises:
-        DataError: the sampler draws from fewer examples; says how to give these alone.
+        DataError: the sampler draws from fewer examples; the message shows how to pass only these.
     """
     sampler = loader.sampler
     if getattr(loader, "batch_size", 1) is None:
-        # a batch sampler of the user's own, and the sampler that it takes examples from
+        # a custom batch sampler, and the sampler that it takes examples from
         sampler = getattr(loader.batch_sampler, "sampler", sampler)
     count = _chosen_examples(sampler, n_examples)
     if count is not None:
@@ -109,7 +109,7 @@ def check_sampler(loader: Any, n_examples: int) -> None:  # noqa: ANN401 - a loa
 
 
 def _chosen_examples(sampler: Any, n_examples: int) -> int | None:  # noqa: ANN401 - whatever draws indices
-    """Returns from how many examples a sampler draws if it leaves some out, as far as it tells; else None."""
+    """Returns the number of examples that a sampler draws from, if it is known to leave some out; else None."""
     if isinstance(sampler, SubsetRandomSampler):
         return len(sampler)
     if isinstance(sampler, WeightedRandomSampler):
@@ -124,7 +124,7 @@ def _chosen_examples(sampler: Any, n_examples: int) -> int | None:  # noqa: ANN4
 
 
 def check_datasets(field: str, datasets: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuses an object that is no sequence of data sets or loaders, one for each client.
+    """Raises if an object is no sequence of data sets or loaders, one for each client.
 
     Raises:
         ConfigError: it is one data set or loader, or has tensors in it.
@@ -142,10 +142,10 @@ def check_datasets(field: str, datasets: Any) -> None:  # noqa: ANN401 - whateve
 
 
 def check_dataset(field: str, dataset: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuses bare tensors or arrays instead of a data set.
+    """Raises for bare tensors or arrays instead of a data set.
 
     Raises:
-        ConfigError: says how to make a data set from them.
+        ConfigError: the message shows how to make a data set from them.
     """
     is_pair = isinstance(dataset, tuple) and any(isinstance(value, Tensor) for value in dataset)
     if isinstance(dataset, Tensor) or is_pair:
@@ -165,7 +165,7 @@ def dataset_of(field: str, data: Any) -> Any:  # noqa: ANN401 - whatever a user 
     """Returns the data set of a loader of test data; anything else as it is.
 
     Raises:
-        ConfigError: the loader streams, leaves examples out, or joins them in a way of its own.
+        ConfigError: the loader streams, leaves examples out, or has a custom way to join them.
     """
     if not isinstance(data, DataLoader):
         return data
@@ -182,7 +182,7 @@ def dataset_of(field: str, data: Any) -> Any:  # noqa: ANN401 - whatever a user 
 
 
 def _advice(value: object) -> str:
-    """Returns what to write instead of an object that is no client."""
+    """Returns the code to write instead of an object that is no client."""
     if isinstance(value, DataLoader):
         return f"write {_CLIENT}, with a model and a loss"
     if isinstance(value, Dataset):

@@ -22,7 +22,7 @@ from fedpriv.privacy.settings import FixedSize, Privacy
 
 
 class ClientSet(Protocol):
-    """All clients of a run, as one object: what a run needs of them without a loop over clients."""
+    """All clients of a run as one object, with the facts that a run needs without a loop over clients."""
 
     @property
     def problems(self) -> Sequence[Problem]:
@@ -41,7 +41,7 @@ class ClientSet(Protocol):
 
     @property
     def sizes_declared(self) -> bool:
-        """Whether all clients declared their sizes, so that these do not depend on the true numbers."""
+        """True if all clients declared their sizes, so that these do not depend on the true numbers."""
         ...
 
     def declared(self) -> Iterator[tuple[int, int]]:
@@ -50,7 +50,7 @@ class ClientSet(Protocol):
 
     @property
     def validated_clients(self) -> Sequence[int]:
-        """Indices of the clients whose data are validated before training; others are when they are first drawn."""
+        """Indices of the clients that are validated before training; others are validated when they are first drawn."""
         ...
 
     def dataset(self, client: int) -> Dataset[Any]:
@@ -74,7 +74,7 @@ class ClientSet(Protocol):
         ...
 
     def adopt(self, rows: Tensor, models: Tensor, price: str) -> None:
-        """Writes reported models `[n, dim]` or `[1, dim]` into `rows`, the result of `rows()`, with their price."""
+        """Writes reported models `[n, dim]` or `[1, dim]` into `rows`, the result of `rows()`, with their cost."""
         ...
 
 
@@ -166,7 +166,7 @@ class EagerClientSet:
 
 
 def as_client_set(clients: Sequence[Client], numbers: Sequence[int] | None = None) -> ClientSet:
-    """Wraps clients, whose `numbers` in the run are by default from 0 on."""
+    """Wraps clients; by default their `numbers` in the run count from 0."""
     if isinstance(clients, LazyClients):
         return clients
     if numbers is None:
@@ -191,7 +191,7 @@ def public_sizes(clients: Sequence[Client], privacy: Privacy) -> list[int]:
 
 
 def _check_same(client: int, local: dict[str, Tensor], shared: dict[str, Tensor]) -> None:
-    """Refuses a model whose frozen parameters and buffers differ: one model computes for all clients."""
+    """Raises if a model's frozen parameters and buffers differ: one model computes for all clients."""
     for name in {**shared, **local}:
         if name not in local or name not in shared or not _equal(local[name], shared[name]):
             fix = "is frozen (or a buffer) and differs from client 0's; copy it from one model, or make it trainable"

@@ -1,4 +1,4 @@
-"""Takes a data set apart into those that its examples come from."""
+"""Splits a data set into the data sets that its examples come from."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def components(dataset: Dataset[Any], index: Integers, client: int | None) -> It
         client: Number of its owner; None for public data.
 
     Raises:
-        PrivacyError: the data of a client were prepared by looking at all of them.
+        PrivacyError: the data of a client were prepared with statistics of all of them.
     """
     if isinstance(dataset, ExactOnly) and client is not None:
         raise PrivacyError(

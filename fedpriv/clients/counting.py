@@ -1,4 +1,4 @@
-"""Counts, once, how many examples each of many clients has."""
+"""Counts the examples of many clients."""
 
 from __future__ import annotations
 
@@ -21,20 +21,25 @@ _CLIENTS_PER_TASK = 64  # clients that a worker counts in a row
 def count_examples(load: Callable[[int], Dataset[Any]], n_clients: Count, *, workers: Count = 2) -> list[int]:
     """Counts the examples of each client, for `lazy_clients`; keep the list, since a count opens every data set.
 
-    Guarantee: none. The numbers count as public: epsilon does not cover them, and models, records and reports follow
-    from them. If the amount of data is itself a secret, cut each client to one size in `load`.
+    Guarantee: none. The numbers count as public: epsilon does not cover them, and models, records and reports depend on
+    them. If the amount of data is itself a secret, cut each client's data to one size in `load`.
 
     Args:
         load: `load(i)` returns client i's map-style data set. It is called from several threads at once; only `len` of
             the data set is used.
         n_clients: Number of clients; client i is 0 <= i < `n_clients`.
-        workers: Number of threads.
+        workers: Number of threads; 2 by default.
 
     Returns:
-        Number of examples of each client, `[n_clients]`. In a terminal a progress bar is shown.
+        Public number of examples of each client, `[n_clients]`. In a terminal a progress bar is shown.
 
     Raises:
-        DataError: a client cannot be loaded, streams, or has no examples; it is named.
+        DataError: a client's data set cannot be loaded, streams, or is empty; the message names the client.
+
+    Example:
+        >>> import fedpriv
+        >>> fedpriv.count_examples(lambda i: range(10 + i), n_clients=3)
+        [10, 11, 12]
     """
 
     def count_chunk(clients: Iterable[int]) -> list[int]:
@@ -60,7 +65,7 @@ def count_examples(load: Callable[[int], Dataset[Any]], n_clients: Count, *, wor
 def _count(load: Callable[[int], Dataset[Any]], client: int) -> int:
     try:
         dataset = load(client)
-    except Exception as error:  # whatever a user's function raises
+    except Exception as error:  # a user's function can raise anything
         raise DataError(f"client {client}: load({client}) raises {in_short(error)}") from error
     try:
         size = length_of(dataset)

@@ -1,8 +1,8 @@
-"""Keyed digests of clients' examples, by which a resumed run knows whether its data have changed.
+"""Keyed digests of clients' examples, from which a resumed run detects changed data.
 
-Where the position of an example, or the number of a client, decides in which rounds it takes part (`Cyclic` batches,
-random allocation, cohorts that take turns), other data are refused: an example that has moved could take part more
-often than its price says. Elsewhere data may change between two process starts, since each has noise of its own.
+If the position of an example, or the number of a client, determines the rounds in which it takes part (`Cyclic`
+batches, random allocation, cohorts that take turns), changed data raise: an example that has moved could take part more
+often than its cost assumes. Otherwise data may change between two process starts, since each has independent noise.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class DataFingerprints:
     Args:
         stored: The value of `stored()` when the run was saved; None for a new run.
         key: A new secret key, which a new run uses.
-        is_fixed: Whether other examples are refused; else there is a warning.
+        is_fixed: True if changed examples raise; otherwise there is a warning.
     """
 
     def __init__(self, stored: Mapping[str, Tensor] | None, key: bytes, *, is_fixed: bool) -> None:

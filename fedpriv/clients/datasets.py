@@ -1,4 +1,4 @@
-"""What a run needs to know of a data set, whoever made it: how many examples it has, and who may train on it."""
+"""Properties of any data set that a run needs: its number of examples, and restrictions on training."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ PUBLISHED = frozenset(
         "torchvision",
     }
 )
-"""Names of fedpriv's data sets whose rows are the same whenever they are loaded with the same options."""
+"""Names of fedpriv's data sets with the same rows at each load with the same options."""
 
 
 class ExactOnly(TensorDataset):
-    """Examples that a private run refuses: their preparation depends on all of them, or some occur twice."""
+    """Examples that private runs do not accept: their preparation depends on all of them, or some occur twice."""
 
 
 def size(dataset: Dataset[Any]) -> int:

@@ -1,4 +1,4 @@
-"""Access to the clients' examples by client and position, so that they need not all lie in one tensor."""
+"""Access to the clients' examples by client and position, so that they need not all be in one tensor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Examples(Protocol):
     """All clients' examples as they were read first; all have the same shape and type.
 
     Attributes:
-        on_read: Called with a client and its examples whenever they are read later; it raises to refuse them.
+        on_read: Called with a client and its examples whenever they are read later; it raises to reject them.
     """
 
     on_read: OnRead
@@ -46,11 +46,11 @@ class Examples(Protocol):
 
     @property
     def random(self) -> bool:
-        """Whether some examples differ each time they are read, as with random transforms."""
+        """True if some examples differ each time they are read, as with random transforms."""
         ...
 
     def source(self, client: int) -> Source | None:
-        """Returns where to read a client's examples anew whenever they are drawn; None if they never change."""
+        """Returns the source of a client's examples that must be read at each draw; None if they never change."""
         ...
 
     def expect(self, *cohorts: Tensor) -> None:
@@ -128,7 +128,7 @@ class NoExamples:
         self.counts = torch.zeros(0, dtype=torch.long)
 
     def take(self, clients: Tensor, positions: Tensor, device_positions: Tensor | None = None) -> Pair:
-        """Refuses to return examples.
+        """Raises, since there are no examples.
 
         Raises:
             DataError: always.
@@ -208,7 +208,7 @@ def _fact(tensor: Tensor) -> tuple[tuple[int, ...], bool]:
 
 
 def check_kinds(kinds: Sequence[str | None]) -> None:
-    """Refuses clients of several processes whose examples are not nested and shaped alike.
+    """Raises if the examples of several processes' clients have different nesting or shapes.
 
     Args:
         kinds: The `kind_of` each process's first client; None for a process without clients.
@@ -225,7 +225,7 @@ def check_kinds(kinds: Sequence[str | None]) -> None:
 
 
 def check_same_kind(client: int, pair: Pair, first_pair: Pair, first_client: int = 0) -> None:
-    """Refuses a client whose inputs or targets have another nesting, shape or type than the first client's.
+    """Raises if a client's inputs or targets have another nesting, shape or type than the first client's.
 
     Raises:
         DataError: names the client.

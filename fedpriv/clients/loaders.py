@@ -28,7 +28,7 @@ def ignored(clients: Sequence[Client], privacy: Privacy, *, is_random: bool) -> 
     Args:
         clients: The clients of this process.
         privacy: The privacy settings.
-        is_random: Whether examples draw random numbers when they are read.
+        is_random: True if examples draw random numbers when they are read.
     """
     roster = as_client_set(clients)
     validated = [(index, clients[index]) for index in roster.validated_clients]
@@ -58,7 +58,7 @@ def _settings_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
 
 
 def _has_weights(loader: DataLoader[Any]) -> bool:
-    """Whether a loader's sampler draws some examples more often than others."""
+    """True if a loader's sampler draws some examples more often than others."""
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     return isinstance(sampler, WeightedRandomSampler) and len(sampler.weights.unique()) > 1
 
@@ -103,7 +103,7 @@ def _collate_note(clients: Sequence[tuple[int, Client]]) -> list[str]:
 
 
 def _mixes(loader: DataLoader[Any], last: int) -> bool:
-    """Whether the first and the last example are others together than alone; False if they are random."""
+    """True if the first and the last example differ when read together; False if they are random."""
     with global_generators() as begin:
         begin(0)
         before = GeneratorStates.current()

@@ -1,6 +1,6 @@
 """Warns about examples that share numbers in memory, as sliding windows over one series do.
 
-An epsilon is for one example. If one number is in six examples, it has the epsilon of a group of six, whatever the
+An epsilon is for one example. If one number is in six examples, it has the epsilon of a group of six, for any
 model. Only addresses are compared: copies of equal numbers go unnoticed.
 """
 
@@ -29,7 +29,7 @@ Addresses = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Spans:
-    """Where examples are in memory.
+    """The memory addresses of examples.
 
     Attributes:
         starts: First byte of each example, `[k]`.
@@ -54,7 +54,7 @@ class _Spans:
         return int((np.arange(1, len(self.starts) + 1) - ended).max(initial=1))
 
     def is_between_owners(self) -> bool:
-        """Whether examples of different clients overlap."""
+        """True if examples of different clients overlap."""
         reached = np.maximum.accumulate(self.ends)
         return bool(((self.starts[1:] < reached[:-1]) & (self.owners[1:] != self.owners[:-1])).any())
 
@@ -65,7 +65,7 @@ def check_memory(datasets: Mapping[int, Dataset[Any]], test: Dataset[Any] | None
     Reads no examples.
 
     Args:
-        datasets: The data of each client; not those of the server, which are public.
+        datasets: The data of each client, without the server's public data.
         test: Public test data.
         privacy: The privacy settings of a private run.
 
@@ -84,7 +84,7 @@ def check_memory(datasets: Mapping[int, Dataset[Any]], test: Dataset[Any] | None
 
 
 def note_on_items(datasets: Sequence[Dataset[Any]], privacy: Privacy) -> list[str]:
-    """Returns a warning if examples of a user's own data set are overlapping views of one memory.
+    """Returns a warning if examples of a custom data set are overlapping views of one memory.
 
     Reads two neighbouring examples of one data set of each class.
 
@@ -126,7 +126,7 @@ def _notes(examples: int, privacy: Privacy, *, between_clients: bool) -> list[st
 
 
 def _check_test(test: Dataset[Any], training: Mapping[str, _Spans]) -> None:
-    """Refuses test inputs that share numbers with training examples.
+    """Raises if test inputs share numbers with training examples.
 
     Raises:
         PrivacyError: they do.
@@ -151,7 +151,7 @@ def _overlapping(dataset: Dataset[Any], owner: int | None) -> Iterator[tuple[str
 
     Args:
         dataset: The data set.
-        owner: Number of its client; None for public test data, whose inputs alone are compared.
+        owner: Number of its client; None for public test data, where only inputs are compared.
     """
     for base, index in components(dataset, np.arange(size(dataset)), owner):
         if not isinstance(base, TensorDataset):
@@ -187,7 +187,7 @@ def _is_dense(tensor: Tensor) -> bool:
 def _examples_with_one_number(dataset: Dataset[Any], first: int, second: int) -> int:
     """Returns how many examples hold one number, if all neighbours share as much memory as these two; 1 for none.
 
-    An example that cannot be read is refused elsewhere.
+    An example that cannot be read raises elsewhere.
     """
     with global_generators() as begin:
         begin(0)

@@ -52,7 +52,7 @@ class Read(NamedTuple):
 
     Attributes:
         pair: Inputs `[m, ...]` and targets `[m, ...]`.
-        random: Whether reading them drew from torch's, NumPy's or Python's global generator: then they differ when they
+        random: True if reading them drew from torch's, NumPy's or Python's global generator: then they differ when they
             are read again.
     """
 
@@ -73,7 +73,7 @@ def length_of(dataset: Dataset[Any]) -> int:
         )
     try:
         length = len(cast("TensorDataset", dataset))
-    except Exception as error:  # whatever a user's data set raises
+    except Exception as error:  # a user's data set can raise anything
         fix = "give a data set with a length, its number of examples"
         raise DataError(f"len() of a client's data set raises {in_short(error)}: {fix}") from error
     if length > _MAX_EXAMPLES:
@@ -91,7 +91,7 @@ def read_all(source: Source, length: int) -> Read:
         (inputs, targets), random = _read(source)
     except DataError:
         raise
-    except Exception as error:  # whatever a user's data set or collate_fn raises
+    except Exception as error:  # a user's data set or collate_fn can raise anything
         fix = "each index below its length must return a pair (input, target) that collates to tensors"
         raise DataError(f"its examples cannot be read ({in_short(error)}): {fix}") from error
     counts = len(first(inputs)), len(first(targets))
@@ -113,7 +113,7 @@ def read_one(source: Source, position: int, like: Pair) -> Pair:
     Args:
         source: Where to read it.
         position: Its index in the data set.
-        like: Inputs and targets of other examples, whose nesting and shapes it must have.
+        like: Inputs and targets of other examples; nesting and shapes must be equal.
 
     Raises:
         DataError: its nesting or shapes differ, or it cannot be read.
@@ -122,7 +122,7 @@ def read_one(source: Source, position: int, like: Pair) -> Pair:
         pair = pair_of(source.collate_fn([source.dataset[position]]), 1)
     except DataError:
         raise
-    except Exception as error:  # whatever a user's data set or collate_fn raises
+    except Exception as error:  # a user's data set or collate_fn can raise anything
         fix = "random transforms must work at every call"
         raise DataError(f"an example cannot be read again ({in_short(error)}): {fix}") from error
     shapes = [[tuple(tensor.shape[1:]) for tensor in leaves(some_pair)] for some_pair in (pair, like)]
@@ -133,7 +133,7 @@ def read_one(source: Source, position: int, like: Pair) -> Pair:
 
 
 def check_finite(inputs: Nested, targets: Nested) -> None:
-    """Refuses examples with NaN or infinity.
+    """Raises for examples with NaN or infinity.
 
     Raises:
         DataError: names the example.
@@ -152,7 +152,7 @@ def first_broken(rows: Tensor) -> int | None:
 
 
 def is_plain(loader: Source) -> bool:
-    """Returns whether the loader's examples are rows of tensors, unchanged by a user's class or `collate_fn`."""
+    """Returns True if the loader's examples are rows of tensors, unchanged by a user's class or `collate_fn`."""
     dataset = loader.dataset
     while isinstance(dataset, Subset) and type(dataset).__getitem__ is Subset.__getitem__:
         dataset = dataset.dataset
@@ -176,7 +176,7 @@ def _read(loader: Source) -> Read:
 
 
 def _check_repeats(source: Source, pair: Pair) -> None:
-    """Refuses a data set whose examples depend on which ones it has read before: one would change the others."""
+    """Raises if the examples of a data set depend on earlier reads: one example would change the others."""
     length = len(first(pair))
     for position in dict.fromkeys((length - 1, 0)):
         again = read_one(source, position, pair)
@@ -239,7 +239,7 @@ def _stacked(examples: list[Any]) -> list[Pair]:
 
 
 def _is_text(labels: object) -> bool:
-    """True for strings, which is what `default_collate` makes of labels that are words."""
+    """True for strings, the output of `default_collate` for labels that are words."""
     return isinstance(labels, tuple | list) and len(labels) > 0 and isinstance(labels[0], str)
 
 
@@ -250,7 +250,7 @@ def pair_of(batch: object, count: int | None = None) -> Pair:
     `(x1, x2, y)` becomes `((x1, x2), y)`.
 
     Args:
-        batch: What a loader returned.
+        batch: The return value of a loader.
         count: Number of examples that it must have; by default as many as its first tensor has rows.
 
     Raises:

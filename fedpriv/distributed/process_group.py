@@ -1,7 +1,8 @@
 """The processes of a run over torch.distributed.
 
 Every process of the group is trusted with everything: rows, the secret of the noise, sums before noise is added.
-Connections are not encrypted, and whoever reaches the ports can take part. Use one machine, or a network of your own.
+Connections are not encrypted, and any program that reaches the ports can take part. Use one machine, or a private
+network.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from fedpriv.errors import ConfigError, FedprivError, ProcessError, in_short
 T = TypeVar("T")
 _REDUCE_OPS: dict[ReduceOp, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 _MAX_INLINE_BYTES = 2**16  # a broadcast value up to this size travels with the message that it was made
-_STORES: list[Store] = []  # of the default group, when this module made it: says who reports an error
+_STORES: list[Store] = []  # of the default group, when this module made it: marks the reporter of an error
 _SENT_NOTE = "(the other processes of the run were notified)"
 Failure = tuple[int, str]
 """Rank and message of an exception."""
@@ -102,7 +103,7 @@ class ProcessGroup:
         """Returns the values of all ranks, in order of rank.
 
         Raises:
-            ProcessError: another rank failed before it came here; the message is its own.
+            ProcessError: another rank failed before; the message is from that rank.
         """
         return [cast("T", received) for received in self._exchange_or_raise(None, value)]
 
@@ -188,7 +189,7 @@ class ProcessGroup:
 
     @contextmanager
     def _lost_peer_as_error(self) -> Generator[None]:
-        """Turns what torch raises when another process is gone, which differs between backends, into a ProcessError."""
+        """Turns torch's errors about a lost process, which differ between backends, into a ProcessError."""
         try:
             yield
         except (RuntimeError, ValueError) as error:
@@ -200,21 +201,21 @@ class ProcessGroup:
 def _pickled(value: object) -> bytes:
     try:
         return pickle.dumps(value)
-    except Exception as error:  # whatever a user's class raises
+    except Exception as error:  # a user's class can raise anything
         fix = "a part of the settings cannot be sent to the other processes; define it at the top of a module"
         raise FedprivError(f"{fix} ({in_short(error)})") from error
 
 
 @cache
 def join_processes(timeout: float) -> ProcessGroup:
-    """Joins all processes that torchrun started, or those of a default group that the caller has made.
+    """Joins all processes that torchrun started, or the default group of the caller.
 
     Args:
         timeout: Seconds after which a process that waits for another one gives up.
 
     Raises:
         ConfigError: torchrun did not start this process.
-        ProcessError: the other processes do not come.
+        ProcessError: the other processes do not join.
     """
     wait = timedelta(seconds=timeout)
     if torch.cuda.is_available() and dist.is_nccl_available():
@@ -249,7 +250,7 @@ def is_first_to_report(*, default: bool) -> bool:
         return default
     try:
         return _STORES[0].add("fedpriv/errors told", 1) == 1
-    except RuntimeError:  # what started the processes is gone, and so may the others be
+    except RuntimeError:  # the launcher of the processes is gone, and the others may be, too
         return True
 
 

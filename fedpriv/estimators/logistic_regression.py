@@ -38,7 +38,7 @@ from fedpriv.settings import checked
 from fedpriv.strategies import L2, Zero, gradient_descent
 
 Rows = ArrayLike | spmatrix | sparray
-_CONSTANT = 0.25  # beside rows of norm at most 1: a larger one slows the other columns down, and needs more noise
+_CONSTANT = 0.25  # for rows of norm at most 1: a larger constant slows the other columns down and needs more noise
 _INPUT_NORM = math.sqrt(1 + _CONSTANT**2)  # largest norm of a row with the constant
 _CLIP = 0.4
 _MOST_STEPS = 500
@@ -58,47 +58,51 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     instead of their means and deviations, and give encoders public categories (`OneHotEncoder(categories=...)`).
 
     Args:
-        epsilon: Privacy of the whole fit; `math.inf` fits without noise, and `spent_` says that it is not private.
-        delta: Failure probability; well below one over the number of rows.
-        data_norm: Public bound on the l2 norm of rows: rows are divided by it, and longer ones scaled down to norm 1.
-            None is the square root of the number of columns, for columns in [-1, 1]; then 1/500 of the budget pays for
-            a private count of the rows that are longer, and fit warns if they are the most. The closer the bound, the
-            better the fit; the one-hot columns of one variable count as one column.
-        clip_norm: Bound on the l2 norm of one row's gradient, its weight included. Without clipping the norm is at most
-            1.03 (1.46 for 3 classes or more); a smaller bound needs less noise and weakens badly predicted rows. None
-            is 0.4; with `intervals` nothing is clipped, since that would bias the coefficients.
+        epsilon: Epsilon of the whole fit, 1 by default. `math.inf` fits without noise: not private, as `spent_` notes.
+        delta: Failure probability, well below one over the number of rows; 1e-5 by default.
+        data_norm: Public bound on the l2 norm of rows: rows are divided by it, and longer ones are scaled down to
+            norm 1. None (default) is the square root of the number of columns, for columns in [-1, 1]; then 1/500 of
+            the budget is used for a private count of longer rows, and fit warns if they are the majority. A tighter
+            bound gives a better fit; the one-hot columns of one variable count as one column.
+        clip_norm: Bound on the l2 norm of one row's gradient, including its weight. Without clipping the norm is at
+            most 1.03 (1.46 for 3 classes or more); a smaller bound needs less noise and reduces the influence of badly
+            predicted rows. None (default) is 0.4; with `intervals` nothing is clipped, since clipping would bias the
+            coefficients.
         lam: Weight of the l2 regulariser `lam/2 ||w||^2`, where rows have norm at most 1 and the constant feature is
-            1/4; 0 is none.
-        max_iter: Number of gradient steps; momentum is `1 - 6 / max_iter`. More steps need more noise each. None is
-            `sqrt(12 mu n)` for n rows, from 10 to 500, where mu is the ratio of sensitivity to noise of one Gaussian
-            mechanism that is (epsilon, delta)-private.
-        classes: The labels; None takes those in `y`, which reveals which labels occur: `spent_` says so. `classes_` is
-            sorted, as everywhere in scikit-learn; the order here says only for which class `coefficients()` are.
-        class_weight: Public positive numbers by label, 1 for those left out. Only their ratios count: they are
-            divided by the largest. "balanced" would count private labels and is refused.
-        intervals: Also estimate how far off the coefficients may be, from sampling and from noise together, with a
-            part of the budget (`fedpriv.estimators.logistic_intervals`); for two classes, without weights.
-            `coefficients()` and `covariance_` then have them. `max_iter` is then 60 by default; too few steps give wide
-            intervals. `plan_intervals` forecasts their widths without private rows.
-        random_state: An int repeats the fit, but who knows it can remove the noise (`spent_` says so for ints below
-            2^64, which can be guessed); None draws a secret seed.
+            1/4; 0 (default) for none.
+        max_iter: Number of gradient steps; momentum is `1 - 6 / max_iter`. With more steps, each needs more noise. None
+            (default) is `sqrt(12 mu n)` for n rows, from 10 to 500, where mu is the ratio of sensitivity to noise of
+            one Gaussian mechanism that is (epsilon, delta)-private.
+        classes: The labels. None (default) uses the labels in `y`, which reveals the set of labels, as `spent_` notes.
+            `classes_` is sorted, as everywhere in scikit-learn; the order given here only selects the class of
+            `coefficients()`.
+        class_weight: Public positive numbers by label; 1 for labels that are left out. Only their ratios count: they
+            are divided by the largest. "balanced" would count private labels and raises.
+        intervals: True also estimates the error of the coefficients, from sampling and noise together, with a part of
+            the budget (`fedpriv.estimators.logistic_intervals`); for two classes, without weights. The results are in
+            `coefficients()` and `covariance_`. `max_iter` is then 60 by default; too few steps give wide intervals.
+            `plan_intervals` forecasts their widths without private rows. False by default.
+        random_state: An int makes the fit repeatable, but the noise can be removed with it (`spent_` notes this for
+            ints below 2^64, which can be guessed); None (default) draws a secret seed.
 
     Attributes:
         classes_: Labels, `[n_classes]`.
         coef_: `[n_classes, n_features]`, or `[1, n_features]` for the second of two classes; for rows as given (of norm
             at most `data_norm`).
         intercept_: `[n_classes]`, or `[1]`.
-        covariance_: With `intervals`, the covariance of the coefficients and the intercept, which is last,
+        covariance_: With `intervals`, the covariance of the coefficients and, at the end, the intercept,
             `[n_features + 1, n_features + 1]`; infinite where noise hides it.
         n_features_in_: Number of columns.
         n_iter_: Number of gradient steps.
-        spent_: What the fit spent: epsilon with its delta, unit, relation and accountant.
+        spent_: The privacy cost of the fit: epsilon with its delta, unit, relation and accountant.
 
-    >>> from sklearn.datasets import make_blobs
-    >>> X, y = make_blobs(2000, centers=[[-2, 0], [2, 0]], random_state=0)
-    >>> model = PrivateLogisticRegression(epsilon=1.0, data_norm=5.0, random_state=0).fit(X, y)
-    >>> bool(model.score(X, y) > 0.9)
-    True
+    Example:
+        >>> import fedpriv
+        >>> from sklearn.datasets import make_blobs
+        >>> X, y = make_blobs(2000, centers=[[-2, 0], [2, 0]], random_state=0)
+        >>> model = fedpriv.PrivateLogisticRegression(epsilon=1.0, data_norm=5.0, random_state=0).fit(X, y)
+        >>> bool(model.score(X, y) > 0.9)
+        True
     """
 
     n_features_in_: int
@@ -138,13 +142,13 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         """Fits to rows `[n, n_features]` and labels `[n]`.
 
         Each fit spends epsilon. Within a search or a cross-validation of scikit-learn, and behind pipeline steps that
-        learn from rows, fit warns, and `spent_` names what epsilon does not cover.
+        learn from rows, fit warns, and `spent_` lists the uses of data that epsilon does not cover.
 
         Args:
             X: Dense array or scipy sparse matrix, which becomes dense here: about 16 bytes times n times n_features.
             y: Labels.
-            sample_weight: Factors in [0, 1] of the rows' losses, `[n]`; private, as rows are. The mean loss divides by
-                n, not by their sum. Gradients are clipped with the weight included.
+            sample_weight: Factors in [0, 1] of the rows' losses, `[n]`; private, like the rows. The mean loss is the
+                sum divided by n. Gradients are clipped with the weight included.
 
         Raises:
             ValueError: parameters or data cannot be used.
@@ -166,7 +170,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         steps = self._steps(len(codes))
         privacy = self._privacy(steps)
         regularizer = L2(self.lam) if self.lam else Zero()
-        # all rows are those of one client
+        # all rows belong to one client
         result = train(
             make_clients(model, loss, [TensorDataset(torch.from_numpy(inputs), torch.from_numpy(targets))]),
             gradient_descent(1 / smoothness, regularizer, momentum=max(0.0, 1 - 6 / steps), average=4.0),
@@ -190,17 +194,17 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     def coefficients(self, level: float = 0.95, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Returns a row for each coefficient and for the intercept, as `pandas.DataFrame` takes them.
 
-        Each has its name, the class whose odds it is about (`outcome`), the coefficient, its standard error, the ends
-        of its confidence interval, and the odds ratio with those of its interval: by how much the odds of that class
-        grow with one unit of the column. The class is the last of `classes` in the order that was given; without
-        `classes` it is the second, as in `coef_`. Of the other class coefficients have the other sign.
+        Each row contains the name, the class that the odds refer to (`outcome`), the coefficient, its standard error,
+        the ends of its confidence interval, and the odds ratio with the ends of its interval: the factor by which the
+        odds of that class grow with one unit of the column. The class is the last of `classes` in the given order;
+        without `classes` it is the second, as in `coef_`. For the other class the coefficients have the opposite sign.
 
-        Intervals count sampling and privacy noise together. They assume that the logistic model is right, that no row
-        is longer than `data_norm`, and that there are many rows. They are for one coefficient at a time.
+        Intervals include sampling and privacy noise. They assume that the logistic model is correct, that no row is
+        longer than `data_norm`, and that there are many rows. They hold for one coefficient at a time.
 
         Args:
             level: Probability with which an interval covers the coefficient.
-            names: Names of the columns; by default those of the DataFrame. Behind a `PublicEncoder` they are
+            names: Names of the columns; by default the names in the DataFrame. After a `PublicEncoder` use
                 `encoder.get_feature_names_out()`.
 
         Raises:
@@ -227,14 +231,14 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         return rows
 
     def summary(self, level: float = 0.95, names: Sequence[str] | None = None) -> str:
-        """Returns the coefficients as a table of text, with the epsilon that they cost.
+        """Returns the coefficients as a table of text, with their epsilon.
 
         Args:
             level: Probability with which an interval covers the coefficient.
             names: Names of the columns, as in `coefficients`.
 
         Raises:
-            ConfigError: as `coefficients` does.
+            ConfigError: as for `coefficients`.
         """
         rows = self.coefficients(level, names)
         ends = f"{100 * level:g} % interval"
@@ -260,18 +264,18 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         level: float = 0.95,
         names: Sequence[str] | None = None,
     ) -> list[dict[str, Any]]:
-        """Forecasts the intervals of `fit` with `intervals` from public or made-up rows. Spends nothing.
+        """Forecasts the intervals of `fit` with `intervals` from public or synthetic rows. Spends no epsilon.
 
         Args:
-            X: Public or made-up rows that are distributed like the private ones, `[m, n_features]`.
-            y: Their labels, of two classes. Without labels all chances are taken for 1/2: the narrowest case.
+            X: Public or synthetic rows that are distributed like the private ones, `[m, n_features]`.
+            y: Their labels, of two classes. Without labels all probabilities count as 1/2: the narrowest case.
             n: Number of private rows; by default the number of rows in X.
             level: Probability with which an interval covers the coefficient.
             names: Names of the columns, as in `coefficients`.
 
         Returns:
-            A row for each coefficient and for the intercept: its name, the standard error to expect, and the width of
-            the interval; both are infinite where noise hides the coefficients.
+            A row for each coefficient and for the intercept: its name, the expected standard error, and the width of
+            the interval; both are infinite if noise hides the coefficients.
 
         Raises:
             ConfigError: a setting or an argument is out of range, or y does not have two classes.
@@ -282,7 +286,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         if not (isinstance(n, Integral) and n >= 1):
             raise ConfigError("n", n, "the number of private rows, at least 1")
         self._check_settings()
-        # not validate_data, which would keep the number of columns as if this were a fit
+        # not validate_data: it would store the number of columns like a fit
         check: Any = check_array
         rows = check(X, accept_sparse="csr", dtype=np.float64)
         bound = _bound_on_rows(self.data_norm, rows.shape[1])
@@ -387,13 +391,13 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         return self
 
     def _check_possible(self, n: int, d: int) -> None:
-        """Refuses n rows with d coefficients whose intervals are infinite whatever the rows are.
+        """Raises if n rows with d coefficients have infinite intervals for any data.
 
         Raises:
-            ConfigError: names how many rows would be needed at least.
+            ConfigError: the message contains the number of rows that is needed at least.
         """
         budget = logistic_intervals.Budget.of(self.epsilon, self.delta, n, _INPUT_NORM)
-        # the information of the intercept is at most this, and that of the columns together at most 1/4
+        # the information of the intercept is at most this; the columns together have at most 1/4
         largest = min(_CONSTANT**2 / 4, 1 / (4 * (d - 1)))
         ratio = logistic_intervals.reliable_ratio(budget, d, largest)
         if ratio < 1:
@@ -406,7 +410,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
             )
 
     def _not_covered(self, callers: FitCallers) -> tuple[str, ...]:
-        """Returns what the fit reveals of the data besides epsilon, and against whom its noise does not help."""
+        """Returns information that epsilon does not cover, and observers that can remove the noise."""
         reveals = list[str]()
         if callers.several is not None and self.epsilon != math.inf:
             reveals.append(f"the other fits of {callers.several}")
@@ -433,7 +437,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         return tuple(reveals)
 
     def _check_settings(self) -> None:
-        """Refuses settings that training would refuse under another name, later, or not at all."""
+        """Raises for settings that training would report under another name, later, or not at all."""
         if self.epsilon != math.inf:
             Privacy(epsilon=self.epsilon, delta=self.delta)
         if not (self.lam >= 0 and math.isfinite(self.lam)):
@@ -445,7 +449,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
 
     @property
     def _counts_long_rows(self) -> bool:
-        """True if a part of the budget asks how many rows are longer than the default `data_norm`."""
+        """True if a part of the budget is used to count the rows that are longer than the default `data_norm`."""
         return self.data_norm is None and self.epsilon != math.inf
 
     def _count_long_rows(self, rows: Rows, targets: NDArray[np.float64]) -> Result:
@@ -461,7 +465,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         return result
 
     def _privacy(self, steps: int) -> Privacy:
-        """Returns the privacy of so many gradient steps."""
+        """Returns the privacy settings for this number of gradient steps."""
         if self.epsilon == math.inf:
             return Privacy(at="none", delta=self.delta)
         bound = self.clip_norm
@@ -477,7 +481,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         """Returns the number of gradient steps for n rows; more where there is less noise."""
         if self.max_iter is not None:
             return int(self.max_iter)
-        # T steps with momentum go T^2 / 6 gradients far, and noise with them: with mu n their errors stay of equal size
+        # T steps with momentum move by T^2 / 6 gradients, noise included: with mu n both errors have equal size
         if self.epsilon == math.inf:
             ratio = math.inf
         else:
@@ -516,7 +520,7 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
         return weights / weights.max()
 
     def _model(self, n_inputs: int) -> tuple[nn.Module, Loss, float]:
-        """Returns a linear model, its loss of one row times the row's weight, and the largest smoothness of that."""
+        """Returns a linear model, the weighted loss of one row, and the largest smoothness of that loss."""
         # the largest squared norm of a row with the constant feature
         squared = _INPUT_NORM**2
         if len(self.classes_) == 2:
@@ -526,8 +530,8 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
     def _seed(self, *data: NDArray[np.float64]) -> int | None:
         """Returns a secret seed that depends on the parameters and the data, not on `random_state` alone.
 
-        Otherwise two fits that differ in either would share their noise. The difference of two such answers has no
-        noise at all, and cross-validation or a grid search makes just such fits.
+        Otherwise two fits that differ in either would share their noise. The difference of their results would contain
+        no noise at all, and cross-validation or a grid search makes such fits.
         """
         if self.random_state is None:
             return None
@@ -542,10 +546,10 @@ class PrivateLogisticRegression(ClassifierMixin, BaseEstimator):
 
 
 def _check_numbers(rows: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuses a DataFrame with columns that are not numbers.
+    """Raises if a DataFrame has columns that are not numbers.
 
     Raises:
-        DataError: names the first such column and what encodes it.
+        DataError: the message names the first such column and an encoder for it.
     """
     if not hasattr(rows, "iloc") or not hasattr(rows, "dtypes") or not hasattr(rows, "columns"):
         return
@@ -612,12 +616,12 @@ def _with_constant(rows: Rows, bound: float) -> NDArray[np.float64]:
 
 
 def _units(bound: float, n_columns: int) -> NDArray[np.float64]:
-    """Returns what undoes the scaling of rows and of the constant feature, `[n_columns + 1]`."""
+    """Returns factors that undo the scaling of rows and of the constant feature, `[n_columns + 1]`."""
     return np.append(np.full(n_columns, 1 / bound), _CONSTANT)
 
 
 def _column_names(names: Sequence[str] | None, known: Iterable[str] | None, n_columns: int) -> list[str]:
-    """Returns the names of the columns: those given, those of the DataFrame, or x0, x1, ..."""
+    """Returns the names of the columns: the given names, the names in the DataFrame, or x0, x1, ..."""
     if names is None:
         if known is None:
             known = [f"x{index}" for index in range(n_columns)]

@@ -73,7 +73,7 @@ def reported_names(names: Sequence[str], tests: Tests) -> list[str]:
     """Returns the names of all metrics on public data in a round's report.
 
     Args:
-        names: The names of the model's own test metrics.
+        names: The names of the model's test metrics.
         tests: The test sets of clients; empty if they have none.
     """
     reported = [*names]

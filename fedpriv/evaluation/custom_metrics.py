@@ -1,4 +1,4 @@
-"""Metrics of the user's own, on public test data: functions, or objects such as those of torchmetrics."""
+"""Custom metrics on public test data: functions, or objects with the interface of torchmetrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedpriv.models.nested import each, joined
 
 @runtime_checkable
 class StatefulMetric(Protocol):
-    """A metric that is updated batch by batch and then computed, as those of torchmetrics are."""
+    """A metric that is updated batch by batch and then computed, as in torchmetrics."""
 
     def reset(self) -> None:
         """Forgets all batches."""
@@ -83,7 +83,7 @@ class MetricSet:
             value = _call_metric(metric, batches)
             if isinstance(value, Tensor) and value.numel() == 1:
                 value = value.item()
-        except Exception as error:  # whatever a user's metric raises
+        except Exception as error:  # a user's metric can raise anything
             fix = f"raises on the test data ({in_short(error)})"
             raise ConfigError(f"metrics.{name}", metric, fix) from error
         if not isinstance(value, Real) or math.isinf(value):

@@ -1,4 +1,4 @@
-"""Says in words whether the constraints of a finished run hold."""
+"""A sentence on the constraints of a finished run: they hold, or they are violated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WITH_NOISE: dict[Verdict, str] = {
 
 
 def of_exact_values(max_violation: float) -> Verdict:
-    """Returns the verdict on constraints whose largest violation is known without noise."""
+    """Returns the verdict on constraints with a largest violation that is known without noise."""
     if max_violation <= NEGLIGIBLE:
         return "hold"
     return "violated"

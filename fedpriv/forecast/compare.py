@@ -1,4 +1,4 @@
-"""Several strategies or settings on one task: each trained several times, in one table and one picture, and priced."""
+"""Compares strategies or settings on one task: several runs of each, one table, one picture, and the privacy cost."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Comparison:
 
     Attributes:
         results: By name, the result of each seed.
-        spent: What all runs together cost, which is also the price of choosing the best of them; None if they have no
-            guarantee in common.
+        spent: The privacy cost of all runs together, which is also the cost of choosing the best one; None if they
+            have no guarantee in common.
     """
 
     results: Mapping[str, tuple[Result, ...]]
@@ -55,7 +55,7 @@ class Comparison:
         return rows
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the metrics, rounds and epsilon of each run, and the price of all, as values for JSON."""
+        """Returns the metrics, rounds and epsilon of each run, and the cost of all, as values for JSON."""
         runs: dict[str, Any] = {}
         for name, results in self.results.items():
             measured = [row.name for row in metrics.headlines() if _values(results, row.name)]
@@ -120,7 +120,7 @@ class Comparison:
 
 
 def _explain(word: str, value: object, arguments: Mapping[str, object]) -> str | None:
-    """Returns what to write for an argument of `train` that stands beside those of `compare`."""
+    """Returns the correction for an argument of `train` that was passed to `compare` itself."""
     if word in _OPTIONS:
         return f'is one of train: write common={{"{word}": ...}}, or a setting of its own in settings'
     return None
@@ -137,22 +137,35 @@ def compare(
 ) -> Comparison:
     """Trains several strategies or settings on one task, each several times.
 
-    Every run spends epsilon of the same data, and so does choosing the best one: `spent` of the comparison is the price
-    of all. On private data take as few runs as you can, or compare on public ones.
+    Every run spends epsilon on the same data, and so does choosing the best one: `spent` of the comparison is the cost
+    of all. On private data keep the number of runs small, or compare on public data.
 
     Args:
         settings: By name, the arguments of `train` that differ, e.g. `{"fedavg": {"strategy": fedpriv.fedavg(0.5)}}`;
-            where only the strategy differs, the strategy.
-        clients: Makes the clients anew, since a run leaves its result in their models.
+            if only the strategy differs, the strategy.
+        clients: Function that creates the clients of one run, since a run leaves its result in their models.
         common: The arguments of `train` that all runs have, e.g. `{"privacy": ..., "rounds": 20, "test": ...}`.
-        seeds: Runs of each, with public seeds 0, 1, ... and secret noise of their own.
-        progress: Called with a line before each run.
+        seeds: Number of runs of each setting, 3 by default, with public seeds 0, 1, ... and independent secret noise.
+        progress: Called with a line of text before each run; None by default.
 
     Returns:
-        The comparison; `print` it, or draw its `plot()`.
+        The comparison. Its text is a table; `plot()` draws it.
 
     Raises:
         ConfigError: an argument is not one of `train`, or cannot be shared by several runs.
+
+    Example:
+        >>> import fedpriv, torch
+        >>> from torch import nn
+        >>> data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20)
+        >>> comparison = fedpriv.compare(
+        ...     {"slow": fedpriv.fedavg(0.1), "fast": fedpriv.fedavg(1.0)},
+        ...     lambda: fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), [data, data]),
+        ...     {"privacy": fedpriv.Privacy(epsilon=2.0), "rounds": 3, "test": data},
+        ...     seeds=2,
+        ... )
+        >>> {name: len(results) for name, results in comparison.results.items()}
+        {'slow': 2, 'fast': 2}
     """
     if not settings:
         raise ConfigError("settings", {}, 'name at least one, e.g. {"fedavg": {"strategy": fedpriv.fedavg(0.5)}}')

@@ -1,4 +1,4 @@
-"""What a run will cost, computed before it starts and without its data."""
+"""The privacy cost and the traffic of a run, computed before it starts and without its data."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from fedpriv.strategies import Strategy
 
 Formula = Callable[[float, int, int, float], NoiseClaim]
 RoundTimer = Callable[[RunSketch, Plan, Compute], tuple[float, str]]
-"""What a paper would call a noise: its deviation over the clip, rounds, examples of a client, active fraction."""
+"""Noise in the notation of a paper: deviation over the clip, rounds, examples of a client, active fraction."""
 
 _SAMPLED: dict[SamplingName, SamplingName] = {
     "full": "poisson",
@@ -60,14 +60,14 @@ _SAMPLED: dict[SamplingName, SamplingName] = {
 
 @dataclass(frozen=True)
 class Forecast:
-    """The cost of a run.
+    """The cost of a run before it starts, as `plan` returns it.
 
     Attributes:
         strategy: The algorithm.
         rounds: Number of rounds.
         n_clients: Number of clients.
         examples: Fewest and most examples of a client.
-        releases: Number of noised answers.
+        releases: Number of releases.
         noise_multiplier: Noise over sensitivity in a round whose schedule share is 1; None without noise.
         spent: Epsilon of the whole run.
         first_round: Epsilon of the first round alone.
@@ -76,17 +76,25 @@ class Forecast:
         floats_per_round: Numbers sent and received by all participants, on average.
         bytes_per_round: `floats_per_round` in bytes.
         network: Properties of the graph; None with a server.
-        batches: How the examples of an answer are drawn, in words.
-        if_activity_hidden: Epsilon if inactive nodes sent noise too and nobody learned who is active, as some papers
-            assume. Here inactive nodes are silent, so it is not claimed. None if all nodes are always active.
-        seconds_per_round: Measured on made-up data of the same shape; None when not asked for.
-        backend: What computed gradients then, and why faster backends were refused; None when not asked for.
+        batches: Description of the sampling of examples.
+        if_activity_hidden: Epsilon under the assumption of some papers that inactive nodes also send noise, so that the
+            active ones are secret. In fedpriv inactive nodes are silent, so this epsilon is not guaranteed. None if all
+            nodes are always active.
+        seconds_per_round: Time of a round in seconds, measured on synthetic data of the same shape; None if not
+            measured.
+        backend: Backend of that measurement, and the reasons against faster backends; None if not measured.
         claim: The paper's privacy claim for a published variant.
-        formula: The epsilon that the paper's noise formula gives for this noise; None where it does not apply.
-        over_time: How the noise of rounds belongs together, in words; None if each round has its own.
-        pairs: What is left of noise that cancels between pairs of clients; None where they add none.
-        noises: What other noise would leave in the final model; None where there is nothing to choose.
-        warnings: What the user should know.
+        formula: The epsilon of the paper's noise formula for this noise; None where it does not apply.
+        over_time: Description of correlated noise; None if the noise of rounds is independent.
+        pairs: Remaining noise where pairs of clients add noise that cancels; None without pairwise noise.
+        noises: Noise in the final model under alternative settings; None without alternatives.
+        warnings: Warnings for the user.
+
+    Example:
+        >>> import fedpriv
+        >>> planned = fedpriv.plan([100] * 4, fedpriv.fedavg(0.1), fedpriv.Privacy(epsilon=1.0), rounds=5)
+        >>> isinstance(planned, fedpriv.Forecast), planned.rounds, planned.examples
+        (True, 5, (100, 100))
     """
 
     strategy: str
@@ -118,7 +126,7 @@ class Forecast:
         return _plain(asdict(self))
 
     def rows(self) -> dict[str, str]:
-        """Returns what `fedpriv plan` prints: the name and the text of each row."""
+        """Returns the output of `fedpriv plan`: the name and the text of each row."""
         smallest, largest = self.examples
         examples = f"{smallest}" if smallest == largest else f"{smallest} to {largest}"
         rows = {
@@ -200,8 +208,8 @@ def forecast(
     Args:
         draft: The run.
         compute: Settings of speed.
-        compare: Whether the run is compared with a centralised solver.
-        time_round: Measures the seconds of a round on made-up data of the same shape; returns these and the backend.
+        compare: True if the run is compared with a centralised solver.
+        time_round: Measures a round on synthetic data of the same shape; returns the seconds and the backend.
         claim: The paper's privacy claim for a published variant.
         formula: The paper's noise formula, for runs that draw one example a round.
 
@@ -259,20 +267,20 @@ def plan(
     seed: int = 0,
     compute: Compute | None = None,
 ) -> Forecast:
-    """Computes what a run will cost: its epsilon, noise, releases and messages. Trains nothing and reads no example.
+    """Computes the cost of a run: its epsilon, noise, releases and messages. It trains nothing and reads no example.
 
     Args:
-        clients: The data owners, or the number of examples of each, where there are no data yet.
+        clients: The clients, or the number of examples of each client if there are no data yet.
         strategy: The algorithm, as for `train`.
         privacy: The privacy settings, as for `train`.
         rounds: Number of rounds.
-        network: Who talks to whom, as for `train`; a server and all clients by default.
-        model: What is to be trained, by which the size of messages is known; the clients' by default.
-        seed: Public seed of cohorts and links.
-        compute: Settings of speed.
+        network: The network, as for `train`; a server and all clients by default.
+        model: The model, from which the size of messages is computed; the clients' model by default.
+        seed: Public seed of cohorts and links; 0 by default.
+        compute: Settings of the computation.
 
     Returns:
-        The plan: it prints as `fedpriv plan` does, and has `spent`, `noise_multiplier` and the like.
+        The forecast. Its text equals the output of `fedpriv plan`; see `Forecast` for its attributes.
 
     Raises:
         ConfigError: the run cannot work, or no noise reaches its target.
@@ -292,7 +300,7 @@ def plan(
     problems = [Problem()]
     sizes_declared = False
     loss: nn.Module = nn.Identity()
-    if len(sizes) < len(clients):  # clients with data, of which only the public sizes are used
+    if len(sizes) < len(clients):  # clients with data: only their public sizes are used
         owners = cast("Sequence[Client]", clients)
         check_clients(owners)
         client_set = as_client_set(owners)
@@ -346,7 +354,7 @@ def _batches_in_words(sampling: Sampling, fewest: int) -> str:
 
 
 def _correlated_noise_in_words(plan: Plan, parameters: int) -> str | None:
-    """Returns how the noise of rounds belongs together and what its history takes in memory; None if it is independent.
+    """Returns the correlation of the noise and the memory of its history, in words; None if it is independent.
 
     The history has rows of float64, of each client or of the sum.
     """
@@ -370,7 +378,7 @@ def _correlated_noise_in_words(plan: Plan, parameters: int) -> str | None:
 
 
 def _if_hidden(plan: Plan, active_fraction: float) -> float | None:
-    """Returns epsilon if inactive nodes sent noise too and nobody learned who is active.
+    """Returns epsilon if inactive nodes also sent noise, so that the active ones were secret.
 
     None where that changes nothing, or where no bound is known.
     Every node takes part in every round, and each record is sampled with the product of both probabilities (the larger

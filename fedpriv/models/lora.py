@@ -1,4 +1,4 @@
-"""Low-rank adapters beside linear layers.
+"""Low-rank adapters for linear layers.
 
 Source: Hu et al. (2022), LoRA: Low-rank adaptation of large language models.
 """
@@ -100,7 +100,7 @@ def add_lora(
 
 
 def _check_plain(name: str, inner: dict[str, nn.Module]) -> None:
-    """Refuses a layer to which no adapter can be added."""
+    """Raises for a layer to which no adapter can be added."""
     layer = inner[name]
     owner = inner[name.rpartition(".")[0]]
     if type(layer) is not nn.Linear:

@@ -41,8 +41,8 @@ def resolve(name: str, *, input_shape: tuple[int, ...], n_classes: int | None, *
         name: A key of `MODELS`, or `package.module:Name`.
         input_shape: Shape of one example. The model gets it, `n_features` (its product) and `n_classes` if it has
             parameters with these names.
-        n_classes: Number of classes; None for regression, for which models with a parameter `n_classes` are refused.
-        **options: The model's own options.
+        n_classes: Number of classes; None for regression, for which models with a parameter `n_classes` raise.
+        **options: The options of the model.
 
     Raises:
         ConfigError: unknown name or option, or not a `torch.nn.Module`.
@@ -84,7 +84,7 @@ def make(
         loss: Name and options, see `resolve_loss`.
         example: A synthetic input `[1, ...]`.
         n_classes: Number of classes; None if targets are numbers.
-        fix: Whether to replace layers that mix examples, see `fix_model`.
+        fix: True replaces layers that mix examples, see `fix_model`.
         weights: Initial weights, see `load_weights`; None draws them by the seed.
         lora: Adapters, which are trained, see `add_lora`; None adds none.
         train: The parameters to train, see `train_only`; None leaves the model's choice.
@@ -124,7 +124,7 @@ def _try_out(
     *,
     names: tuple[str, str],
 ) -> None:
-    """Refuses a model and a loss that do not fit each other or the data; `names` are theirs in the configuration."""
+    """Raises if a model and a loss do not fit each other or the data; `names` are their names in the configuration."""
     target = torch.zeros(1)
     kind = "a target that is a number"
     if n_classes is not None:
@@ -136,13 +136,13 @@ def _try_out(
         try:
             outputs: Tensor = model(example)
             shape = tuple(outputs.shape[1:])
-        except Exception as error:  # whatever a user's model raises
+        except Exception as error:  # a user's model can raise anything
             input_shape = tuple(example.shape[1:])
             fix = f"cannot process inputs of shape {input_shape} ({_first_line(error)}); change it, or the inputs"
             raise ConfigError("model", names[0], fix) from error
         try:
             loss(outputs, target)
-        except Exception as error:  # whatever a user's loss raises
+        except Exception as error:  # a user's loss can raise anything
             operands = f"outputs of shape {shape} with {kind}"
             fix = (
                 f"cannot compare {operands} ({_first_line(error)}); change the model, the loss or the number of classes"
@@ -177,7 +177,7 @@ class LossEntry(plugins.RegistryEntry[nn.Module]):
     Args:
         build: Builds the loss.
         description: A description in one line.
-        of_numbers: Whether targets may be numbers instead of classes.
+        of_numbers: True if targets may be numbers instead of classes.
     """
 
     of_numbers: bool = False

@@ -43,7 +43,7 @@ def matching(pattern: str, names: Collection[str], field: str) -> list[str]:
     Args:
         pattern: A pattern with wildcards, see `train_only`.
         names: All names.
-        field: The setting that the pattern comes from, for errors.
+        field: The setting with the pattern, for errors.
 
     Raises:
         ConfigError: no name matches; names the nearest ones.

@@ -25,7 +25,7 @@ _GROUPS = 32  # largest number of groups, as in the paper on group normalisation
 
 @checked("validate_model")
 def validate_model(model: nn.Module) -> None:
-    """Refuses models that no private run can use, as far as is known without data; a run then tries the model.
+    """Raises for models that no private run can use, as far as is known without data; a run then tries the model.
 
     These are models with normalisation over the batch, with running statistics or weights that a forward pass changes,
     with parameters that are complex or have no shape yet, with gradients that are sparse or count words, without a
@@ -85,7 +85,7 @@ def fix_model(model: nn.Module) -> nn.Module:
 
 
 def _why_unfit(layer: nn.Module) -> str | None:
-    """Returns why no private run can use a layer, and what to do about it; None if it can."""
+    """Returns the reason why no private run can use a layer, and the fix; None if it can."""
     if type(layer).__module__.startswith("opacus.grad_sample"):
         return (
             "it is a wrapper of Opacus, and fedpriv does not use its hooks: pass the model before "
@@ -124,12 +124,12 @@ def _why_unfit(layer: nn.Module) -> str | None:
 
 
 def _mixes(layer: nn.Module) -> bool:
-    """Returns whether a layer normalises over the batch."""
+    """Returns True if a layer normalises over the batch."""
     return isinstance(layer, _BATCH_NORM) and (layer.training or layer.running_mean is None)
 
 
 def _remembers(layer: nn.Module) -> bool:
-    """Returns whether a layer has running statistics of single examples."""
+    """Returns True if a layer has running statistics of single examples."""
     return isinstance(layer, _INSTANCE_NORM) and (layer.track_running_stats or layer.running_mean is not None)
 
 

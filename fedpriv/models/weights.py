@@ -52,8 +52,8 @@ def load_weights(model: nn.Module, file: str | Path, *, without: Sequence[str] =
     """Copies parameters and buffers from a file into the model, in place.
 
     The file must have exactly the names of `model.state_dict()`, with the same shapes; types are converted. Epsilon
-    does not cover the data that weights were fitted on: weights must be public, or of a run whose price is added to
-    this one's.
+    does not cover the data that weights were fitted on: weights must be public, or from a run with a cost that is added
+    to this one's.
 
     Args:
         model: Any module.

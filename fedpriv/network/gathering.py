@@ -76,7 +76,7 @@ def gather_rows(rows: Tensor, shard: ClientShard, communicator: Communicator) ->
 
 
 def shard_state(progress: TrainState, shard: ClientShard) -> TrainState:
-    """Returns the state of this process's clients, from that of all clients.
+    """Returns the state of this process's clients, from the state of all clients.
 
     A process without clients gets the rows of the first client.
     """
@@ -116,7 +116,7 @@ def _with_leaves(progress: TrainState, leaves: Mapping[str, Leaf]) -> TrainState
 
 
 def _kind(name: str, leaf: Leaf, n_clients: int) -> Kind:
-    """Returns whether a tensor has a row for each client, the same row for all, or no rows of clients."""
+    """Returns True if a tensor has a row for each client, the same row for all, or no rows of clients."""
     # a server's vector may be as long as there are clients: there only matrices can have rows of clients
     is_server_state = name.startswith(("server/", "output/"))
     if is_server_state:

@@ -1,6 +1,6 @@
 """Splits a run over processes: the clients and state of each process, and one ledger for all processes.
 
-Functions take what belongs to all clients and return this process's shard, or gather the shards on rank 0. In a run
+Functions take the values of all clients and return this process's shard, or gather the shards on rank 0. In a run
 with one process they return their argument unchanged.
 """
 
@@ -41,7 +41,7 @@ def split_clients(timeout: float, group: ProcessGroup | None = None) -> Mesh:
     """Returns processes that have a part of the clients each.
 
     Args:
-        timeout: Seconds after which a process that waits for another one gives up.
+        timeout: Seconds after which a process that waits for another one raises.
         group: The processes; by default all that torchrun started.
     """
     group = group or join_processes(timeout)
@@ -59,7 +59,7 @@ def split_examples(timeout: float, group: ProcessGroup | None = None) -> Mesh:
 
 
 def local_device(device: torch.device, mesh: Mesh) -> torch.device:
-    """Returns this process's device: a GPU of its own if the settings say `cuda` without a number."""
+    """Returns this process's device: a separate GPU if the setting is `cuda` without a number."""
     if str(device) != "cuda" or mesh.world.world_size == 1:
         return device
     gpu = torch.device("cuda", local_rank() % torch.cuda.device_count())
@@ -86,7 +86,7 @@ def shard_clients(whole: ClientShard, mesh: Mesh) -> ClientShard:
 
 
 def shard_network(whole: RoundNetwork, shard: ClientShard, mesh: Mesh) -> RoundNetwork:
-    """Returns the network whose rows are those of this process's clients.
+    """Returns the network with the rows of this process's clients.
 
     Raises:
         ConfigError: the network is neither a star nor a graph.
@@ -102,28 +102,28 @@ def shard_network(whole: RoundNetwork, shard: ClientShard, mesh: Mesh) -> RoundN
 
 
 def shard_state(progress: TrainState, shard: ClientShard, mesh: Mesh) -> TrainState:
-    """Returns the state of this process's clients, from that of all clients."""
+    """Returns the state of this process's clients, from the state of all clients."""
     if mesh.clients.world_size == 1:
         return progress
     return gathering.shard_state(progress, shard)
 
 
 def shard_rows(rows: Tensor, shard: ClientShard, mesh: Mesh) -> Tensor:
-    """Returns the rows of this process's clients, from those of all clients or one row for all."""
+    """Returns the rows of this process's clients, from the rows of all clients or one row for all."""
     if mesh.clients.world_size == 1 or len(rows) == 1:
         return rows
     return rows[shard.ids if len(shard.ids) else torch.zeros(1, dtype=torch.long)]
 
 
 def gather_rows(rows: Tensor, shard: ClientShard, mesh: Mesh) -> Tensor:
-    """Returns the rows of all clients on rank 0, `[n, dim]` or one row for all; elsewhere those of this process."""
+    """Returns the rows of all clients on rank 0, `[n, dim]` or one row for all; elsewhere this process's rows."""
     if mesh.clients.world_size == 1:
         return rows
     return gathering.gather_rows(rows, shard, mesh.clients)
 
 
 def gather_state(progress: TrainState, shard: ClientShard, mesh: Mesh) -> TrainState:
-    """Returns the state of all clients on rank 0; elsewhere that of this process's clients."""
+    """Returns the state of all clients on rank 0; elsewhere the state of this process's clients."""
     if mesh.clients.world_size == 1:
         return progress
     return gathering.gather_state(progress, shard, mesh.clients)
@@ -180,8 +180,8 @@ class SharedLedger:
         See `fedpriv.privacy.ledger.LedgerSync`.
 
         Raises:
-            BudgetExhausted: the release would overspend.
-            PrivacyError: the processes do not release the same query at the same price.
+            BudgetExhausted: the release would exceed the limit.
+            PrivacyError: the processes do not release the same query at the same cost.
             ProcessError: rank 0 failed.
         """
         facts = hashlib.blake2b(repr(record).encode(), digest_size=8).digest()

@@ -173,7 +173,7 @@ class DiskRows(RowStore):
 
     @property
     def stored(self) -> Tensor:
-        """The table, which a checkpoint holds in place of the rows."""
+        """The table, which a checkpoint holds instead of the rows."""
         return self.table
 
     def restored(self, stored: Tensor) -> RowStore:

@@ -1,4 +1,4 @@
-"""Checks of the arguments of `train` and `Training`, and what to write for arguments of other libraries."""
+"""Checks of the arguments of `train` and `Training`, and corrections for arguments of other libraries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from fedpriv.strategies.base import Strategy
 
 
 def explain(word: str, value: object, arguments: Mapping[str, object]) -> str | None:
-    """Returns what to write instead of epochs or a batch size, with the number if the other arguments determine it.
+    """Returns the argument to write instead of epochs or a batch size, with the number if the other arguments determine
+    it.
 
     Args:
         word: The argument's name.
@@ -90,10 +91,10 @@ def _examples_a_client(clients: object) -> float | None:
 
 
 def check_measuring(test: object, client_tests: Any, metrics: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuses test data that are no data sets, and metrics without names.
+    """Raises for test data that are no data sets, and metrics without names.
 
     Raises:
-        ConfigError: an argument is of another type; the message says what to write.
+        ConfigError: an argument is of another type; the message contains the line to write.
     """
     check_dataset("test", dataset_of("test", test))
     for index, dataset in enumerate(client_tests or ()):
@@ -105,10 +106,10 @@ def check_measuring(test: object, client_tests: Any, metrics: Any) -> None:  # n
 
 
 def check_sinks(sinks: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuses sinks that are not a list of objects with methods `write` and `close`.
+    """Raises for sinks that are not a list of objects with methods `write` and `close`.
 
     Raises:
-        ConfigError: an argument is of another type; the message says what to write.
+        ConfigError: an argument is of another type; the message contains the line to write.
     """
     if isinstance(sinks, str) or not isinstance(sinks, Sequence):
         if isinstance(sinks, str):

@@ -1,4 +1,4 @@
-"""Refuse combinations of settings that do not work together."""
+"""Checks of combinations of settings that do not work together."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def network_for(n_clients: int, network: N | None) -> N | Star:
 
 
 def check_size(network: RoundNetwork, n_clients: int) -> None:
-    """Refuses a network for another number of clients, which would leave clients out or wait for missing ones.
+    """Raises for a network of another number of clients, which would leave clients out or wait for missing ones.
 
     Raises:
         ConfigError: the numbers differ.
@@ -58,13 +58,13 @@ def check_size(network: RoundNetwork, n_clients: int) -> None:
 
 
 def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients: int) -> None:
-    """Refuse a strategy for which the privacy settings would not hold.
+    """Raises for a strategy with which the privacy settings would not hold.
 
     Raises:
         ConfigError: with noise on messages only, clients keep state that is not computed from messages, by their
-            declaration or by a test with random answers; messages would be clipped to another norm than their own; or
-            only sums may be seen, and sums of messages depend on more than sums of private answers; or the trust has
-            no rules here.
+            declaration or by a test with random query results; messages would be clipped to another norm than their
+            own; only sums may be seen, and sums of messages depend on more than sums of private query results; or the
+            trust has no rules here.
     """
     step = strategy.local_step
     bound = strategy.message_norm
@@ -137,7 +137,7 @@ def _check_sums(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_c
 
 
 def _cohort_of(network: RoundNetwork) -> object:
-    """Returns who takes part in a round, for an error."""
+    """Describes the participants of a round, for an error."""
     if isinstance(network, Star):
         return network.cohort
     if isinstance(network, Graph):
@@ -148,11 +148,11 @@ def _cohort_of(network: RoundNetwork) -> object:
 def check_compute(
     compute: Compute, strategy: Strategy, network: RoundNetwork, privacy: Privacy, model: nn.Module, loss: Loss
 ) -> None:
-    """Refuse settings of speed that do not suit the run.
+    """Raises for settings of the computation that do not suit the run.
 
     Raises:
-        ConfigError: the promise is not shown for bfloat16; the backend is for other models; or state is to be on disk
-            where the strategy's clients keep nothing, or a round needs the state of all of them.
+        ConfigError: the guarantee is not proved for bfloat16; the backend is for other models; or state is to be on
+            disk where the strategy's clients keep nothing, or a round needs the state of all of them.
     """
     if compute.precision == "bfloat16":
         check_bfloat16(privacy, compute.dtype, compute.backend)
@@ -180,17 +180,17 @@ def check_shared(
     optimum: float | None,
     compare: bool,
 ) -> None:
-    """Refuses what several processes cannot do yet; one process can do everything.
+    """Raises for settings that several processes do not support; one process supports everything.
 
     Args:
         size: Number of processes.
         compute: Where clients' state is kept.
         clients: All clients of the run.
-        network: Who sends messages to whom.
+        network: The network.
         privacy: The privacy settings.
         query_names: Names of the queries that the strategy makes.
         optimum: Smallest value of the objective, if the gap to it is to be reported.
-        compare: Whether the problem is solved with all data in one place, too.
+        compare: True if the problem is solved with all data in one place, too.
 
     Raises:
         ConfigError: a setting needs one process; the message names it.
@@ -220,15 +220,15 @@ def check_shared(
 
 
 def check_extended(privacy: Privacy, rounds: int, before: int | None) -> None:
-    """Refuse to extend a run that cannot be extended.
+    """Raises for a run that cannot be extended.
 
     Args:
-        privacy: The privacy settings of the run, its noise over time filled in.
+        privacy: The privacy settings of the run, its correlated noise filled in.
         rounds: Its number of rounds.
         before: How many of these an earlier run has made; None for a run that extends none.
 
     Raises:
-        ConfigError: there are no further rounds; or the noise of all rounds belongs together, and was made for the
+        ConfigError: there are no further rounds; or the noise is correlated over all rounds, and was made for the
             rounds that were planned.
     """
     if before is None:
@@ -252,10 +252,10 @@ def check_extended(privacy: Privacy, rounds: int, before: int | None) -> None:
 
 
 def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, rounds: int = 3) -> None:
-    """Tests whether a strategy that declares itself `linear` is: sums of its messages depend on sums of answers only.
+    """Tests a declared `linear` strategy: sums of its messages must depend on sums of query results only.
 
-    Two runs get answers with the same sum that are spread differently over the clients; their first messages, summed,
-    must agree. This finds mistakes, but proves nothing: only a few random answers are tried.
+    Two runs get query results with the same sum that are spread differently over the clients; their first messages,
+    summed, must agree. This finds mistakes, but proves nothing: only a few random query results are tried.
 
     Raises:
         ConfigError: the sums differ.
@@ -276,10 +276,11 @@ def check_linear(strategy: Strategy, n_clients: int, network: RoundNetwork, roun
 
 
 def check_memory(strategy: Strategy, n_clients: int) -> None:
-    """Tests whether a local step that declares no private `memory` keeps nothing of its answers.
+    """Tests that a client update without declared private `memory` keeps nothing of its query results.
 
-    In two runs clients get other answers in the first round, and the same ones at the same point in the second; what
-    they send then must agree. This finds mistakes, but proves nothing: only a few random answers are tried.
+    In two runs clients get other query results in the first round, and the same ones at the same point in the second;
+    the messages of the second round must agree. This finds mistakes, but proves nothing: only a few random query
+    results are tried.
 
     Raises:
         ConfigError: the messages differ.
@@ -306,7 +307,7 @@ def check_memory(strategy: Strategy, n_clients: int) -> None:
 
 
 def check_shares(privacy: Privacy, records: Sequence[Record], n_clients: int) -> None:
-    """Refuses a run in which no round has the `min_honest` participants that its noise needs.
+    """Raises for a run in which no round has the `min_honest` participants that its noise needs.
 
     Raises:
         ConfigError: the largest cohort, which the message names, is smaller.
@@ -320,7 +321,7 @@ def check_shares(privacy: Privacy, records: Sequence[Record], n_clients: int) ->
 
 
 def check_batched(problems: Sequence[Problem], model: nn.Module, warnings: Sequence[str]) -> None:
-    """Refuse constraints on a model that is computed one example at a time because vmap cannot batch it.
+    """Raises for constraints on a model that is computed one example at a time because vmap cannot batch it.
 
     Args:
         problems: The clients' objectives and constraints.
@@ -336,10 +337,10 @@ def check_batched(problems: Sequence[Problem], model: nn.Module, warnings: Seque
 
 
 def check_keep(keep: str, problems: Sequence[Problem]) -> None:
-    """Refuses to choose the best model by a metric in a run with constraints.
+    """Raises if the best model is to be chosen by a metric in a run with constraints.
 
     Raises:
-        ConfigError: the problems have constraints, of which the metric knows nothing.
+        ConfigError: the problems have constraints, which the metric ignores.
     """
     if keep == "best" and any(problem.constraints for problem in problems):
         fix = "a test metric ignores the constraints, so it could choose a model that violates them: leave it out"
@@ -349,17 +350,17 @@ def check_keep(keep: str, problems: Sequence[Problem]) -> None:
 def check_problem(
     strategy: Strategy, problems: Sequence[Problem], privacy: Privacy, query_names: Collection[str], *, compare: bool
 ) -> None:
-    """Refuse a strategy that does not fit the clients' objectives and constraints.
+    """Raises for a strategy that does not fit the clients' objectives and constraints.
 
     Args:
         strategy: The algorithm.
         problems: The clients' objectives and constraints.
         privacy: The privacy settings.
         query_names: Names of the queries that the strategy makes.
-        compare: Whether the run is compared with a centralised solver.
+        compare: True if the run is compared with a centralised solver.
 
     Raises:
-        ConfigError: the strategy would ignore an objective or a constraint; it asks for private constraint values, and
+        ConfigError: the strategy would ignore an objective or a constraint; it queries private constraint values, and
             there are none, or they are unbounded, or need group sizes that are not public; or `compare` is set for a
             strategy that has no centralised counterpart.
     """
@@ -391,7 +392,7 @@ def check_problem(
 
 
 def _check_public(strategy: Strategy, problems: Sequence[Problem], privacy: Privacy) -> None:
-    """Refuses private constraint values where there are no constraints, or where they would reveal private counts."""
+    """Raises if there are no constraints for private values, or if the values would reveal private counts."""
     if privacy.unit == "client":
         fix = "constraint values cannot be made private for whole clients; set unit to 'sample'"
         raise ConfigError("privacy.unit", "client", fix)

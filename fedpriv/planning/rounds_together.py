@@ -27,13 +27,13 @@ def with_matrix(
 
     Args:
         privacy: The privacy settings.
-        network: Who takes part in a round.
+        network: Determines the participants of a round.
         rounds: Number of rounds.
         follow: See `fedpriv.privacy.matrices.Follow`.
         begun: The matrix with which a resumed run began: an optimiser may find other last digits on another machine.
 
     Raises:
-        ConfigError: nothing enforces how often a unit takes part, or the noise would have no price.
+        ConfigError: nothing enforces how often a unit takes part, or no cost is known for the noise.
     """
     noise = privacy.noise
     has_slots = privacy.unit == "sample" and isinstance(privacy.sampling, Cyclic)
@@ -61,7 +61,7 @@ def with_matrix(
 
 
 def _separation(privacy: Privacy, network: RoundNetwork) -> int:
-    """Returns the number of rounds of which a unit takes part in one."""
+    """Returns the number of rounds in a cycle: a unit takes part in one of them."""
     if privacy.unit == "sample":
         if isinstance(privacy.sampling, Cyclic):
             return privacy.sampling.blocks
@@ -77,7 +77,7 @@ def blocks_of(network: RoundNetwork) -> int:
 
 
 def check_participation(privacy: Privacy, network: RoundNetwork) -> None:
-    """Refuses batches and cohorts that do not fix the rounds in which a unit takes part.
+    """Raises for batches and cohorts that do not fix the rounds in which a unit takes part.
 
     Raises:
         ConfigError: the rounds are not fixed; the message names the setting.
@@ -114,7 +114,7 @@ def check_participation(privacy: Privacy, network: RoundNetwork) -> None:
 
 
 def check_noise(privacy: Privacy) -> None:
-    """Refuses noise whose epsilon nothing bounds when it is correlated between rounds.
+    """Raises for noise without a bound on epsilon when it is correlated between rounds.
 
     Raises:
         ConfigError: it is not Gaussian, or not the same in all rounds; or its trust has no proof for such noise.
@@ -134,7 +134,7 @@ def check_noise(privacy: Privacy) -> None:
 
 
 def check_questions(privacy: Privacy, records: Sequence[Record], rounds: int) -> None:
-    """Refuses a strategy that makes no query in some rounds: noise over time covers one answer in each round.
+    """Raises for a strategy that makes no query in some rounds: correlated noise covers one query in each round.
 
     Raises:
         ConfigError: there is such a round; the message names the first one.

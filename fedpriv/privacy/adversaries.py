@@ -1,4 +1,4 @@
-"""The adversaries that a run is priced against, and what each of them sees.
+"""The adversaries for which the cost of a run is computed, and the values that each of them observes.
 
 Only proved bounds are claimed: where no smaller bound is known for an adversary, it gets the bound of a stronger one,
 and `AdversaryView.bound_of` names that one.
@@ -24,12 +24,12 @@ ADVERSARIES = (MESSAGES, SERVER, COLLUDERS, NEIGHBOUR, MODEL)
 
 @dataclass(frozen=True)
 class AdversaryView:
-    """How a run is priced against one adversary.
+    """The cost of a run for one adversary.
 
     Attributes:
-        records: The records as they are priced; None if nothing hides the data from this adversary.
+        records: The records from which the cost is computed; None if nothing hides the data from this adversary.
         assumes: The assumptions of the bound, in words.
-        bound_of: The stronger adversary whose bound this is; empty if the bound is for this adversary itself.
+        bound_of: The stronger adversary that the bound was computed for; empty if it is this adversary.
     """
 
     records: Sequence[Record] | None
@@ -38,7 +38,7 @@ class AdversaryView:
 
 
 def view(records: Sequence[Record], n_clients: int, adversary: str, colluders: int) -> AdversaryView:
-    """Returns how a run is priced against one adversary.
+    """Returns the cost of a run for one adversary.
 
     Args:
         records: The run's releases.
@@ -63,12 +63,12 @@ def view(records: Sequence[Record], n_clients: int, adversary: str, colluders: i
 
 
 def simulated(records: Sequence[Record]) -> bool:
-    """Whether the protection of messages is simulated, so that a deployment needs a protocol for it."""
+    """True if the protection of messages is simulated, so that a deployment needs a protocol for it."""
     return any("simulated" in trust for trust in {record.trust for record in records})
 
 
 def amplification(records: Sequence[Record], n_clients: int) -> str:
-    """Returns which secret sampling lowers the price of the records, in words."""
+    """Returns the secret sampling that lowers the cost of the records, in words."""
     causes = dict[str, None]()
     for record in {replace(r, round=0, index=0, clients=None, time=None): None for r in records}:
         if isinstance(record.rate, tuple):
@@ -155,7 +155,7 @@ def _secure_aggregation(records: Sequence[Record], n_clients: int, adversary: st
 
 
 def _with_honest(record: Record, n_clients: int, colluders: int, min_honest: int) -> Record | None:
-    """Returns a record with only the noise of clients that do not collude; None where that has no price."""
+    """Returns a record with only the noise of clients that do not collude; None where that has no cost."""
     if record.clients is None:
         participants = n_clients
     else:
@@ -207,7 +207,7 @@ def _pairwise(records: Sequence[Record], n_clients: int, adversary: str, collude
 
 
 def _priced(records: Sequence[Record], n_clients: int) -> bool:
-    """Whether the noise of pairs in these records has a known price."""
+    """True if the cost of the pairwise noise in these records is known."""
     from fedpriv.privacy.accounting.pairwise import exposure
 
     try:

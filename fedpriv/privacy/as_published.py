@@ -20,13 +20,13 @@ from fedpriv.settings.checks import NonNegative, Positive, PositiveOrInfinite, R
 @checked("privacy.published")
 @dataclass(frozen=True)
 class Published:
-    """Noise as a paper publishes it, for reproduction; by default that of Ryu and Kim (2022).
+    """Noise as a paper publishes it, for reproduction; by default the noise of Ryu and Kim (2022).
 
     It is not private: runs with it report epsilon = inf and the reason.
 
     Args:
         epsilon_bar: The epsilon that the paper states (of one round, for Ryu and Kim); `inf` means no noise.
-        law: `"laplace"`: eq 20 of Ryu and Kim: the scale is the largest l1 norm among the client's own per-example
+        law: `"laplace"`: eq 20 of Ryu and Kim: the scale is the largest l1 norm among the client's per-example
             gradients, over `epsilon_bar`. `"gaussian"`: the baseline of Huang et al. (2020), which assumes
             `gradient_bound`.
         delta_bar: The delta that the paper states (`"gaussian"`).
@@ -34,12 +34,17 @@ class Published:
         scale: Scale of the noise in round 0, instead of the formulas above: standard deviation of Gaussian noise, b of
             Laplace noise; 0 where `epsilon_bar` is infinite.
         growth: Factor by which `scale` changes from round to round.
-        at: What noise of this `scale` is added to: a client's mean `"gradient"` or its whole `"message"`.
+        at: The value that noise of this `scale` is added to: a client's mean `"gradient"` or its whole `"message"`.
         exact: Names of the queries that the paper leaves without noise.
         lacks: Why noise of that scale is not private, as reports print it.
 
     Raises:
         ConfigError: an argument is out of range, or noise on messages has no `scale`.
+
+    Example:
+        >>> import fedpriv
+        >>> fedpriv.Privacy(published=fedpriv.Published(epsilon_bar=3.0)).private
+        False
     """
 
     epsilon_bar: PositiveOrInfinite

@@ -1,7 +1,7 @@
 """A budget for the lifetime of a data set, which outlives the runs on it.
 
-A run reserves the price of its whole plan before it releases anything. Reservations compose as the answers of one run
-do, which costs less than the sum of their epsilons, and the one that would pass the limit is refused.
+A run reserves the cost of its whole plan before its first release. Reservations compose as the query results of one
+run do, so the total is less than the sum of their epsilons. A reservation that would exceed the limit is refused.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class Entry:
     Attributes:
         run: Name of the run.
         time: Time of the reservation, in UTC.
-        epsilon: The price of this reservation alone, at the budget's delta.
+        epsilon: The cost of this reservation alone, at the budget's delta.
         trust: The run's trust assumption.
         state: Why the run ended; `AT_WORK` if it has not ended.
-        returned: Whether a part of the reservation was given back.
+        returned: True if a part of the reservation was returned.
     """
 
     run: str
@@ -74,12 +74,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Balance:
-    """The state of a budget: its limit, what is spent, and what remains.
+    """The state of a budget: its limit, the spent part, and the rest.
 
     Attributes:
         terms: The budget's terms.
-        spent: The price of all reservations together.
-        left: Epsilon of a run with unsampled Gaussian noise (with pure epsilon at delta 0) that would still fit.
+        spent: The cost of all reservations together.
+        left: Largest epsilon of a further run with unsampled Gaussian noise (with pure epsilon at delta 0).
         entries: The reservations, in order.
         holds: The assumption under which `spent` holds, in words.
     """
@@ -106,18 +106,26 @@ class Balance:
 
 @checked("budget")
 class Budget:
-    """A budget file, for all runs on one data set. Processes may use it at the same time.
+    """A budget file for all runs on one data set. Several processes may use it at the same time.
 
-    Guarantee: all runs that reserved in it are together (epsilon, delta)-differentially private, for the unit and the
-    relation of its terms, each against whoever sees what its `trust` allows. Which runs there are must not depend on
-    answers of earlier ones, unless `accountant` is `"gaussian"` (Smith and Thakurta 2022) or `"pure"` (Rogers, Roth,
-    Ullman and Vadhan 2016): then it may.
+    Guarantee: all runs that reserved in it are together (epsilon, delta)-differentially private, for the privacy unit
+    and the neighbouring relation of its terms, against an observer of each run as its `trust` allows. The choice of
+    runs must not depend on query results of earlier runs, unless `accountant` is `"gaussian"` (Smith and Thakurta 2022)
+    or `"pure"` (Rogers, Roth, Ullman and Vadhan 2016), which allow it.
 
     Args:
         path: A file that `Budget.create` or `fedpriv budget` made.
 
     Raises:
-        LedgerError: the file is missing, damaged or altered, or an earlier copy was put back.
+        LedgerError: the file is missing, damaged or altered, or was replaced with an earlier copy.
+
+    Example:
+        >>> import fedpriv, tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     budget = fedpriv.Budget.create(Path(folder) / "study.budget", epsilon=4.0, delta=1e-5)
+        ...     len(budget.balance().entries)
+        0
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -143,13 +151,13 @@ class Budget:
             path: The new file, readable by its owner alone. It must stay there for as long as the data are used.
             epsilon: Largest epsilon that all runs together may cost.
             delta: Delta of that epsilon.
-            unit: What is protected: `"sample"` or `"client"`.
-            relation: Which data sets are neighbours. A budget of `"replace_one"` takes runs of both relations.
-            shared: Further facts that neighbours may have in common, e.g. `"sizes public"`; runs that need more are
-                refused.
+            unit: Privacy unit: `"sample"` (default) or `"client"`.
+            relation: Neighbouring relation. A budget with `"replace_one"` (default) accepts runs with both relations.
+            shared: Further facts that neighbours may have in common, e.g. `"sizes public"`; a run that needs more
+                raises.
             data: Name of the data set, for readers of the file; by default the name of the file.
-            accountant: The one bound by which runs are priced, `"gaussian"`, `"pld"`, `"rdp"` or `"pure"`; None takes
-                the smallest.
+            accountant: The bound by which the cost of runs is computed, `"gaussian"`, `"pld"`, `"rdp"` or `"pure"`;
+                None (default) uses the smallest.
 
         Raises:
             ConfigError: a term is out of range.
@@ -169,7 +177,7 @@ class Budget:
         return Budget(path)
 
     def balance(self) -> Balance:
-        """Returns what is spent, by which runs, and what remains."""
+        """Returns the spent part, the runs that spent it, and the rest."""
         lines = BudgetLines.read(self.path)
         shares = shares_of(lines)
         ends = {change.close: change for change in lines.changes if isinstance(change, Closed)}
@@ -194,14 +202,14 @@ class Budget:
         )
 
     def holds(self, run: str) -> bool:
-        """Whether the run of this name has a reservation."""
+        """True if the run of this name has a reservation."""
         return run in shares_of(BudgetLines.read(self.path))
 
     def rounds_of(self, run: str) -> int:
-        """Returns how many rounds of a run may have been released, in its folder or in a copy of it.
+        """Returns the number of rounds of a run that may have been released, in its folder or in a copy of it.
 
         Raises:
-            LedgerError: the run has a reservation, and how far it has come is not on record.
+            LedgerError: the run has a reservation, and its progress is not recorded.
         """
         mark = read_mark(self.path, run)
         if mark is not None:
@@ -219,7 +227,7 @@ class Budget:
         Args:
             run: Name of the run.
             start: Random name of the process start.
-            seen: What `rounds_of` returned, from which the process goes on.
+            seen: The value that `rounds_of` returned, from which the process resumes.
             rounds: Rounds from 0 on that it may release until it calls `advance`.
 
         Raises:
@@ -235,7 +243,7 @@ class Budget:
 
         Args:
             run: Name of the run.
-            start: Random name of the process start, as `begin` got it.
+            start: Random name of the process start, as given to `begin`.
             rounds: Rounds from 0 on that it may release until it calls `advance` again.
 
         Raises:
@@ -251,14 +259,14 @@ class Budget:
             write_mark(self.path, run, RunMark(start, max(rounds, mark.rounds)))
 
     def check(self, run: RunCost) -> None:
-        """Refuses a run that the budget does not allow, without reserving anything.
+        """Raises if the budget does not allow a run. Reserves nothing.
 
         Args:
             run: The whole plan of the run.
 
         Raises:
-            BudgetExhausted: the run would overspend.
-            PrivacyError: the run does not protect what the budget promises.
+            BudgetExhausted: the run would exceed the limit.
+            PrivacyError: the run does not protect the unit or relation of the budget.
         """
         self._fits(BudgetLines.read(self.path), run)
 
@@ -266,11 +274,11 @@ class Budget:
         """Charges a run for its whole plan. Call it before anything is released; the charge is on the disk on return.
 
         Args:
-            run: The whole plan. Its `run_name` is by which a resumed run finds its reservation (`holds`).
+            run: The whole plan. A resumed run finds its reservation by its `run_name` (`holds`).
 
         Raises:
-            BudgetExhausted: the run would overspend; nothing is charged.
-            PrivacyError: the run does not protect what the budget promises, or has a reservation.
+            BudgetExhausted: the run would exceed the limit; nothing is charged.
+            PrivacyError: the run does not protect the unit or relation of the budget, or has a reservation.
             LedgerError: the file cannot be written; nothing is charged.
         """
         if not run.run_name:
@@ -290,8 +298,8 @@ class Budget:
         Args:
             run: Name of the run, as in its reservation.
             ended: The reason, in a word.
-            used: What the run released, to give back the rest; None charges the whole reservation. Give it only if the
-                number of releases does not depend on the data: a public limit ended the run, not its answers.
+            used: The releases of the run, to return the rest; None charges the whole reservation. Give it only if the
+                number of releases does not depend on the data: a public limit ended the run, not its query results.
 
         Raises:
             PrivacyError: there is no such reservation, or it is smaller than `used`.
@@ -318,7 +326,7 @@ class Budget:
             add(self.path, lines, Closed(run, ended, _utc_now(), plain))
 
     def _fits(self, lines: BudgetLines, run: RunCost) -> Share:
-        """Returns what a run is charged; raises if the budget does not allow it."""
+        """Returns the charge of a run; raises if the budget does not allow it."""
         terms = self.terms
         earlier = [*shares_of(lines).values()]
         try:
@@ -337,7 +345,7 @@ class Budget:
         return share
 
     def _refusal(self, run: RunCost, earlier: Sequence[Share], alone: float, total: float) -> str:
-        """Returns the message for a run that would overspend: what remains, what the run costs, and what to do."""
+        """Returns the message for a run that would exceed the limit: the rest, the cost of the run, and the fix."""
         terms = self.terms
         allowance = f"{self.path} allows epsilon={terms.epsilon:g} at delta={terms.delta:g} in all"
         if math.isinf(alone):

@@ -55,8 +55,8 @@ class Header:
         factor: The matrix of noise that is correlated between rounds; None if the noise is independent.
         budget: The `id` of the lifetime budget from which the run is paid; None without one.
         extended: The part that belongs to an earlier run; None if the run extends none.
-        float64_noise: What makes all noise of the run float64 noise and stands in no record, in words.
-        not_covered: What the run reveals of the data that epsilon does not count, in words.
+        float64_noise: The reason why all noise of the run is float64 noise, which records do not contain, in words.
+        not_covered: Information about the data that the run reveals and epsilon does not cover, in words.
     """
 
     fedpriv_ledger: int

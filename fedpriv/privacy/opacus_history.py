@@ -1,6 +1,6 @@
 """Opacus' accountants' history, read as the cost of a run and written from a ledger. Opacus itself is not imported.
 
-The history is a list of (noise multiplier, sample rate, steps). Each step is a Gaussian answer on a Poisson batch, and
+The history is a list of (noise multiplier, sample rate, steps). Each step is a Gaussian release on a Poisson batch, and
 neighbours differ in one example more or less; the noise is its deviation over the clip norm, which is the sensitivity
 under `add_remove`. So a step and a fedpriv record with these fields are the same event (Abadi et al. 2016).
 """
@@ -28,20 +28,31 @@ _MOST_STEPS = 1_000_000
 
 @checked("from_opacus")
 def from_opacus(accountant: object, name: str, *, poisson_sampling: bool) -> RunCost:
-    """Returns what training with Opacus cost, for `fedpriv.total` and lifetime budgets.
+    """Returns the privacy cost of training with Opacus, for `fedpriv.total` and lifetime budgets.
 
     Guarantee: the cost is an upper bound for data sets that differ in one example, with the number of examples public,
     if the history is complete and the batches were Poisson draws.
 
     Args:
-        accountant: A `PrivacyEngine`, its accountant, the accountant's `state_dict()`, or the history itself.
-        name: Name of the training for tables and messages; two trainings of equal history need two names.
-        poisson_sampling: Whether batches were Poisson draws, as `make_private` makes them by default; the history does
-            not say so. Opacus counts shuffled batches as if they were, which is too little, so they are refused.
+        accountant: A `PrivacyEngine`, its accountant, the accountant's `state_dict()`, or the history itself: triples
+            of noise multiplier, sample rate and number of steps.
+        name: Name of the training in tables and messages; two trainings with equal histories need two names.
+        poisson_sampling: True if the batches were Poisson draws, as `make_private` makes them by default. The history
+            does not contain this. Opacus counts shuffled batches as if they were Poisson draws, which is too low a
+            cost, so False raises PrivacyError.
+
+    Returns:
+        The cost of the run.
 
     Raises:
-        ConfigError: it is no history of Opacus, or a number in it is out of range.
+        ConfigError: the argument is no history of Opacus, or a number in it is out of range.
         PrivacyError: the batches were not Poisson draws.
+
+    Example:
+        >>> import fedpriv
+        >>> cost = fedpriv.from_opacus([(1.5, 0.01, 100)], "earlier training", poisson_sampling=True)
+        >>> fedpriv.total([cost], delta=1e-5).epsilon < 1
+        True
     """
     if not poisson_sampling:
         raise PrivacyError(
@@ -74,18 +85,27 @@ def from_opacus(accountant: object, name: str, *, poisson_sampling: bool) -> Run
 def to_opacus(records: Sequence[Record], mechanism: AccountantName = "prv", *, client: int = 0) -> dict[str, Any]:
     """Returns a client's releases as the `state_dict` of an accountant of Opacus.
 
-    Load it with `opacus.accountants.create_accountant(mechanism).load_state_dict(...)`. Of its mechanisms `"gdp"` is an
-    approximation below the truth.
+    Load it with `opacus.accountants.create_accountant(mechanism).load_state_dict(...)`. The mechanism `"gdp"` is an
+    approximation below the true cost.
 
     Args:
         records: A run's releases: `result.charged`, or `training.ledger.records`.
-        mechanism: The accountant: `"prv"`, `"rdp"` or `"gdp"`.
-        client: The client whose history it is.
+        mechanism: The accountant: `"prv"` (default), `"rdp"` or `"gdp"`.
+        client: Number of the client; 0 by default.
+
+    Returns:
+        The history and the mechanism, as Opacus stores them.
 
     Raises:
-        PrivacyError: Opacus' accountants have no price for a release: only for independent Gaussian noise under
-            `add_remove`, of all examples or of Poisson batches.
+        PrivacyError: Opacus' accountants cannot compute the cost of a release. They can only for independent Gaussian
+            noise under `add_remove`, on all examples or on Poisson batches.
         ConfigError: no record concerns this client.
+
+    Example:
+        >>> import fedpriv
+        >>> cost = fedpriv.from_opacus([(1.5, 0.01, 100)], "earlier training", poisson_sampling=True)
+        >>> fedpriv.to_opacus(cost.records)["history"]
+        [(1.5, 0.01, 100)]
     """
     fix = "Opacus' accountants cover only single examples, added or removed: use fedpriv's accounting for this run"
     for record in records:

@@ -34,7 +34,7 @@ _PUBLIC = ("init", "cohort", "topology")
 
 
 class PairSecrets(Protocol):
-    """A source of the secrets that two clients share and nobody else has."""
+    """A source of the secrets that only the two clients of a pair have."""
 
     def pair_secret(self, i: int, j: int, purpose: str) -> bytes:
         """Returns 32 bytes, the same for (i, j) and (j, i), and different for every other pair and purpose."""
@@ -42,8 +42,8 @@ class PairSecrets(Protocol):
 
 
 _calls = count()
-_NOISE: frozenset[str] = frozenset({"noise", "spread"})  # purposes of which two processes may never share a stream
-_EPOCHS: frozenset[str] = frozenset({"allocation", "cohort_epoch"})  # purposes whose draws serve all rounds of an epoch
+_NOISE: frozenset[str] = frozenset({"noise", "spread"})  # purposes for which two processes may never share a stream
+_EPOCHS: frozenset[str] = frozenset({"allocation", "cohort_epoch"})  # purposes with one draw per epoch
 
 
 def new_secret() -> int:
@@ -68,15 +68,15 @@ class Randomness:
 
     Args:
         seed: Public seed, of initial values, cohorts and links.
-        secret_seed: The secret from which noise and batches follow; drawn from the operating system by default. A given
-            one is for tests: whoever knows it can subtract the noise.
+        secret_seed: The secret that determines noise and batches; drawn from the operating system by default. A given
+                one is for tests: with it the noise can be subtracted.
         attempt: Label of the releases, for runs that share a ledger or a budget, such as the trials of a search.
         run: Digest of the run's settings: runs with the same given secret but other settings share no noise.
         epochs: Secret keys of the draws of epochs that an earlier process began, by number.
         process: Number of the process that draws noise; a fork of it draws none.
 
-    It can be neither pickled nor copied: two copies would draw the same noise, and a pickle could be written to a
-    file. The processes of one run share its `seeds`.
+    The object can be neither pickled nor copied: two copies would draw the same noise, and a pickle could be written
+    to a file. The processes of one run share its `seeds`.
     """
 
     seed: int = 0
@@ -134,7 +134,7 @@ class Randomness:
         return next(self._keys(purpose, round_index, index, [client]))
 
     def _check_process(self) -> None:
-        """Refuses noise in a fork of the process that made this object: both would draw the same noise.
+        """Raises in a fork of the process that made this object: both would draw the same noise.
 
         Raises:
             PrivacyError: this is another process.
@@ -163,7 +163,7 @@ class Randomness:
         Args:
             purpose: The purpose of the numbers.
             round_index: The round.
-            index: Number of the answer within the round.
+            index: Number of the query result within the round.
             examples: The client of each example, and its position in that client's data.
             size: Number of draws for each example.
         """
@@ -185,17 +185,17 @@ class Randomness:
     def pair_stream(
         self, i: int, j: int, round_index: int, index: int, secrets: PairSecrets | None = None
     ) -> Keystream:
-        """Returns the stream that two clients share for one answer of one round; see `pair_key`."""
+        """Returns the stream that two clients share for one query result of one round; see `pair_key`."""
         return Keystream(self.pair_key(i, j, round_index, index, secrets))
 
     def pair_key(self, i: int, j: int, round_index: int, index: int, secrets: PairSecrets | None = None) -> bytes:
-        """Returns the key of the stream that two clients share for one answer of one round.
+        """Returns the key of the stream that two clients share for one query result of one round.
 
         Args:
             i: One client.
             j: The other client.
             round_index: The round.
-            index: Number of the answer within the round.
+            index: Number of the query result within the round.
             secrets: Source of their secret; by default simulated from the secret seed.
         """
         self._check_process()

@@ -35,6 +35,16 @@ class Jsonl:
 
     Raises:
         FedprivError: the file cannot be written.
+
+    Example:
+        >>> import fedpriv, tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     sink = fedpriv.sinks.Jsonl(Path(folder) / "rounds.jsonl")
+        ...     sink.write(fedpriv.RoundReport(1, 5, {"test_accuracy": 0.5}, epsilon=0.4, target=1.0, releases=1))
+        ...     sink.close()
+        ...     len((Path(folder) / "rounds.jsonl").read_text().splitlines())
+        1
     """
 
     def __init__(self, path: str | Path, keep: float = 0) -> None:
@@ -71,6 +81,16 @@ class Csv:
 
     Raises:
         FedprivError: the file cannot be written.
+
+    Example:
+        >>> import fedpriv, tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     sink = fedpriv.sinks.Csv(Path(folder) / "rounds.csv")
+        ...     sink.write(fedpriv.RoundReport(1, 5, {"test_accuracy": 0.5}, epsilon=0.4, target=1.0, releases=1))
+        ...     sink.close()
+        ...     len((Path(folder) / "rounds.csv").read_text().splitlines())
+        2
     """
 
     def __init__(self, path: str | Path, keep: float = 0, more: Sequence[str] = ()) -> None:

@@ -1,6 +1,6 @@
 """Private training of one data owner's model, called like the training loop that it replaces.
 
-It translates what a torch or Opacus script has into a run of `fedpriv.train`:
+It translates the parts of a torch or Opacus script into a run of `fedpriv.train`:
 
     epochs over a loader of B batches      B epochs rounds
     batches of b examples on average       each of n examples joins a batch with probability b / n (Poisson)
@@ -45,28 +45,29 @@ class FitOptions:
 
     Args:
         model: The module to train; it is trained in place.
-        loader: Its data. Batches are drawn anew: of n examples each joins one with probability b / n, where b is the
-            mean number of examples in a batch of the loader. That is `1 / len(loader)` where an epoch has each example
-            once.
+        loader: Its data. fedpriv draws the batches: each of n examples joins a batch with probability b / n, where b is
+            the mean number of examples in a batch of the loader. This is `1 / len(loader)` if an epoch uses each
+            example once.
         loss: Maps (outputs, targets) of a batch to a scalar, e.g. `torch.nn.CrossEntropyLoss()`.
         optimizer: A new `torch.optim.SGD`, `Adam` or `AdamW` of the model's parameters.
-        epochs: Passes over the data; one is `len(loader)` steps.
+        epochs: Passes over the data; an epoch has `len(loader)` steps.
         epsilon: Target epsilon of the whole fit, from which the noise is computed.
-        delta: Its delta, well below one over the number of examples.
-        noise_multiplier: The noise instead: its standard deviation over `max_grad_norm`, as in Opacus. (Under
-            `replace_one` over twice that.)
-        max_grad_norm: Bound on the l2 norm of an example's gradient.
-        relation: Which data sets are neighbours. `"add_remove"` is what Opacus counts; `"replace_one"`, the default
-            elsewhere in fedpriv, is a stronger promise and needs more noise.
-        budget: Path of the lifetime budget of these data.
-        test: Public test data for metrics, as (input, target) pairs; of a loader its data set.
-        evaluate_every: Steps between evaluations on the test data; None evaluates once an epoch.
-        folder: Where ledger and checkpoint are written; None keeps the run in memory.
+        delta: Delta of the guarantee, well below one over the number of examples; 1e-5 by default.
+        noise_multiplier: Alternative to `epsilon`: standard deviation of the noise over `max_grad_norm`, as in Opacus;
+            under `replace_one` over `2 max_grad_norm`.
+        max_grad_norm: Bound on the l2 norm of an example's gradient; 1 by default.
+        relation: Neighbouring relation. `"add_remove"` (default) is the one of Opacus; `"replace_one"`, the default
+            elsewhere in fedpriv, is a stronger guarantee and needs more noise.
+        budget: Path of the lifetime budget of these data; None by default.
+        test: Public test data for metrics, as (input, target) pairs; for a loader, its data set is used.
+        evaluate_every: Steps between evaluations on the test data; None (default) evaluates once per epoch.
+        folder: Folder of the ledger and the checkpoint; None (default) keeps the run in memory.
         seed: Public seed; drawn by default.
-        secret_seed: Seed of noise and batches: who knows it can subtract the noise. Drawn by default.
-        compute: Settings of speed.
-        sinks: Receive a report every step.
-        progress: Show a progress bar on standard error; by default on a terminal only.
+        secret_seed: Seed of noise and batches. It must stay secret: with it the noise can be subtracted. Drawn by
+            default.
+        compute: Settings of the computation.
+        sinks: Receivers of a report every step.
+        progress: True shows a progress bar on standard error; by default it is shown on a terminal only.
     """
 
     model: nn.Module
@@ -94,13 +95,13 @@ class FitOptions:
 @checked("")
 @takes_options(FitOptions)
 def fit(options: FitOptions) -> Result:
-    """Trains one data owner's model privately (DP-SGD or DP-Adam), and returns the result.
+    """Trains one data owner's model with differential privacy (DP-SGD or DP-Adam), and returns the result.
 
     Returns:
         The result, with an upper bound on the epsilon as `spent`.
 
     Guarantee: the model after every step is (epsilon, delta)-differentially private for data sets that differ in one
-    example, against whoever sees all steps. The number of examples is public.
+    example, against an observer of all steps. The number of examples is public.
 
     Raises:
         ConfigError: settings cannot work, such as an optimiser without a counterpart, or a model that mixes examples.
@@ -109,11 +110,13 @@ def fit(options: FitOptions) -> Result:
     Source: Abadi et al. 2016 (DP-SGD).
 
     Example:
+        >>> import fedpriv, torch
+        >>> from torch import nn
         >>> data = torch.utils.data.TensorDataset(torch.randn(200, 4), torch.arange(200) % 2)
-        >>> loader = DataLoader(data, batch_size=20)
+        >>> loader = torch.utils.data.DataLoader(data, batch_size=20)
         >>> model = nn.Linear(4, 2)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        >>> result = fit(model, loader, nn.CrossEntropyLoss(), optimizer, epochs=2, epsilon=3.0)
+        >>> result = fedpriv.fit(model, loader, nn.CrossEntropyLoss(), optimizer, epochs=2, epsilon=3.0)
         >>> result.rounds, result.spent.epsilon <= 3
         (20, True)
     """

@@ -49,13 +49,25 @@ from fedpriv.storage.folder import RunFolder
 
 @checked("", explain)
 class Training:
-    """A run that trains while you iterate over it, once; each round yields a `RoundReport`. Arguments: see `train`.
+    """A run as an iterable object: each iteration trains one round and yields a `RoundReport`. It can be iterated once.
 
-    What weakens privacy is listed in `warnings` and raised as Python warnings (`PromiseWarning`). Other processes
-    cannot use the `folder` while this object lives, or until `folder.close()`.
+    The arguments are those of `train`, except `sinks` and `progress`. Settings that weaken privacy are listed in
+    `warnings` and raised as Python warnings (`PromiseWarning`). Other processes cannot use the `folder` while this
+    object exists, or until `folder.close()`.
 
     Raises:
         ConfigError: settings cannot work; raised before data are read.
+
+    Example:
+        >>> import fedpriv, torch
+        >>> from torch import nn
+        >>> data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 40)[:, None], torch.arange(40) // 20)
+        >>> clients = fedpriv.make_clients(nn.Linear(1, 2), nn.CrossEntropyLoss(), [data, data])
+        >>> training = fedpriv.Training(clients, fedpriv.fedavg(0.5), fedpriv.Privacy(epsilon=2.0), rounds=3)
+        >>> [report.round for report in training]
+        [1, 2, 3]
+        >>> training.result().releases
+        3
     """
 
     @initialised_by(TrainingOptions)

@@ -34,7 +34,17 @@ _allowed: ContextVar[bool | None] = ContextVar("allowed", default=None)
 @checks.checked("")
 @contextmanager
 def allow_plugins() -> Generator[None]:
-    """Returns a context in which configurations may name `package.module:Name`, which imports and runs that code."""
+    """Returns a context in which configurations may name `package.module:Name`, which imports and runs that code.
+
+    Allow this for trusted configurations only.
+
+    Example:
+        >>> import fedpriv
+        >>> from fedpriv.settings.plugins import are_allowed
+        >>> with fedpriv.allow_plugins():
+        ...     are_allowed()
+        True
+    """
     token = _allowed.set(True)
     try:
         yield
@@ -44,9 +54,9 @@ def allow_plugins() -> Generator[None]:
 
 @contextmanager
 def refuse_plugins() -> Generator[None]:
-    """Returns a context in which no configuration may name `package.module:Name`, whatever the user has allowed.
+    """Returns a context in which no configuration may name `package.module:Name`, even if the user allowed it.
 
-    It is for configurations of strangers, which nobody has looked at yet.
+    It is for untrusted configurations that have not been reviewed.
     """
     token = _allowed.set(False)
     try:
@@ -56,9 +66,9 @@ def refuse_plugins() -> Generator[None]:
 
 
 def are_allowed() -> bool:
-    """Whether `package.module:Name` may be imported: inside `allow_plugins()`, or where FEDPRIV_ALLOW_PLUGINS is 1.
+    """True if `package.module:Name` may be imported: inside `allow_plugins()`, or where FEDPRIV_ALLOW_PLUGINS is 1.
 
-    Inside `refuse_plugins()` it may not.
+    It is False inside `refuse_plugins()`.
     """
     allowed_here = _allowed.get()
     if allowed_here is None:

@@ -1,7 +1,7 @@
-"""Checks that a user's local step and aggregator are complete and fit together, when they become a `Strategy`.
+"""Checks that a user's client update and aggregator are complete and fit together, when they become a `Strategy`.
 
 Copies of both are called once with parameters zero of three clients, `[3, 2]`, and an oracle and a network without
-data. The results must have the promised types and shapes. An error that a user's code raises is left to the plan,
+data. The results must have the required types and shapes. An error in a user's code is left to the plan,
 which calls it with the right number of clients.
 """
 
@@ -39,11 +39,11 @@ _AGGREGATOR_LINES = {
 
 
 def check_pair(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - whatever a user gives
-    """Checks a local step and an aggregator.
+    """Checks a client update and an aggregator.
 
     Raises:
-        ConfigError: one lacks something (names the line to add), they exchange different values, or what they return
-            has another type or shape.
+        ConfigError: one lacks an attribute (the message contains the line to add), they exchange different values, or
+            what they return has another type or shape.
     """
     _check_complete("strategy.local_step", step, _STEP_LINES, other="aggregator")
     _check_complete("strategy.aggregator", aggregator, _AGGREGATOR_LINES, other="local step")
@@ -60,13 +60,13 @@ def check_pair(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - whatever a
     try:
         # the user's objects may record their calls
         step, aggregator = copy.deepcopy((step, aggregator))
-    except Exception:  # whatever a user's object holds
+    except Exception:  # a user's object can hold anything
         return
     _check_calls(step, aggregator)
 
 
 def _check_complete(field: str, value: Any, lines: dict[str, str], other: str) -> None:  # noqa: ANN401
-    """Refuses a local step or aggregator without an attribute or method, or with one of another type."""
+    """Raises if a client update or aggregator lacks an attribute or method, or has one of another type."""
     if inspect.isclass(value):
         raise ConfigError(field, value.__name__, f"is a class: pass an object, {value.__name__}()")
     name = type(value).__name__
@@ -108,7 +108,7 @@ def _check_complete(field: str, value: Any, lines: dict[str, str], other: str) -
 
 
 def _check_calls(step: Any, aggregator: Any) -> None:  # noqa: ANN401 - of a user
-    """Calls each method once, and checks what it returns."""
+    """Calls each method once, and checks the return value."""
     params = torch.zeros(_CLIENTS, _DIM)
     step_name = type(step).__name__
     aggregator_name = type(aggregator).__name__
@@ -174,19 +174,19 @@ def _call(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what a user's part 
             fix = f"the {kind} has no attribute of this name{close}"
             raise ConfigError("strategy", f"{kind}.{error.name}", fix) from error
         return _RAISED
-    except Exception:  # whatever a user's code raises
+    except Exception:  # a user's code can raise anything
         return _RAISED
 
 
 def _unpack_pair(where: str, answer: object, names: str) -> tuple[Any, Any]:
-    """Refuses a result that is no pair; `names` are those of its values."""
+    """Raises if a result is no pair; `names` are the names of its values."""
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise ConfigError("strategy", f"{where} -> {_kind(answer)}", f"must return two things: return {names}")
     return answer
 
 
 def _check_tensor(where: str, description: str, value: object) -> None:
-    """Refuses a value that has no row for each client; rows may be longer than the parameters, e.g. of two vectors."""
+    """Raises if a value has no row for each client; rows may be longer than the parameters, e.g. of two vectors."""
     if not isinstance(value, Tensor):
         fix = f"{description} must be a tensor [n, dim], one row per client; it is {_kind(value)}"
         raise ConfigError("strategy", where, fix)
@@ -202,7 +202,7 @@ def _check_tensor(where: str, description: str, value: object) -> None:
 
 
 def _check_state(where: str, state: object) -> None:
-    """Refuses a state with a value that cannot be stored."""
+    """Raises if a state has a value that cannot be stored."""
     try:
         flatten_with_names(state)
     except ConfigError as error:
@@ -211,7 +211,7 @@ def _check_state(where: str, state: object) -> None:
 
 
 def _check_rows(where: str, state: object) -> None:
-    """Refuses a local step's state with a tensor that has no row for each client."""
+    """Raises if a client update's state has a tensor without a row for each client."""
     for name, leaf in flatten_with_names(state).items():
         if isinstance(leaf, Tensor) and leaf.ndim and len(leaf) != _CLIENTS:
             fix = (
@@ -222,7 +222,7 @@ def _check_rows(where: str, state: object) -> None:
 
 
 def _check_same(where: str, init: str, before: object, after: object) -> None:
-    """Refuses a state with other names after a round: a checkpoint could not be restored."""
+    """Raises if a state has other names after a round: a checkpoint could not be restored."""
     expected = set(flatten_with_names(before))
     actual = set(flatten_with_names(after))
     if expected != actual:

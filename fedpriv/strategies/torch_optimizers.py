@@ -69,7 +69,7 @@ def from_torch(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -
 
 
 def _with_decay(plain: Optimizer[Any], decays: Sequence[tuple[int, float]], *, is_decoupled: bool) -> Optimizer[Any]:
-    """Returns an optimiser with the weight decay of torch's: of all parameters, or of each by itself."""
+    """Returns an optimiser with the weight decay of torch's: of all parameters, or of each parameter."""
     different = {decay for _, decay in decays}
     if len(different) > 1:
         return WeightDecay(DecayGroups(tuple(decays)), plain, is_decoupled)

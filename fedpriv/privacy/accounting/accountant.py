@@ -1,4 +1,4 @@
-"""The accountant adds up the epsilon of releases. It never refuses one; `plan_filter` does that."""
+"""The accountant adds up the epsilon of releases. It never rejects a release; `plan_filter` does that."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Accountant:
     """Counts every release, and adds up their costs to an epsilon.
 
     Guarantee: all counted releases together are (epsilon, delta)-DP for every client with the epsilon of `spent()`,
-    as long as noise levels, sampling rates and cohorts do not depend on earlier answers.
+    as long as noise levels, sampling rates and cohorts do not depend on earlier releases.
 
     It also is a `fedpriv.privacy.ledger.PrivacyFilter`: one without a plan or a limit, which admits every release.
 
     Args:
         n_clients: Number of clients.
-        delta: Failure probability in [0, 1); 0 asks for pure epsilon, which Gaussian noise does not have.
+        delta: Failure probability in [0, 1); 0 requests pure epsilon, which Gaussian noise does not have.
 
     Attributes:
         n_records: Number of releases counted so far.
@@ -59,21 +59,21 @@ class Accountant:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the quick bound is the exact epsilon: all releases are Gaussian, and without sampling."""
+        """True if the quick bound is the exact epsilon: all releases are Gaussian and without sampling."""
         return self._totals.is_exact
 
     def check(self, record: Record) -> PrivacyCost:
-        """Returns what a release costs, without counting it.
+        """Returns the cost of a release, without counting it.
 
         Raises:
             ConfigError: the record is out of range, or no sound bound on its epsilon is known.
             PrivacyError: the record protects another unit or relation than the ones before it, or its noise is
-                correlated with that of rounds that are missing.
+                    correlated with the noise of missing rounds.
         """
         return self._composition.check(record)
 
     def due(self, record: Record, cost: PrivacyCost) -> PrivacyCost:
-        """Returns what a release costs after those that were counted, given its cost by itself.
+        """Returns the cost of a release after the counted ones, given its cost alone.
 
         Raises:
             PrivacyError: see `check`.
@@ -81,7 +81,7 @@ class Accountant:
         return self._composition.due(record, cost)
 
     def costs_of(self, coming: Sequence[Record]) -> tuple[list[PrivacyCost], Sequence[int]]:
-        """Returns what each of several coming releases would add, as `numbered_costs` does; they are not counted."""
+        """Returns the added cost of each of several future releases, as `numbered_costs`; they are not counted."""
         return self._composition.costs_of(coming)
 
     def count(self, record: Record) -> None:
@@ -93,7 +93,7 @@ class Accountant:
         self.take(record, self.check(record))
 
     def take(self, record: Record, cost: PrivacyCost) -> None:
-        """Counts a release whose cost is what `check` has just returned for it."""
+        """Counts a release with the cost that `check` has just returned for it."""
         self._totals.take(cost.clients, self._price(cost.events))
         self._composition.take(record, cost)
         self.n_records += 1
@@ -115,11 +115,11 @@ class Accountant:
         return self._totals.largest(enough)
 
     def spent(self) -> PrivacySpent:
-        """Returns a tight upper bound on what has been spent, with the conditions under which it holds."""
+        """Returns a tight upper bound on the cost so far, with the conditions under which it holds."""
         return self._composition.spent(self.delta)
 
     def _price(self, events: Sequence[Event]) -> Totals:
-        """Returns the quick prices of events, a row for each."""
+        """Returns the quick costs of events, a row for each."""
         return price_of(tuple([event if event.selection == "full" else self._rounded(event) for event in events]))
 
     def _rounded(self, event: Event) -> Event:

@@ -1,4 +1,4 @@
-"""How much noise the planned releases need to meet a target epsilon."""
+"""The amount of noise with which the planned releases meet a target epsilon."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fedpriv.privacy.record_table import kinds_of
 if TYPE_CHECKING:
     from fedpriv.privacy.record import Record
 
-_MARGIN = 1e-6  # below the target, so that the run's own accountant agrees whatever the last bits are
-_LAST_BITS = 2.0**-52  # of each term of the sum that the run's own accountant makes
+_MARGIN = 1e-6  # below the target, so that the run's accountant agrees for any last bits
+_LAST_BITS = 2.0**-52  # of each term of the sum in the run's accountant
 _TOLERANCE = 5e-4
 _WIDEST = 1e12
 _LEAST_REMAINING_FACTOR, _LARGEST_REMAINING_FACTOR = 1e-6, 1e6  # range in which `calibrate_rest` searches
-_NOTHING = 1e-300  # stands for 0 in logarithms
+_NOTHING = 1e-300  # represents 0 in logarithms
 _STRIDE, _SHORT_STRIDE = 2.0, 0.4  # of the logarithm of the noise; bounds of epochs are slow far from the target
 _STEEPEST = 5.0  # power of the noise that is believed: a smaller one makes a larger step
 _STRAIGHT = 12  # secant steps before halving
@@ -123,7 +123,7 @@ def calibrate_rest(
     _check_reachable(
         [_without_free_events(history) for _, history in histories(spent_costs + planned_costs, n_clients)], delta
     )
-    # bracket the answer between `low`, which is too little noise, and `high`, which is enough
+    # bracket the solution between `low`, which is too little noise, and `high`, which is enough
     high = 1.0
     while total_epsilon(high) > goal:
         high *= 4
@@ -246,7 +246,7 @@ def _quick_factor(epsilon: Epsilon, goal: float, stride: float = _STRIDE) -> flo
 
 
 def _tight_factor(epsilon: Epsilon, start: float, goal: float, slope: float) -> float:
-    """Lowers the factor to what the tight bound needs, in as few evaluations as possible.
+    """Lowers the factor as far as the tight bound allows, in as few evaluations as possible.
 
     Epsilon is close to ``noise ** -slope``, so each step aims at the goal along that power, or along the power through
     the two ends of the bracket. `best` is the smallest factor known to meet the goal; `too_small` the largest one

@@ -1,4 +1,4 @@
-"""Composition of all releases of a ledger. Their epsilon is computed when it is asked for, not at each release."""
+"""Composition of all releases of a ledger. Their epsilon is computed on request, not at each release."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Composition:
         self._reasons: dict[str, None] = {}
 
     def check(self, record: Record) -> PrivacyCost:
-        """Returns what a record adds to the costs, without counting it.
+        """Returns the added cost of a record, without counting it.
 
         Raises:
             ConfigError: the record is out of range, or no sound bound on its epsilon is known.
@@ -49,11 +49,11 @@ class Composition:
         return self.due(record, cost_of(record, self._n_clients))
 
     def due(self, record: Record, cost: PrivacyCost) -> PrivacyCost:
-        """Returns what a record adds to the costs, given its cost by itself.
+        """Returns the added cost of a record, given its cost alone.
 
         Raises:
             PrivacyError: the record protects another unit or relation than the ones before it, or its noise is
-                correlated with that of rounds that are missing, or the noise of an epoch of random allocation changes.
+                    correlated with the noise of missing rounds, or the noise of an epoch of random allocation changes.
         """
         protection = (record.unit, record.relation, record.shared)
         if self._protection not in (None, protection):
@@ -66,7 +66,7 @@ class Composition:
         return self._epochs.due(record, cost)
 
     def count(self, records: Sequence[Record]) -> None:
-        """Checks and counts records, of a plan by their kinds where prices do not depend on rounds.
+        """Checks and counts records, of a plan by their kinds where costs do not depend on rounds.
 
         Raises:
             ConfigError, PrivacyError: see `check`.
@@ -79,7 +79,7 @@ class Composition:
             self.take(record, self.check(record), count)
 
     def take(self, record: Record, charge: PrivacyCost, count: int = 1) -> None:
-        """Counts a record that was checked, and whose cost is `charge`; or several that differ in their round alone."""
+        """Counts a checked record with the cost `charge`; or several records that differ in their round only."""
         self._continuity.take(record)
         self._epochs.take(record, charge)
         self._protection = (record.unit, record.relation, record.shared)
@@ -89,11 +89,11 @@ class Composition:
             self._reasons[record.non_private or "a query result without noise"] = None
 
     def costs_of(self, coming: Sequence[Record]) -> tuple[list[PrivacyCost], Sequence[int]]:
-        """Returns what each of several coming records would add, as `numbered_costs` does; they are not counted."""
+        """Returns the added cost of each of several future records, as `numbered_costs`; they are not counted."""
         return numbered_costs(coming, self._n_clients, self._epochs)
 
     def spent(self, delta: float) -> PrivacySpent:
-        """Returns a tight upper bound on what all records cost together, with the conditions under which it holds."""
+        """Returns a tight upper bound on the cost of all records together, with the conditions under which it holds."""
         groups = [
             (bounds.quick(history, delta), clients, history)
             for clients, history in histories(self.charges, self._n_clients)

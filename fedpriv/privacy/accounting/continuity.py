@@ -1,4 +1,4 @@
-"""Noise that is correlated between rounds has a price for whole beginnings of a run, in order and without gaps."""
+"""Noise that is correlated between rounds has a cost for whole beginnings of a run, in order and without gaps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Continuity:
 
         Raises:
             PrivacyError: a round is missing or comes twice, a block of units takes part out of turn, or the noise does
-                not continue that of the rounds before.
+                    not continue the noise of the rounds before.
         """
         if record.time is None:
             return
@@ -47,7 +47,7 @@ class Continuity:
 
 
 def _facts(record: Record) -> Record:
-    """Returns the record without what differs from round to round."""
+    """Returns the record without the fields that differ from round to round."""
     assert record.time is not None
     return replace(record, round=0, time=record.time.for_round(0))
 

@@ -1,4 +1,4 @@
-"""The price of trying several settings and publishing one result, where the number of trials stays secret.
+"""The cost of trying several settings and publishing one result, where the number of trials stays secret.
 
 A search draws a number K of trials in secret, makes K runs with settings drawn independently from a public
 distribution, and publishes the best run by its score; the score is a function of what that run released. If one run is
@@ -70,6 +70,12 @@ class NegativeBinomial:
 
     Raises:
         ConfigError: a number is out of range.
+
+    Example:
+        >>> from fedpriv.privacy.accounting.search import NegativeBinomial
+        >>> number = NegativeBinomial(mean=10.0)
+        >>> number.draw(0.0), number.draw(0.5) >= 1
+        (1, True)
     """
 
     mean: Positive
@@ -126,6 +132,11 @@ class PoissonTrials:
 
     Raises:
         ConfigError: it is out of range.
+
+    Example:
+        >>> from fedpriv.privacy.accounting.search import PoissonTrials
+        >>> PoissonTrials(mean=3.0).draw(0.0)
+        0
     """
 
     mean: Positive
@@ -163,7 +174,7 @@ def hidden(number: NumberOfTrials, histories: Sequence[History], delta: float) -
 
     Args:
         number: Distribution of the number of trials.
-        histories: Histories of one trial, of which one costs at least what any unit pays.
+        histories: Histories of one trial; one of them costs at least the maximum over units.
         delta: Failure probability.
     """
     return max((float(rdp.epsilons(number.curve(rdp.total(history)), delta)) for history in histories), default=0.0)

@@ -1,4 +1,4 @@
-"""Release schemes: one for each kind of trust, with its sensitivity, price and noise in one file.
+"""Release schemes: one for each kind of trust, with sensitivity, cost and noise in one file.
 
 `local`: every client adds noise to its row. `pairwise`: every client adds less noise to its row, and noise that cancels
 between pairs of clients. `sums`: only the sum over clients is released (secure aggregation, or a trusted server). Noise

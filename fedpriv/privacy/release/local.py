@@ -1,4 +1,4 @@
-"""Trust `local`: every client adds noise to its own row before the row leaves it.
+"""Trust `local`: every client adds noise to its row before sending it.
 
 For participant i, with clipped sum x_i, public factor f_i and sensitivity S of the clipped sum:
 
