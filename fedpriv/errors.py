@@ -1,20 +1,20 @@
-"""Errors and warnings. They name the setting, its value and what to do."""
+"""Errors and warnings. Messages name the setting, its value and the fix."""
 
 from __future__ import annotations
 
 
 class FedprivError(Exception):
-    """Base class of all errors that fedpriv raises on purpose.
+    """Base class of all errors that fedpriv raises intentionally.
 
     Attributes:
-        reported_elsewhere: Whether another process of the run reports the error to the user.
+        reported_elsewhere: True if another process of the run reports the error to the user.
     """
 
     reported_elsewhere = False
 
 
 class PromiseWarning(UserWarning):
-    """Something weakens the privacy of a run, or ended the run early; it is no error."""
+    """Warning that the privacy of a run is weaker, or that the run ended early."""
 
 
 class ConfigError(FedprivError, ValueError):
@@ -23,7 +23,7 @@ class ConfigError(FedprivError, ValueError):
     Args:
         field: Dotted name of the setting, e.g. `"privacy.epsilon"`.
         value: The value that was given.
-        fix: What to do about it, as a sentence fragment.
+        fix: Suggested fix, as a sentence fragment.
     """
 
     def __init__(self, field: str, value: object, fix: str) -> None:
@@ -34,20 +34,20 @@ class ConfigError(FedprivError, ValueError):
 
 
 def check_choice(field: str, value: object, *choices: str) -> None:
-    """Refuses a value that is none of the choices.
+    """Raises an error for a value that is not one of the choices.
 
     Raises:
-        ConfigError: the value is none of them.
+        ConfigError: If the value is not one of them.
     """
     if value not in choices:
         raise ConfigError(field, value, f"choose {' or '.join(map(repr, choices))}")
 
 
 def check_count(field: str, value: object, fix: str) -> None:
-    """Refuses a value that is not a whole number of at least 1.
+    """Raises an error for a value that is not an integer of at least 1.
 
     Raises:
-        ConfigError: the value is something else.
+        ConfigError: If the value is something else.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ConfigError(field, value, fix)
@@ -58,11 +58,11 @@ class DataError(FedprivError, ValueError):
 
 
 class PrivacyError(FedprivError):
-    """Going on would break the privacy guarantee, so it is refused."""
+    """Continuing would break the privacy guarantee."""
 
 
 class BudgetExhausted(PrivacyError):
-    """The next release would pass the target epsilon; it was not made."""
+    """The next release would exceed the target epsilon; it was not made."""
 
 
 class LedgerError(PrivacyError):
@@ -77,7 +77,7 @@ def shown(value: object) -> str:
     """Returns the `repr` of a value for an error message: on one line, cut if long."""
     try:
         return cut(repr(value))
-    except (ValueError, RecursionError):  # an integer of thousands of digits, lists in lists without end
+    except (ValueError, RecursionError):  # an integer with thousands of digits, lists in lists without end
         return f"a {type(value).__name__} too large to show"
 
 
@@ -90,7 +90,7 @@ def cut(text: str, longest: int = 120) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Returns a number and its noun, which has an s unless the number is 1.
+    """Returns a number and its noun, with an s unless the number is 1.
 
     >>> counted(1, "client"), counted(3, "client")
     ('1 client', '3 clients')

@@ -1,4 +1,4 @@
-"""Several strategies or settings on one task: each trained several times, in one table and one picture, and priced."""
+"""Compares strategies or settings on one task: each trained several times, in one table and picture, with its cost."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Comparison:
 
     Attributes:
         results: By name, the result of each seed.
-        spent: What all runs together cost, which is also the price of choosing the best of them; None if they have no
-            guarantee in common.
+        spent: Total privacy cost of all runs, which includes the choice of the best; None if they have no common
+            guarantee.
     """
 
     results: Mapping[str, tuple[Result, ...]]
@@ -55,7 +55,7 @@ class Comparison:
         return rows
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the metrics, rounds and epsilon of each run, and the price of all, as values for JSON."""
+        """Returns the metrics, rounds and epsilon of each run, and the total cost, as values for JSON."""
         runs: dict[str, Any] = {}
         for name, results in self.results.items():
             measured = [row.name for row in metrics.headlines() if _values(results, row.name)]
@@ -79,8 +79,8 @@ class Comparison:
             A figure of matplotlib's pyplot, which notebooks show.
 
         Raises:
-            ConfigError: there are no test data, or the file's name ends in no format of pictures.
-            FedprivError: the file cannot be written.
+            ConfigError: If there are no test data, or the file's extension is not a picture format.
+            FedprivError: If the file cannot be written.
         """
         from matplotlib import pyplot
 
@@ -120,7 +120,7 @@ class Comparison:
 
 
 def _explain(word: str, value: object, arguments: Mapping[str, object]) -> str | None:
-    """Returns what to write for an argument of `train` that stands beside those of `compare`."""
+    """Returns the correct form for an argument of `train` that was passed next to the arguments of `compare`."""
     if word in _OPTIONS:
         return f'is one of train: write common={{"{word}": ...}}, or a setting of its own in settings'
     return None
@@ -137,22 +137,22 @@ def compare(
 ) -> Comparison:
     """Trains several strategies or settings on one task, each several times.
 
-    Every run spends epsilon of the same data, and so does choosing the best one: `spent` of the comparison is the price
-    of all. On private data take as few runs as you can, or compare on public ones.
+    Every run spends epsilon of the same data, and so does choosing the best one: `spent` of the comparison is the cost
+    of all runs. On private data use as few runs as possible, or compare on public data.
 
     Args:
         settings: By name, the arguments of `train` that differ, e.g. `{"fedavg": {"strategy": fedpriv.fedavg(0.5)}}`;
-            where only the strategy differs, the strategy.
-        clients: Makes the clients anew, since a run leaves its result in their models.
-        common: The arguments of `train` that all runs have, e.g. `{"privacy": ..., "rounds": 20, "test": ...}`.
-        seeds: Runs of each, with public seeds 0, 1, ... and secret noise of their own.
+            if only the strategy differs, the strategy.
+        clients: Returns new clients, since a run leaves its result in their models.
+        common: The arguments of `train` that all runs share, e.g. `{"privacy": ..., "rounds": 20, "test": ...}`.
+        seeds: Number of runs of each, with public seeds 0, 1, ... and separate secret noise.
         progress: Called with a line before each run.
 
     Returns:
         The comparison; `print` it, or draw its `plot()`.
 
     Raises:
-        ConfigError: an argument is not one of `train`, or cannot be shared by several runs.
+        ConfigError: If an argument is not one of `train`, or cannot be shared by several runs.
     """
     if not settings:
         raise ConfigError("settings", {}, 'name at least one, e.g. {"fedavg": {"strategy": fedpriv.fedavg(0.5)}}')
@@ -189,7 +189,7 @@ def _arguments(name: str, options: Any) -> Mapping[str, Any]:  # noqa: ANN401 - 
     """Returns the arguments of `train` of one setting.
 
     Raises:
-        ConfigError: it is neither a strategy nor arguments by name.
+        ConfigError: If it is neither a strategy nor arguments by name.
     """
     if isinstance(options, Strategy):
         return {"strategy": options}

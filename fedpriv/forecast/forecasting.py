@@ -1,4 +1,4 @@
-"""What a run will cost, computed before it starts and without its data."""
+"""The cost of a run, computed before it starts and without its data."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from fedpriv.strategies import Strategy
 
 Formula = Callable[[float, int, int, float], NoiseClaim]
 RoundTimer = Callable[[RunSketch, Plan, Compute], tuple[float, str]]
-"""What a paper would call a noise: its deviation over the clip, rounds, examples of a client, active fraction."""
+"""Computes a paper's epsilon from the deviation over the clip, rounds, examples of a client, and active fraction."""
 
 _SAMPLED: dict[SamplingName, SamplingName] = {
     "full": "poisson",
@@ -67,8 +67,8 @@ class Forecast:
         rounds: Number of rounds.
         n_clients: Number of clients.
         examples: Fewest and most examples of a client.
-        releases: Number of noised answers.
-        noise_multiplier: Noise over sensitivity in a round whose schedule share is 1; None without noise.
+        releases: Number of noised releases.
+        noise_multiplier: Noise over sensitivity, in a round with schedule share 1; None without noise.
         spent: Epsilon of the whole run.
         first_round: Epsilon of the first round alone.
         parameters: Numbers in a message: the model's trained parameters.
@@ -76,17 +76,17 @@ class Forecast:
         floats_per_round: Numbers sent and received by all participants, on average.
         bytes_per_round: `floats_per_round` in bytes.
         network: Properties of the graph; None with a server.
-        batches: How the examples of an answer are drawn, in words.
-        if_activity_hidden: Epsilon if inactive nodes sent noise too and nobody learned who is active, as some papers
-            assume. Here inactive nodes are silent, so it is not claimed. None if all nodes are always active.
-        seconds_per_round: Measured on made-up data of the same shape; None when not asked for.
-        backend: What computed gradients then, and why faster backends were refused; None when not asked for.
+        batches: Sampling of the examples of a query, as text.
+        if_activity_hidden: Epsilon if inactive nodes also sent noise and the set of active nodes stayed secret, as some
+            papers assume. Here inactive nodes are silent, so it is not claimed. None if all nodes are always active.
+        seconds_per_round: Measured on synthetic data of the same shape; None if not requested.
+        backend: The backend of that measurement, and why faster backends were rejected; None if not requested.
         claim: The paper's privacy claim for a published variant.
-        formula: The epsilon that the paper's noise formula gives for this noise; None where it does not apply.
-        over_time: How the noise of rounds belongs together, in words; None if each round has its own.
-        pairs: What is left of noise that cancels between pairs of clients; None where they add none.
-        noises: What other noise would leave in the final model; None where there is nothing to choose.
-        warnings: What the user should know.
+        formula: The epsilon that the paper's noise formula gives for this noise; None if it does not apply.
+        over_time: Correlation of the noise of rounds, as text; None if it is independent.
+        pairs: Remaining noise, if noise cancels between pairs of clients; None if there is none.
+        noises: Remaining noise of other settings in the final model; None if there is no choice.
+        warnings: Warnings for the user.
     """
 
     strategy: str
@@ -118,7 +118,7 @@ class Forecast:
         return _plain(asdict(self))
 
     def rows(self) -> dict[str, str]:
-        """Returns what `fedpriv plan` prints: the name and the text of each row."""
+        """Returns the rows that `fedpriv plan` prints, as text by name."""
         smallest, largest = self.examples
         examples = f"{smallest}" if smallest == largest else f"{smallest} to {largest}"
         rows = {
@@ -197,13 +197,13 @@ def forecast(
     Args:
         draft: The run.
         compute: Settings of speed.
-        compare: Whether the run is compared with a centralised solver.
-        time_round: Measures the seconds of a round on made-up data of the same shape; returns these and the backend.
+        compare: True to compare the run with a centralised solver.
+        time_round: Measures the seconds of a round on synthetic data of the same shape; returns these and the backend.
         claim: The paper's privacy claim for a published variant.
         formula: The paper's noise formula, for runs that draw one example a round.
 
     Raises:
-        ConfigError: the run cannot work, or no noise reaches its target.
+        ConfigError: If the run cannot work, or no noise reaches its target.
     """
     compute = compute or Compute()
     plan = draft.plan().on(compute.planned_device)
@@ -256,23 +256,23 @@ def plan(
     seed: int = 0,
     compute: Compute | None = None,
 ) -> Forecast:
-    """Computes what a run will cost: its epsilon, noise, releases and messages. Trains nothing and reads no example.
+    """Computes the cost of a run: its epsilon, noise, releases and messages. Trains nothing and reads no example.
 
     Args:
-        clients: The data owners, or the number of examples of each, where there are no data yet.
+        clients: The data owners, or the number of examples of each, if there are no data yet.
         strategy: The algorithm, as for `train`.
         privacy: The privacy settings, as for `train`.
         rounds: Number of rounds.
-        network: Who talks to whom, as for `train`; a server and all clients by default.
-        model: What is to be trained, by which the size of messages is known; the clients' by default.
+        network: The communication network, as for `train`; a server and all clients by default.
+        model: The model to train, which determines the size of messages; the clients' model by default.
         seed: Public seed of cohorts and links.
         compute: Settings of speed.
 
     Returns:
-        The plan: it prints as `fedpriv plan` does, and has `spent`, `noise_multiplier` and the like.
+        The plan. It prints the output of `fedpriv plan`, and has `spent`, `noise_multiplier` and other attributes.
 
     Raises:
-        ConfigError: the run cannot work, or no noise reaches its target.
+        ConfigError: If the run cannot work, or no noise reaches its target.
 
     Example:
         >>> import fedpriv
@@ -289,7 +289,7 @@ def plan(
     problems = [Problem()]
     sizes_declared = False
     loss: nn.Module = nn.Identity()
-    if len(sizes) < len(clients):  # clients with data, of which only the public sizes are used
+    if len(sizes) < len(clients):  # clients with data; only their public sizes are used
         owners = cast("Sequence[Client]", clients)
         check_clients(owners)
         client_set = as_client_set(owners)
@@ -343,9 +343,9 @@ def _batches_in_words(sampling: Sampling, fewest: int) -> str:
 
 
 def _correlated_noise_in_words(plan: Plan, parameters: int) -> str | None:
-    """Returns how the noise of rounds belongs together and what its history takes in memory; None if it is independent.
+    """Returns the correlation of the rounds' noise and the memory for its history; None if it is independent.
 
-    The history has rows of float64, of each client or of the sum.
+    The history has rows of float64, for each client or for the sum.
     """
     noise = plan.privacy.over_time
     if noise is None:
@@ -367,21 +367,20 @@ def _correlated_noise_in_words(plan: Plan, parameters: int) -> str | None:
 
 
 def _if_hidden(plan: Plan, active_fraction: float) -> float | None:
-    """Returns epsilon if inactive nodes sent noise too and nobody learned who is active.
+    """Returns epsilon if inactive nodes also sent noise and the set of active nodes stayed secret.
 
-    None where that changes nothing, or where no bound is known.
-    Every node takes part in every round, and each record is sampled with the product of both probabilities (the larger
-    one where they are unequal).
+    None if that changes nothing, or if no bound is known. Every node takes part in every round, and each record is
+    sampled with the product of both probabilities (the larger one if they are unequal).
     """
     units = {record.unit for record in plan.records}
     if active_fraction == 1 or not plan.privacy.private or units != {"sample"}:
         return None
-    if isinstance(plan.privacy.trust, Pairwise):  # who takes part decides how well they hide each other
+    if isinstance(plan.privacy.trust, Pairwise):  # the set of participants determines how well they hide each other
         return None
-    if any(record.sampling == "allocation" for record in plan.records):  # no price is known for both together
+    if any(record.sampling == "allocation" for record in plan.records):  # the cost of both together is unknown
         return None
     one_per_query = {(record.round, record.index): record for record in plan.records}
-    # a round without participants has no rates; its query's rates are those of other rounds
+    # a round without participants has no rates; the query's rates are taken from other rounds
     rates = {record.query: _largest(record.rate) for record in plan.records if record.rate}
     hidden = [
         replace(r, clients=None, sampling=_SAMPLED[r.sampling], rate=active_fraction * rates.get(r.query, 1.0))
@@ -397,7 +396,7 @@ def _largest(rate: PerClient) -> float:
 
 
 def _formula_claim(formula: Formula, draft: RunSketch, plan: Plan) -> NoiseClaim | None:
-    """Returns the epsilon that the paper's formula gives for the run's noise; None where the formula does not apply.
+    """Returns the epsilon that the paper's formula gives for the run's noise; None if the formula does not apply.
 
     Formulas are for equal clients, Gaussian noise of one size, and an example a round (also: one in expectation).
     """

@@ -1,6 +1,6 @@
 """Private training of one data owner's model, called like the training loop that it replaces.
 
-It translates what a torch or Opacus script has into a run of `fedpriv.train`:
+It translates the parts of a torch or Opacus script into a run of `fedpriv.train`:
 
     epochs over a loader of B batches      B epochs rounds
     batches of b examples on average       each of n examples joins a batch with probability b / n (Poisson)
@@ -45,8 +45,8 @@ class FitOptions:
 
     Args:
         model: The module to train; it is trained in place.
-        loader: Its data. Batches are drawn anew: of n examples each joins one with probability b / n, where b is the
-            mean number of examples in a batch of the loader. That is `1 / len(loader)` where an epoch has each example
+        loader: Its data. Batches are drawn anew: each of n examples joins a batch with probability b / n, where b is
+            the mean number of examples in a batch of the loader. That is `1 / len(loader)` if an epoch has each example
             once.
         loss: Maps (outputs, targets) of a batch to a scalar, e.g. `torch.nn.CrossEntropyLoss()`.
         optimizer: A new `torch.optim.SGD`, `Adam` or `AdamW` of the model's parameters.
@@ -56,14 +56,14 @@ class FitOptions:
         noise_multiplier: The noise instead: its standard deviation over `max_grad_norm`, as in Opacus. (Under
             `replace_one` over twice that.)
         max_grad_norm: Bound on the l2 norm of an example's gradient.
-        relation: Which data sets are neighbours. `"add_remove"` is what Opacus counts; `"replace_one"`, the default
-            elsewhere in fedpriv, is a stronger promise and needs more noise.
+        relation: The neighbouring relation. `"add_remove"` is the one of Opacus; `"replace_one"`, the default elsewhere
+            in fedpriv, is a stronger guarantee and needs more noise.
         budget: Path of the lifetime budget of these data.
         test: Public test data for metrics, as (input, target) pairs; of a loader its data set.
         evaluate_every: Steps between evaluations on the test data; None evaluates once an epoch.
         folder: Where ledger and checkpoint are written; None keeps the run in memory.
         seed: Public seed; drawn by default.
-        secret_seed: Seed of noise and batches: who knows it can subtract the noise. Drawn by default.
+        secret_seed: Seed of noise and batches: anyone with this seed can subtract the noise. Drawn by default.
         compute: Settings of speed.
         sinks: Receive a report every step.
         progress: Show a progress bar on standard error; by default on a terminal only.
@@ -100,11 +100,12 @@ def fit(options: FitOptions) -> Result:
         The result, with an upper bound on the epsilon as `spent`.
 
     Guarantee: the model after every step is (epsilon, delta)-differentially private for data sets that differ in one
-    example, against whoever sees all steps. The number of examples is public.
+    example, against an adversary who observes all steps. The number of examples is public.
 
     Raises:
-        ConfigError: settings cannot work, such as an optimiser without a counterpart, or a model that mixes examples.
-        FedprivError: data or a folder cannot be used.
+        ConfigError: If settings cannot work, such as an optimiser without a counterpart, or a model that mixes
+            examples.
+        FedprivError: If data or a folder cannot be used.
 
     Source: Abadi et al. 2016 (DP-SGD).
 
@@ -155,10 +156,10 @@ def fit(options: FitOptions) -> Result:
 
 
 def _check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Refuses an optimiser that holds other parameters than the trainable ones of the model.
+    """Raises an error for an optimiser with other parameters than the trainable ones of the model.
 
     Raises:
-        ConfigError: says which parameters differ.
+        ConfigError: If parameters differ; the message names them.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
         fix = "give an optimiser of torch, torch.optim.SGD(model.parameters(), lr=0.1)"
@@ -178,7 +179,7 @@ def _steps_per_epoch(loader: DataLoader[Any]) -> int:
     """Returns the number of batches of an epoch.
 
     Raises:
-        ConfigError: the loader streams, has no length, or makes no batch.
+        ConfigError: If the loader streams, has no length, or makes no batch.
     """
     if isinstance(loader.dataset, IterableDataset):
         fix = "streams examples, and private batches are drawn by index: collect the examples into a TensorDataset"
@@ -198,11 +199,11 @@ def _rate(loader: DataLoader[Any], steps: int, n_examples: int) -> float:
     """Returns the mean number of examples in a batch of the loader over the number of examples.
 
     Raises:
-        ConfigError: a batch sampler does not show how many examples it takes.
+        ConfigError: If the number of examples per batch cannot be read from a batch sampler.
     """
     batches = loader.batch_sampler
     if batches is None:
-        return 1 / n_examples  # batch_size=None: a step gets one example of the data set
+        return 1 / n_examples  # batch_size=None: each step gets one example of the data set
     if not isinstance(batches, BatchSampler):
         fix = "does not show how many examples a batch has: give the loader batch_size, or a torch BatchSampler"
         raise ConfigError("loader.batch_sampler", type(batches).__name__, fix)
@@ -213,9 +214,9 @@ def _rate(loader: DataLoader[Any], steps: int, n_examples: int) -> float:
 
 
 def _without_batches(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """Returns a loader of the same examples, whose batch size and order have been read.
+    """Returns a loader of the same examples for which the batch size and order have been read.
 
-    A sampler of the user's own stays, so that the run warns that it is not used.
+    A user-defined sampler is kept, so that the run warns that it is not used.
     """
     own: dict[str, Any] = {}
     if loader.batch_size is None:
@@ -226,14 +227,14 @@ def _without_batches(loader: DataLoader[Any]) -> DataLoader[Any]:
 
 
 def _sampling(rate: float) -> Sampling:
-    """Returns Poisson batches of this rate; all examples where a batch has as many, or more by drawing some twice."""
+    """Returns Poisson batches with this rate; all examples if a batch has as many or, with repeats, more."""
     if rate >= 1:
         return FullBatch()
     return Poisson(rate)
 
 
 def _strategy(optimizer: torch.optim.Optimizer, model: nn.Module) -> Strategy:
-    """Returns the strategy that makes the steps of this optimiser on one client's gradients."""
+    """Returns the strategy that performs the steps of this optimiser on one client's gradients."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]  # in the order of `Layout`
     learning_rate, steps = from_torch(optimizer, trained)
     if isinstance(steps, Sgd):

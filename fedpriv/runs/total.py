@@ -15,20 +15,21 @@ from fedpriv.settings.checks import checked
 def total(
     results: Sequence[Result | RunCost], *, delta: float | None = None, accountant: str | None = None
 ) -> PrivacySpent:
-    """Computes what several runs on the same data cost together, which is less than the sum of what each costs.
+    """Computes the total cost of several runs on the same data, which is less than the sum of their costs.
 
-    Guarantee: an upper bound for every unit that all of them protect, wherever it is in each run, against whoever sees
-    what `trust` of each allows. The number of runs and their noise must not depend on the results of earlier ones; if
-    they do, the sum of the epsilons and the sum of the deltas hold. Runs whose data have no unit in common cost less.
+    Guarantee: an upper bound for every privacy unit that all of them protect, wherever it is in each run, against an
+    adversary with the view that each run's `trust` allows. The number of runs and their noise must not depend on the
+    results of earlier ones; if they do, the sum of the epsilons and the sum of the deltas hold. Runs on data without
+    common privacy units cost less.
 
     Args:
-        results: What `train` returned, for each run; a training with Opacus is a `fedpriv.from_opacus(...)`.
+        results: The result of `train` for each run; a training with Opacus is a `fedpriv.from_opacus(...)`.
         delta: Failure probability of all together; the smallest of the runs' own by default.
         accountant: The one bound to use, `"gaussian"`, `"pld"`, `"rdp"` or `"pure"`; None takes the smallest.
 
     Raises:
-        ConfigError: there are no results, or an argument is out of range.
-        PrivacyError: the runs protect different kinds of units, or whole clients that are not the same.
+        ConfigError: If there are no results, or an argument is out of range.
+        PrivacyError: If the runs have different kinds of privacy units, or protect whole clients that are not the same.
     """
     if not results:
         raise ConfigError("results", [], "give the results of at least one run")

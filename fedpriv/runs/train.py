@@ -1,4 +1,4 @@
-"""A run in one call."""
+"""Trains with one call."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def train(options: TrainOptions) -> Result:
     Returns:
         The result, with the trained module as `model` and an upper bound on the epsilon as `spent`.
 
-    Guarantee: everything that the strategy learns of the data is noised and counted first. An answer that would pass
-    the target epsilon is refused, and ends the run. Python warnings say what weakens privacy, and when a model or a
-    test loss is not finite.
+    Guarantee: all information that the strategy receives about the data is noised and counted first. A release that
+    would exceed the target epsilon is rejected and ends the run. Python warnings report weaker privacy, and models or
+    test losses that are not finite.
 
     Raises:
-        ConfigError: settings cannot work; raised before data are read, with field, value and fix.
-        FedprivError: data or a folder cannot be used.
+        ConfigError: If settings cannot work; raised before data are read, with field, value and fix.
+        FedprivError: If data or a folder cannot be used.
     """
     check_sinks(options.sinks)
     training = Training(**{field.name: getattr(options, field.name) for field in fields(TrainingOptions)})
