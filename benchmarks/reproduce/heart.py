@@ -1,7 +1,7 @@
 """Heart disease in four hospitals with local trust: mean accuracy over hospitals, compared with FLamby's results.
 
     FEDPRIV_DATA=<folder with heart/> python benchmarks/reproduce/heart.py      # the table of docs/results.md
-    python benchmarks/reproduce/heart.py stand-in                               # how settings were chosen; no data
+    python benchmarks/reproduce/heart.py stand-in                               # choice of settings, without data
 
 Settings are chosen on synthetic hospitals (`stand-in`): patients with columns of the same kinds, ill by weights that
 are drawn anew each time. Ranges and replacements of missing values are public limits, see fedpriv/data/heart.py.

@@ -198,7 +198,7 @@ def _disk(folder: Path) -> Finding:
 
 
 def _file_system(folder: Path) -> Iterator[Finding]:
-    """Tests what a run relies on: locks, private files, atomic file writes, and writes that reach the disk.
+    """Tests the requirements of runs: locks, private files, atomic file writes, and writes that reach the disk.
 
     Yields:
         A finding for locks, and one for files.

@@ -78,7 +78,7 @@ def matching(pattern: str, fix: str) -> AfterValidator:
     """Returns a validator for text that must match a regular expression; its error shows words, not the expression.
 
     Args:
-        pattern: What the whole text must match.
+        pattern: Regular expression for the whole text.
         fix: Text to write instead, for the error.
     """
 

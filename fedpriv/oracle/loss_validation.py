@@ -186,7 +186,7 @@ class _Losses:
     """The loss of a batch of b examples and the losses of its examples alone, with their gradients.
 
     Attributes:
-        batch: What the loss returned for the batch.
+        batch: The result of the loss for the batch.
         alone: The losses of the examples alone, `[b]`.
         batch_gradient: Gradient of the batch's loss (of its sum, if it has several numbers), in each example's outputs,
             `[b, size]`, or, if outputs cannot be split into examples, in the model's parameters, `[1, dim]`.

@@ -30,7 +30,7 @@ class RoundContext:
         clients: The same numbers.
         positions: Positions in `cohort` of the clients to which rows of queries belong, `[k]`: the participants in this
             process or, if some were drawn in secret, the drawn ones.
-        received: What the participants in this process received, `[k, dim]`; None if unknown.
+        received: Values received by the participants in this process, `[k, dim]`; None if unknown.
         index: Number of queries of the round so far.
     """
 
@@ -152,7 +152,7 @@ class Oracle(Generic[A_co]):
             round_index: The round, from 0.
             cohort: Numbers of the clients that take part, in all processes, sorted; records and privacy costs cover all
                 of them.
-            received: What the participants in this process received, `[k, dim]`.
+            received: Values received by the participants in this process, `[k, dim]`.
 
         Returns:
             If some clients were drawn in secret to send a message, the positions of the drawn clients among this

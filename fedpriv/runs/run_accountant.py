@@ -83,7 +83,7 @@ class RunAccountant:
                 self._limit = None
 
     def allowed(self, records: Sequence[Record]) -> list[Record]:
-        """Returns those of the next planned releases that the target allows, labelled as releases of this run."""
+        """Returns the next planned releases that the target allows, labelled as releases of this run."""
         records = [record.changed(attempt=self._attempt) for record in records]
         if self._plan.privacy.epsilon is None or self._plan.calibrated:
             return records

@@ -35,7 +35,7 @@ def not_a_run(folder: Path, missing: str, fix: str = "name a folder that fedpriv
     Args:
         folder: Path of the folder.
         missing: Name of the file.
-        fix: What to do if the folder holds no run at all.
+        fix: Suggested fix if the folder contains no run.
     """
     if missing == CONFIG_FILE and (folder / SETTINGS_FILE).exists():
         return FedprivError(
@@ -163,7 +163,7 @@ def config_file(folder: Path, fix: str = "name a folder that fedpriv train made"
 
     Args:
         folder: Path of the run's folder.
-        fix: What to do if the folder holds no run at all.
+        fix: Suggested fix if the folder contains no run.
 
     Raises:
         FedprivError: If there is none: a Python program made the run, or the folder holds no run.

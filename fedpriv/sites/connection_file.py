@@ -25,7 +25,7 @@ class Connection:
 
     Attributes:
         is_connected: True if the party is connected.
-        why: Why it is not connected, and what to do; empty while the reason is unknown.
+        why: Reason for a missing connection, and the fix; empty while the reason is unknown.
         since: Time of connection or disconnection, or start of this process, in seconds since 1970.
     """
 

@@ -50,7 +50,7 @@ class Document(Section):
         fedpriv_plan: Version of the format.
         run: `run-` and 32 hexadecimal digits that no other run has.
         settings: The sections `PLAN_SECTIONS` of a configuration, with the noise multiplier filled in.
-        example: What one example looks like.
+        example: Shape and type of one example.
         sites: The cards of all sites, in the order of their numbers.
         coordinator: The certificate of the server; None for a transport that needs none.
     """

@@ -83,7 +83,7 @@ class SiteSession:
         self._check_rounds = draw_check_rounds(terms.rounds) | {terms.rounds - 1}
         self._randomness = Randomness(terms.seed, new_secret(), secrets.randbits(62), terms.hash)
 
-        # reject other examples than those of earlier replies, before the ledger is opened
+        # reject examples that differ from the ones of earlier replies, before the ledger is opened
         released = folder.released(proposal)
         digest = digest_of(examples_of(self._population, 0), self._data_key())
         folder.check_data(proposal, digest, has_released=bool(released))

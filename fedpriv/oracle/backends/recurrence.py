@@ -5,8 +5,8 @@ pre-activations and the factors that the weights were multiplied by: the input a
 therefore computed in a loop. Everything that does not depend on the previous step is one operation for all steps: the
 product with the input, the derivatives of gates and, in the backward pass, the gradient of the input.
 
-Equations are those of `torch.nn.LSTM`, `GRU` and `RNN`. Shapes are `[..., t, n, width]`: n sequences of t steps, all
-with the same weights, or with a first dimension of clients, where each client has separate weights.
+The equations are taken from `torch.nn.LSTM`, `GRU` and `RNN`. Shapes are `[..., t, n, width]`: n sequences of t steps,
+all with the same weights, or with a first dimension of clients, where each client has separate weights.
 """
 
 from __future__ import annotations
