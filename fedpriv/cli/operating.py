@@ -57,7 +57,7 @@ def site_log(
 
 @site.command("approve")
 def site_approve(folder: SiteFolder, fingerprint: Fingerprint) -> None:
-    """Accept a plan that arrived over the network. A running site accepts it with its next message.
+    """Accept a plan that arrived over the network. A running site accepts it when it receives its next message.
 
     Proposals cannot contain a plan that names user code: join such a plan with `fedpriv site join --allow-plugins`.
     """

@@ -192,7 +192,7 @@ def load_onnx(file: str | Path) -> Network:
     """Loads an ONNX file with one input, as a function of batches that returns its first output.
 
     ConfigError: If the extra `onnx` is missing, or the file cannot be read or has several inputs.
-        ConfigError: the extra `onnx` is missing, or the file cannot be read or has several inputs.
+        ConfigError: If the extra `onnx` is missing, or the file cannot be read or has several inputs.
     """
     try:
         import onnxruntime

@@ -2,7 +2,7 @@
 
 An example's gradient may be rounded differently in a batch of another size. In bfloat16 the relative change is 2**-8
 for every other example of the batch: removing one example could then change a sum by more than its clip bound.
-Neighbours under the neighbouring relation replace_one, or with the privacy unit sample, have batches of equal size. A
+With the privacy unit sample and the neighbouring relation replace_one, neighbours have batches of equal size. A
 user-defined backward pass that alone uses low precision is not found.
 
 Torch may also multiply float32 numbers in lower precision while all types are reported as float32: after

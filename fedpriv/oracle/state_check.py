@@ -47,7 +47,7 @@ KEPT = (
 
 
 def draw_check_rounds(rounds: int) -> frozenset[int]:
-    """Draws the rounds, besides the last, after which a run is tested for state: in secret and independently."""
+    """Draws the rounds after which a run is tested for state, besides its end: secret and independent."""
     return frozenset(secrets.SystemRandom().sample(range(rounds), min(_CHECKS, rounds)))
 
 

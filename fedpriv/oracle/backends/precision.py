@@ -1,9 +1,9 @@
 """A model that multiplies in bfloat16 in its forward and backward pass, for speed on devices that support it.
 
-Parameters and gradients stay float32. Clipped gradients are summed without further rounding of their entries, and
-clipping and sums have the same precision as in any other run. A gradient must still not depend on other examples in its
-batch. Kernels that round differently for another batch size change it by a relative 2**-8 here, so neighbours must have
-batches of equal size.
+Parameters and gradients stay float32. Clipping and summation use the same numbers, however they were rounded before,
+with the same precision as in any other run. A gradient must still not depend on other examples in its batch. Kernels
+that round differently for another batch size change it by a relative 2**-8 here, so neighbours must have batches of
+equal size.
 """
 
 from __future__ import annotations
