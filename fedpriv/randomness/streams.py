@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
-from typing import Literal, Protocol
+from typing import Literal, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -73,8 +73,10 @@ class Randomness:
         attempt: Label of the releases, for runs that share a ledger or a budget, such as the trials of a search.
         run: Digest of the run's settings: runs with the same given secret but other settings share no noise.
         epochs: Secret keys of the draws of epochs that an earlier process began, by number.
-        process: Number of the process that draws noise; a fork of it draws none. Who is sent this object (the processes
-            of a run, which share its seeds) has a copy with a number of its own.
+        process: Number of the process that draws noise; a fork of it draws none.
+
+    It can be neither pickled nor copied: two copies would draw the same noise, and a pickle could be written to a
+    file. The processes of one run share its `seeds`.
     """
 
     seed: int = 0
@@ -88,8 +90,15 @@ class Randomness:
         if self.secret_seed < 0:
             raise ConfigError("secret_seed", "(negative)", "a whole number of 128 random bits, or leave it out")
 
-    def __reduce__(self) -> tuple[type[Randomness], tuple[int, int, int, str, Mapping[int, bytes]]]:
-        return Randomness, (self.seed, self.secret_seed, self.attempt, self.run, self.epochs)
+    def __reduce__(self) -> NoReturn:
+        raise PrivacyError(
+            "a run in progress cannot be copied or pickled: both copies would add the same noise, and the "
+            "difference of their releases would have none. Begin a second run, or resume this one from its folder"
+        )
+
+    def seeds(self) -> tuple[int, int, int, str, Mapping[int, bytes]]:
+        """Returns the arguments with which another process of the same run draws the same. Never write them."""
+        return self.seed, self.secret_seed, self.attempt, self.run, self.epochs
 
     def stream(
         self, purpose: PublicPurpose | SecretPurpose, round_index: int = 0, index: int = 0, client: int = 0

@@ -162,6 +162,16 @@ class RunIdentity:
         randomness = Randomness(seed, draws.secret(seed), secrets.randbits(62), settings)
         return RunIdentity(settings, randomness, secrets.token_hex(16), words=words)
 
+    def for_ranks(self) -> tuple[object, ...]:
+        """Returns what the other processes of this run need for the same identity; see `from_main`."""
+        return self.settings, self.randomness.seeds(), self.name, self.model, dict(self.words)
+
+    @staticmethod
+    def from_main(sent: tuple[Any, ...]) -> RunIdentity:
+        """Returns the identity of which the main process sent `for_ranks`."""
+        settings, seeds, name, model, words = sent
+        return RunIdentity(settings, Randomness(*seeds), name, model, words)
+
     def with_model(self, model: nn.Module, saved: Checkpoint | None, folder: Path | None) -> RunIdentity:
         """Returns the same identity with the digest of its model.
 

@@ -269,7 +269,7 @@ def _identify(
             return RunIdentity.extended(settings, earlier.checkpoint, earlier.folder, draws, words, fixed_settings)
         return RunIdentity.new(settings, options.seed, draws, words)
 
-    identity = mesh.world.broadcast(on_main)
+    identity = RunIdentity.from_main(mesh.world.broadcast(lambda: on_main().for_ranks()))
     return replace(identity, rounds=experiment.rounds, fixed_settings=fixed_settings)
 
 

@@ -177,11 +177,11 @@ def test_it_draws_on_a_lifetime_budget(tmp_path: Any):
     path = tmp_path / "b.jsonl"
     budget = fedpriv.Budget.create(path, epsilon=2.5, delta=DELTA, relation="add_remove", shared="sizes public")
     ours = model()
-    fit(ours, optim.SGD(ours.parameters(), lr=0.5), budget=path)
+    fit(ours, optim.SGD(ours.parameters(), lr=0.5), budget=path, secret_seed=None)
     assert budget.balance().spent.epsilon == pytest.approx(2.0, rel=0.01)
     other = model()
     with pytest.raises(fedpriv.BudgetExhausted):
-        fit(other, optim.SGD(other.parameters(), lr=0.5), budget=path)
+        fit(other, optim.SGD(other.parameters(), lr=0.5), budget=path, secret_seed=None)
 
 
 REFUSED: dict[str, tuple[Callable[[nn.Module], optim.Optimizer], str]] = {

@@ -283,14 +283,14 @@ def test_a_proposal_whose_price_takes_endless_time_is_refused_and_the_site_goes_
     site._proposals._last_read = -1e9
     document = yaml.safe_load(found.proposal.text)
     document["settings"] |= settings
-    review_within(found.proposal.text, site.card, site.settings.policy, 2)  # enough for an ordinary plan
-    monkeypatch.setattr(site_module, "review_within", partial(review_within, seconds=2))
+    review_within(found.proposal.text, site.card, site.settings.policy, 4)  # enough for an ordinary plan
+    monkeypatch.setattr(site_module, "review_within", partial(review_within, seconds=4))
     word = site.answer(pack_proposal(yaml.safe_dump(document)), "coordinator")
     assert word == b"not_allowed"
     (record,) = [record for record in caplog.records if "not allowed" in record.message]
     why = record.__dict__["facts"]["why"]
     assert "plan.settings.rounds" in why
-    assert "more than 2 s of processor time" in why
+    assert "more than 4 s of processor time" in why
     assert "fewer rounds" in why
     assert unpack_response(site.answer(question(found, 0)), DIM).code is None
 
