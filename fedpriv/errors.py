@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class FedprivError(Exception):
-    """Base class of all errors that fedpriv raises on purpose.
+    """Base class of all errors that fedpriv raises intentionally.
 
     Attributes:
         reported_elsewhere: True if another process of the run reports the error to the user.
@@ -50,7 +50,7 @@ def check_choice(field: str, value: object, *choices: str) -> None:
     """Raises if a value is none of the choices.
 
     Raises:
-        ConfigError: the value is none of them.
+        ConfigError: If the value is not one of them.
     """
     if value not in choices:
         raise ConfigError(field, value, f"choose {' or '.join(map(repr, choices))}")
@@ -60,7 +60,7 @@ def check_count(field: str, value: object, fix: str) -> None:
     """Raises if a value is not a whole number of at least 1.
 
     Raises:
-        ConfigError: the value is something else.
+        ConfigError: If the value is something else.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ConfigError(field, value, fix)
@@ -123,7 +123,7 @@ def shown(value: object) -> str:
     """Returns the `repr` of a value for an error message: on one line, cut if long."""
     try:
         return cut(repr(value))
-    except (ValueError, RecursionError):  # an integer of thousands of digits, lists in lists without end
+    except (ValueError, RecursionError):  # an integer with thousands of digits, lists in lists without end
         return f"a {type(value).__name__} too large to show"
 
 
@@ -136,7 +136,7 @@ def cut(text: str, longest: int = 120) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Returns a number and its noun, which has an s unless the number is 1.
+    """Returns a number and its noun, with an s unless the number is 1.
 
     >>> counted(1, "client"), counted(3, "client")
     ('1 client', '3 clients')

@@ -1,4 +1,4 @@
-"""Check 2: clipped sums move by no more than their noise was priced for, in the arithmetic of the run."""
+"""Check 2: changes of clipped sums are within the sensitivity of their noise, in the run's arithmetic."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ NAME = "arithmetic"
 _ROUNDS = 2
 _EXAMPLES = 256  # of one client, at most, that are added up one by one
 _EXACT = 1e-6  # relative error of the measurements
-_FLOAT64 = 2.0**-44  # relative error of a sum in float64, with room for other orders
+_FLOAT64 = 2.0**-44  # relative error of a sum in float64, with a margin for other orders
 _FLOAT32 = 2.0**-24
 
 
 def check_arithmetic(subject: AuditTarget, data: Data) -> CheckResult:
-    """Measures how far one unit moves an answer, and how exactly examples are added up."""
+    """Measures the change of a query result due to one privacy unit, and the rounding error of sums of examples."""
     privacy = subject.plan().privacy
     sizes = subject.sizes
     broken: list[str] = []
@@ -57,7 +57,7 @@ def check_arithmetic(subject: AuditTarget, data: Data) -> CheckResult:
 def _moved_share(
     release: ObservedRelease, all_releases: Sequence[ObservedRelease], n_clients: int, client: int
 ) -> float:
-    """Returns how far the unit moved a release, over the sensitivity that its noise was priced for."""
+    """Returns the change of a release due to the unit, over the sensitivity for which its noise was calibrated."""
     if release.moved is None:
         return 0.0
     clients = release.row_clients(n_clients)
@@ -67,7 +67,7 @@ def _moved_share(
         row = clients.index(client)
     else:
         return 0.0
-    # with noise that is correlated in time only the first round's is unit noise times a scale
+    # with noise that is correlated over time only, the noise of the first round is unit noise times a scale
     if release.record.time is not None:
         level = all_releases[0].level
     else:
@@ -79,7 +79,7 @@ def _moved_share(
 
 
 def _excess_movements(shares: Sequence[float], releases: Sequence[ObservedRelease]) -> Iterator[str]:
-    """Yields a text if a unit moves a release by more than was priced, or moves rows of other clients."""
+    """Yields a text if a unit changes a release by more than its sensitivity, or changes rows of other clients."""
     worst = max(shares, default=0.0)
     if worst > 1 + _EXACT:
         query = releases[int(np.argmax(shares))].record.query
@@ -117,7 +117,7 @@ def _error_of_sums(trace: Trace, data: Data, client: int) -> tuple[float, int]:
 
 
 def _inexact_sums(error: float, count: int, largest: int) -> Iterator[str]:
-    """Yields a text if a sum over `count` examples has a larger error than sums in float64 have."""
+    """Yields a text if a sum over `count` examples has a larger error than float64 sums."""
     if error > 1e-3:
         yield (
             f"a sum over {count} examples differs from the sum of its clipped examples (relative difference "

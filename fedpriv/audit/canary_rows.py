@@ -1,4 +1,4 @@
-"""Check 1: no example is repeated, the test data are others, and nothing was fitted on private data."""
+"""Check 1: no example is repeated, test data differ from training data, and nothing was fitted on private data."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fedpriv.errors import PrivacyError, counted
 from fedpriv.models import first, leaves
 
 NAME = "data"
-_SAME = 1e-4  # relative difference of a statistic and a number that was taken from it
-_STANDARD_SHARE = 0.9  # of the features: if more of them look standardised, they are
+_SAME = 1e-4  # relative difference of a statistic and a number that was computed from it
+_STANDARD_SHARE = 0.9  # of the features: if more of them appear standardised, they are
 
 
 def check_data(subject: AuditTarget, data: Data) -> CheckResult:
-    """Looks for examples that are repeated or tested on, and for statistics of private data."""
+    """Searches for examples that are repeated or used as test data, and for statistics of private data."""
     broken: list[str] = []
     try:
         check_ownership(subject.clients, subject.test, subject.privacy)
@@ -57,7 +57,7 @@ def check_data(subject: AuditTarget, data: Data) -> CheckResult:
 
 
 def _fitted_statistics(subject: AuditTarget, data: Data) -> Iterator[str]:
-    """Yields a text for inputs standardised by their own statistics, and for each buffer that is one of these."""
+    """Yields a text for inputs standardised by their own statistics, and for each buffer that equals one."""
     if not all(leaf.is_floating_point() for inputs, _ in data for leaf in leaves(inputs)):
         return
     rows = torch.cat([first(inputs).flatten(1).double() for inputs, _ in data])
@@ -78,7 +78,7 @@ def _fitted_statistics(subject: AuditTarget, data: Data) -> Iterator[str]:
 
 
 def _equal(value: Tensor, statistic: Tensor) -> bool:
-    """Returns whether a tensor is the statistic; False for constants, which equal one by chance."""
+    """Returns True if a tensor is the statistic; False for constants, which equal one by chance."""
     if value.numel() != statistic.numel() or value.numel() < 2 or bool((value == value.flatten()[0]).all()):
         return False
     return torch.allclose(value.flatten(), statistic, rtol=_SAME, atol=_SAME * float(statistic.abs().max()))

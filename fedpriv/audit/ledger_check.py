@@ -1,4 +1,4 @@
-"""Check 7: the ledger has a record of every release, as planned, and all files of a run agree."""
+"""Check 7: the ledger has a record of every planned release, and all files of a run agree."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fedpriv.runs import RunFiles, against_plan, findings
 
 NAME = "ledger"
 _ROUNDS = 2
-_ROWS = 5  # of the metrics file, whose epsilon is computed again
+_ROWS = 5  # of the metrics file, for which epsilon is computed again
 _SLACK = 1e-6  # relative; epsilon is printed rounded
-_PLAIN: dict[str, Any] = {"metrics": None, "stop": None, "client_tests": None, "optimum": None}  # no other answers
+_PLAIN: dict[str, Any] = {"metrics": None, "stop": None, "client_tests": None, "optimum": None}  # no other queries
 
 
 def check_ledger(subject: AuditTarget, data: Data) -> CheckResult:
-    """Compares a run's files, or those of a short run, with its plan and its releases."""
+    """Compares the files of a run, or of a short run, with its plan and its releases."""
     broken = list(_unrecorded_releases(subject, data))
     if subject.folder is not None:
         files = RunFiles.read(subject.folder)
@@ -56,7 +56,7 @@ def check_ledger(subject: AuditTarget, data: Data) -> CheckResult:
 
 
 def _unrecorded_releases(subject: AuditTarget, data: Data) -> Iterator[str]:
-    """Yields a text if a short run releases answers without a record."""
+    """Yields a text if a short run releases results without a record."""
     queries = trace_run(subject, data, _ROUNDS).unrecorded
     if queries:
         names = ", ".join(sorted(set(queries)))
@@ -95,7 +95,7 @@ def _file_problems(files: RunFiles, plan: Plan) -> Iterator[str]:
 
 
 def _understated_rounds(files: RunFiles) -> Iterator[str]:
-    """Yields a text if the metrics of some round state less epsilon than the releases up to then cost."""
+    """Yields a text if the metrics of a round state a smaller epsilon than the cost of the releases up to then."""
     header = files.ledger.header
     rows = [row for row in files.metrics if row.get("epsilon") is not None]
     if header.n_clients is None or header.delta is None:

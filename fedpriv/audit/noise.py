@@ -1,4 +1,4 @@
-"""Check 6: noise has the law and scale of the ledger, and is new for every round, client and coordinate."""
+"""Check 6: noise has the distribution and scale of the ledger, and is new for every round, client and coordinate."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _MIN_ROUNDS = 6
 _MAX_ROUNDS = 24
 _ENOUGH_DRAWS = 100_000  # they show a deficit of two percent
 _SURE = 6.0  # standard deviations: with some thousand comparisons a false alarm has a probability below 1e-5
-_CLEARLY = 0.9  # a row is reported if it has less than this share of the deviation of all noise
+_CLEARLY = 0.9  # a row is reported if its deviation is below this share of the deviation of all noise
 _TINY = 2.0**-16  # of the scale: noise this small counts as none
 _LAW_P_VALUE = 1e-8
-_LAW_DRAWS = 20_000  # whose law is tested
+_LAW_DRAWS = 20_000  # number of draws in the test of the distribution
 
 
 def check_noise(subject: AuditTarget, data: Data) -> CheckResult:
-    """Compares what was added to every release with the noise that its record was priced for."""
+    """Compares the noise added to every release with the noise assumed for its record."""
     width = sum(p.numel() for p in subject.model.parameters() if p.requires_grad)
     if subject.privacy.trust.sums_only:
         rows = 1
@@ -40,7 +40,7 @@ def check_noise(subject: AuditTarget, data: Data) -> CheckResult:
 
 
 def check_trace_noise(trace: Trace) -> CheckResult:
-    """Compares noise with its price, as `check_noise` does, in rounds that are traced already."""
+    """Compares noise with its record, like `check_noise`, in rounds that are already traced."""
     noises = residuals(trace)
     draws = sum(noise.standardized.size for noise in noises)
     if not draws:
@@ -66,7 +66,7 @@ def check_trace_noise(trace: Trace) -> CheckResult:
 
 
 def _missing_noise(noises: Sequence[Residual]) -> Iterator[str]:
-    """Yields a text for each query with coordinates without noise, of which there are hardly any by chance."""
+    """Yields a text for each query with coordinates without noise, which hardly occur by chance."""
     tiny_counts: Mapping[tuple[str, int], list[Array]] = {}
     for noise in noises:
         tiny_counts.setdefault((noise.query, noise.standardized.shape[1]), []).append((abs(noise.raw) < _TINY).sum(0))
@@ -84,10 +84,10 @@ def _missing_noise(noises: Sequence[Residual]) -> Iterator[str]:
 
 
 def _small_noise(noises: Sequence[Residual], ratio: float, draws: int) -> Iterator[str]:
-    """Yields a text if all noise, or the noise of a row, is smaller than the ledger says."""
+    """Yields a text if all noise, or the noise of a row, is smaller than recorded in the ledger."""
 
     def deviations(squares: float, count: int, fourth: float) -> float:
-        """Returns by how many standard deviations a sum of squares of unit noise differs from its expectation."""
+        """Returns the difference of a sum of squares of unit noise from its expectation, in standard deviations."""
         return (squares / count - 1) * math.sqrt(count / (fourth - 1))
 
     if deviations(ratio**2 * draws, draws, max(noise.fourth for noise in noises)) < -_SURE:
@@ -100,7 +100,7 @@ def _small_noise(noises: Sequence[Residual], ratio: float, draws: int) -> Iterat
 
 
 def _wrong_law(noises: Sequence[Residual]) -> Iterator[str]:
-    """Yields a text for each law that the noise does not have, by a Kolmogorov-Smirnov test."""
+    """Yields a text for each distribution that the noise does not have, by a Kolmogorov-Smirnov test."""
     laws = {noise.law.name: noise.law for noise in noises if noise.law is not None}
     for name, law in laws.items():
         draws = np.concatenate(
@@ -140,7 +140,7 @@ def _correlation(a: Array, b: Array) -> float:
 
 
 def _correlated_clients(noises: Sequence[Residual]) -> Iterator[str]:
-    """Yields a text for the first two clients whose noise is correlated, unless they share noise by the record."""
+    """Yields a text for the first two clients with correlated noise that should be independent."""
     # sum of products and number of coordinates, by pair of clients
     totals: dict[tuple[int, int], tuple[float, int]] = {}
     for noise in noises:
@@ -157,9 +157,9 @@ def _correlated_clients(noises: Sequence[Residual]) -> Iterator[str]:
 
 
 def _wrong_pairs(noises: Sequence[Residual]) -> Iterator[str]:
-    """Yields a text for the first two clients whose covariance is not the one of their shared noise.
+    """Yields a text for the first two clients with a covariance that differs from their shared noise.
 
-    What two clients share has opposite signs, so that it cancels in the sum.
+    The noise that two clients share has opposite signs, so that it cancels in the sum.
     """
     paired = [(noise, noise.expected) for noise in noises if noise.pairs is not None and noise.expected is not None]
     for a, b in combinations(range(min((len(noise.raw) for noise, _ in paired), default=0)), 2):

@@ -1,4 +1,4 @@
-"""Check 8: other runs on the same data, and what they cost together."""
+"""Check 8: other runs on the same data, and their total cost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME = "other runs"
 
 @dataclass(frozen=True)
 class _Run:
-    """What the files of another run say.
+    """The contents of another run's files.
 
     Attributes:
         folder: Its folder.
@@ -37,7 +37,7 @@ class _Run:
 
 
 def check_other_runs(subject: AuditTarget, data: Data) -> CheckResult:
-    """Looks for runs on the same data under the folder of runs."""
+    """Searches for runs on the same data under the folder of runs."""
     if subject.runs is None:
         evidence = "no folder of other runs was given (--runs)"
         return CheckResult(NAME, "held", evidence, "runs in other places are not checked")
@@ -49,7 +49,7 @@ def check_other_runs(subject: AuditTarget, data: Data) -> CheckResult:
         except FedprivError as error:
             unreadable.append(str(error))
     audited = next((run for run in runs if subject.folder is not None and run.folder.samefile(subject.folder)), None)
-    runs = _without_copies(sorted(runs, key=lambda run: run is not audited))  # of copies the audited one stays
+    runs = _without_copies(sorted(runs, key=lambda run: run is not audited))  # of several copies, keep the audited one
     if audited is None:
         data_name = subject.data_name
     else:
@@ -72,7 +72,7 @@ def check_other_runs(subject: AuditTarget, data: Data) -> CheckResult:
 def _without_copies(runs: Sequence[_Run]) -> list[_Run]:
     """Returns each run once: copies of a folder have the same last hash and the same checkpoint.
 
-    Copies that both continued have the same ledger, since it holds no values, and other checkpoints.
+    Copies that both continued have equal ledgers, since a ledger contains no values, but different checkpoints.
     """
     unique: dict[str, _Run] = {}
     for run in runs:
@@ -93,7 +93,7 @@ def _read(folder: Path) -> _Run:
 def named_data(config: dict[str, Any] | None) -> object:
     """Returns the name of a configuration's data, and the files that it names; None if it names none.
 
-    Other options, such as a seed of the split or transforms, leave the people the same.
+    Other options, such as a seed of the split or transforms, do not change the people in the data.
     """
     section = (config or {}).get("data")
     if not isinstance(section, dict):
@@ -102,7 +102,7 @@ def named_data(config: dict[str, Any] | None) -> object:
 
 
 def _combined_cost(subject: AuditTarget, audited: _Run | None, same: Sequence[_Run]) -> Iterator[str]:
-    """Yields what the run and others on the same data cost together, as `fedpriv account` of their folders prints."""
+    """Yields the total cost of the run and others on the same data, as printed by `fedpriv account`."""
     if not same:
         return
     plan = subject.plan()

@@ -1,4 +1,4 @@
-"""A picture of an audit: the verdict of each check, the noise against its claim, and what guesses prove of epsilon."""
+"""Draws an audit: the verdict of each check, measured and claimed noise, and lower bounds on epsilon from guesses."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fedpriv.storage import BLUE, GREEN, GREY, ORANGE, VERMILION, new_figure, wr
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# each verdict has a sign as well, for readers who do not see colours
+# each verdict also has a sign, for colour-blind readers
 _COLOURS = {"held": GREEN, "found": VERMILION, "not checked": ORANGE}
 _SIGNS = {"held": "+", "found": "X", "not checked": "?"}
 
 
 def draw(audit: Audit, path: Path) -> None:
-    """Draws an audit to a PNG file, which is not private: it is made from the data without noise."""
+    """Draws an audit to a PNG file. The file is not private: it is computed from the data without noise."""
     figure = new_figure(9, 7.5)
     grid = figure.add_gridspec(2, 2, height_ratios=(3, 2))
     _list_findings(figure.add_subplot(grid[0, :]), audit)

@@ -42,7 +42,7 @@ CHECKS: Mapping[str, Check] = {
     CANARIES: check_canaries,
     BATCHES: check_batches,
 }
-"""The checks by name, in order; each takes a run and its data, and returns what it found."""
+"""The checks by name, in order; each accepts a run and its data, and returns its result."""
 
 
 @checked("audit")
@@ -50,11 +50,11 @@ def audit(subject: AuditTarget, tell: Callable[[CheckResult], None] = lambda _: 
     """Runs all checks.
 
     Args:
-        subject: What is audited.
-        tell: Called with each finding as soon as it is known.
+        subject: The run to audit.
+        tell: Called with each finding as soon as it is available.
 
     Returns:
-        All findings. A check that the run refuses, or that fails, is *not checked*, with the reason.
+        All findings. A check that raises an error or fails is *not checked*, with the reason.
     """
     data = subject.data()
     findings: list[CheckResult] = []

@@ -1,4 +1,4 @@
-"""Check 3: model and loss treat an example the same alone and among others, and store nothing of it."""
+"""Check 3: model and loss compute an example the same alone and among others, and store no state from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAME = "interaction"
 
 
 def check_interaction(subject: AuditTarget, data: Data) -> CheckResult:
-    """Tries model and loss on single examples and on batches, and looks for state that they store."""
+    """Tests model and loss on single examples and on batches, and searches for stored state."""
     broken = list[str]()
     try:
         validate_model(subject.model)

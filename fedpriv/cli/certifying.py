@@ -38,9 +38,9 @@ def site_keys(
     authority: Authority = None,
     key: Key = None,
 ) -> None:
-    """Make the key of the site's certificate and a signing request, or install a signed certificate.
+    """Create the key of the site's certificate and a signing request, or install a signed certificate.
 
-    The card names the certificate from then on: make the keys before you give the card to the server.
+    The card names the certificate from then on: create the keys before you send the card to the server.
     """
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.over_zenoh.certificates import CERTIFICATE, REQUEST, install, make_request
@@ -72,7 +72,7 @@ def federate_keys(
     authority: Authority = None,
     key: Key = None,
 ) -> None:
-    """Make the key of the server's certificate and a signing request, or install a signed certificate."""
+    """Create the key of the server's certificate and a signing request, or install a signed certificate."""
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.over_zenoh.certificates import CERTIFICATE, REQUEST, install, make_request
 
@@ -95,7 +95,7 @@ def federate_authority(
     name: Annotated[str, typer.Option("--name", help="Common name of the authority.")] = "federation",
     days: Annotated[int, typer.Option("--days", help="Days for which the authority is valid.", min=1)] = 3650,
 ) -> None:
-    """Make an authority that signs the certificates of sites and server, where organisations have none in common."""
+    """Create an authority that signs the certificates of sites and server, if the organisations share none."""
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.over_zenoh.certificates import AUTHORITY, make_authority
 
@@ -110,7 +110,7 @@ def federate_sign(
     requests: Annotated[list[Path], typer.Argument(metavar="REQUEST...", help="Signing requests, PEM.")],
     days: Annotated[int, typer.Option("--days", help="Days for which the certificates are valid.", min=1)] = 365,
 ) -> None:
-    """Sign requests of sites and server. Look at the names: nothing else in a request is taken over."""
+    """Sign requests of sites and server. Check the host names: nothing else is copied from a request."""
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.over_zenoh.certificates import AUTHORITY, hosts_of, pin_of, sign_request
 
@@ -129,7 +129,7 @@ def federate_sign(
 
 
 def _refuse_lone_files(authority: Path | None, key: Path | None) -> None:
-    """Refuses files that are of use only together with a certificate."""
+    """Raises an error for files that are only useful together with a certificate."""
     for option, path in (("--authority", authority), ("--key", key)):
         if path is not None:
             raise ConfigError(option, str(path), "add --certificate, the certificate to install")

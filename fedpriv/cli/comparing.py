@@ -26,19 +26,19 @@ def run(
     plan_only: bool,
     as_json: bool,
 ) -> None:
-    """Prints the price, trains, and prints and draws the comparison.
+    """Prints the privacy cost, trains, and prints and draws the comparison.
 
     Args:
         words: Configurations, and settings to change in all of them.
         variants: Settings that are changed in one line of the table each.
-        seeds: Runs of each.
-        folder: Where the runs go; needed unless `plan_only`.
-        plan_only: Print the price alone.
+        seeds: Number of runs of each.
+        folder: Folder of the runs; needed unless `plan_only`.
+        plan_only: Print only the privacy cost.
         as_json: Print one JSON object.
 
     Raises:
-        ConfigError: there is nothing to compare, or it cannot be compared.
-        typer.Exit: the user stopped it.
+        ConfigError: If there is nothing to compare, or it cannot be compared.
+        typer.Exit: If the user stopped it.
     """
     paths = [shipped.resolve(Path(word)) for word in words if "=" not in word]
     overrides = [word for word in words if "=" in word]
@@ -74,6 +74,6 @@ def run(
     else:
         for line in str(result).splitlines():
             out.print(escape(line))
-    if len(result.table()[0]) > 3:  # with a test metric
+    if len(result.table()[0]) > 3:  # if there is a test metric
         result.plot().savefig(folder / "comparison.png", dpi=150)
         err.print(f"picture: {escape(str(folder / 'comparison.png'))}")

@@ -1,4 +1,4 @@
-"""Looks at the installation and the machine: what a run will find, and how to mend what is missing."""
+"""Inspects the installation and the machine: the environment of runs, with a fix for each problem."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class Finding:
     """One fact about the installation.
 
     Attributes:
-        name: What was looked at.
-        state: `"ok"`; `"note"` where something is slower or missing that runs can do without; `"problem"` otherwise.
-        text: What it is.
-        fix: What to do; empty if nothing.
+        name: Name of the inspected item.
+        state: `"ok"`; `"note"` if something is slower, or missing and optional; `"problem"` otherwise.
+        text: Description.
+        fix: Suggested fix; empty if none is needed.
     """
 
     name: str
@@ -64,14 +64,14 @@ class Finding:
 
 
 def examine(folder: Path) -> list[Finding]:
-    """Returns what was found; `folder` is where runs would be written."""
+    """Returns all findings; `folder` is the folder in which runs would be written."""
     findings = [_versions(), _python(), _torch(), _devices(), _torchvision(), _threads()]
     findings += [_extras(), _data(), _disk(folder), *_file_system(folder)]
     return findings
 
 
 def print_findings(folder: Path, *, as_json: bool) -> bool:
-    """Prints what was found, and returns whether there is a problem."""
+    """Prints all findings, and returns True if there is a problem."""
     findings = examine(folder)
     if as_json:
         print_json({"findings": [asdict(finding) for finding in findings]})
@@ -105,7 +105,7 @@ def _python() -> Finding:
 
 
 def _torch() -> Finding:
-    """Says for which device torch's wheel was built: a wheel for CUDA on a machine without one takes gigabytes."""
+    """Returns the device for which torch's wheel was built: a CUDA wheel takes gigabytes on a machine without CUDA."""
     build = "built for CPU"
     if torch.version.cuda is not None:
         build = f"built for CUDA {torch.version.cuda}"
@@ -198,7 +198,7 @@ def _disk(folder: Path) -> Finding:
 
 
 def _file_system(folder: Path) -> Iterator[Finding]:
-    """Tries what a run relies on: locks, files for their owner alone, whole files or none, writes that reach the disk.
+    """Tests the requirements of runs: locks, private files, atomic file writes, and writes that reach the disk.
 
     Yields:
         A finding for locks, and one for files.

@@ -1,4 +1,4 @@
-"""`fedpriv site` and `fedpriv federate`: sites, plans, and what sites accept."""
+"""`fedpriv site` and `fedpriv federate`: sites, plans, and their acceptance by sites."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ federate = typer.Typer(no_args_is_help=True, help="Run the server of a federatio
 
 SiteFolder = Annotated[Path, typer.Argument(metavar="SITE", help="Folder of the site.")]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan proposed by the server.")]
-_ABSENT = 0.05  # share of sites that a federation may miss in a round without knowing it beforehand
-TLS = "tls"  # folder of a site's certificate, in the site's
+_ABSENT = 0.05  # share of sites that a federation may miss in a round without notice
+TLS = "tls"  # folder of a site's certificate, inside the site's folder
 
 
 @site.command("init")
@@ -34,7 +34,7 @@ def site_init(
     ] = "folder",
     allow_plugins: AllowPlugins = False,
 ) -> None:
-    """Make a site, with keys of its own. Its card is what others get."""
+    """Create a site with new keys. Its card is the file for other parties."""
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.site import Site
 
@@ -58,7 +58,7 @@ def site_join(
     ] = None,
     allow_plugins: AllowPlugins = False,
 ) -> None:
-    """Show what a plan asks of this site, and with --accept answer its questions from now on."""
+    """Show a plan's requests to this site, and with --accept reply to them from now on."""
     from fedpriv.cli.printing import print_rows
     from fedpriv.errors import counted
     from fedpriv.sites.peers.picture import neighbour_names
@@ -108,9 +108,9 @@ def site_absent(
     ] = None,
     allow_plugins: AllowPlugins = False,
 ) -> None:
-    """Sign that this site answers nothing in some rounds to come, so that others leave the noise of its pairs out.
+    """Sign that this site does not reply in some future rounds, so that others omit the noise of its pairs.
 
-    It cannot be taken back. Stop the site before, and start it afterwards: the notice leaves with its next reply.
+    This cannot be undone. Stop the site before, and start it afterwards: the notice is sent with its next reply.
     """
     from fedpriv.cli.printing import print_rows
     from fedpriv.errors import ConfigError
@@ -154,7 +154,7 @@ def federate_plan(
     ] = None,
     allow_plugins: AllowPlugins = False,
 ) -> None:
-    """Write the plan of a federation of these sites, for them to accept.
+    """Write the plan of a federation of these sites, for the sites to accept.
 
     Settings may follow the cards, as in `federate plan run.yaml north.json south.json rounds=40 --out fed`.
     """
@@ -203,7 +203,7 @@ def federate_plan(
         rows["graph"] = f"{folder / 'graph.png'}: {counted(n_links, 'link')}, no server"
         command = f"each site: fedpriv site join SITE {folder / PLAN}"
 
-    # what it costs the others if a site drops out, at the plan's own settings of pair noise
+    # the cost for the others if a site drops out, at the plan's own settings of pair noise
     trust = terms.plan.privacy.trust
     pairs = forecast_of_pairs(terms.plan, terms.network, terms.public)
     if pairs is not None:
@@ -219,7 +219,7 @@ def federate_plan(
 
 
 def _absences_row(n_sites: int, trust: Pairwise) -> str:
-    """Returns what unannounced absences do to the noise of pairs, and which ratio is best for so many."""
+    """Returns the effect of unannounced absences on the noise of pairs, and the best ratio for this many sites."""
     from fedpriv.forecast.pair_absences import best_ratio, noise_with_absences
 
     best = best_ratio(n_sites, trust.colluders, _ABSENT)

@@ -1,4 +1,4 @@
-"""`fedpriv site run` and `fedpriv federate run`: over Zenoh, or over Flower where its SuperLink is named."""
+"""`fedpriv site run` and `fedpriv federate run`: over Zenoh, or over Flower if its SuperLink is given."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Certificates = Annotated[
     Path | None,
     typer.Option("--root-certificates", metavar="PEM", help="Root certificate that verifies the SuperLink."),
 ]
-_LOCAL_ADDRESS = "tcp/127.0.0.1:7447"  # for trials on one machine
-_STATUS_INTERVAL = 60.0  # seconds between status queries to the SuperLink, each of which starts a program
+_LOCAL_ADDRESS = "tcp/127.0.0.1:7447"  # for tests on one machine
+_STATUS_INTERVAL = 60.0  # seconds between status queries to the SuperLink; each query starts a program
 
 
 @site.command("run")
@@ -47,9 +47,9 @@ def site_run(
     port: Annotated[int, typer.Option("--port", help="Local port for Flower's own programs.")] = 9094,
     allow_plugins: AllowPlugins = False,
 ) -> None:
-    """Answer the questions of accepted plans, until it is stopped. It prints when the server is connected, or why not.
+    """Reply to the requests of accepted plans until stopped. Prints if the server is connected, or why not.
 
-    `fedpriv site log SITE` shows the log, `fedpriv site status SITE` budget, connections and plans.
+    `fedpriv site log SITE` shows the log; `fedpriv site status SITE` shows budget, connections and plans.
     """
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.connection_file import ConnectionFile
@@ -60,7 +60,7 @@ def site_run(
 
     running = Site(folder)
     running.prepare()
-    # so that what is open is closed
+    # so that open resources are closed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with printing_log(sys.stderr), operating(running) as places:
         rows = _site_rows(running) | places
@@ -75,7 +75,7 @@ def site_run(
 
 
 def _site_rows(running: Site) -> dict[str, str]:
-    """Returns what `site run` prints: budget, what is spent, and each plan with the site's absences."""
+    """Returns the output of `site run`: budget, spending, and each plan with the site's absences."""
     budget = running.budget
     rows = {"site": f"{running.card.name}, {counted(len(running.open_plans), 'open plan')}"}
     rows["budget"] = f"epsilon={budget.epsilon:g} (delta={budget.delta:g}), over all plans"
@@ -90,7 +90,7 @@ def _site_rows(running: Site) -> dict[str, str]:
 
 
 def _serve_over_flower(running: Site, folder: Path, superlink: str, certificates: Path | None, port: int) -> NoReturn:
-    """Serves a site through its SuperNode, which this starts."""
+    """Serves a site through its SuperNode, which this function starts."""
     from fedpriv.errors import FedprivError
     from fedpriv.sites.over_flower.starting import supernode
     from fedpriv.sites.socket_server import serve, wake_after
@@ -108,7 +108,7 @@ def _serve_over_flower(running: Site, folder: Path, superlink: str, certificates
 
 
 def _keys_for(addresses: Sequence[str], folder: Path | None) -> Path | None:
-    """Returns the folder with the keys for these addresses; None for plain TCP, which stays on this machine."""
+    """Returns the folder with the keys for these addresses; None for plain TCP, which is local to this machine."""
     if any(address.startswith("tls/") for address in addresses):
         if folder is None:
             raise ConfigError("--keys", None, "tls/ needs the folder created by `fedpriv federate keys`")
@@ -117,7 +117,7 @@ def _keys_for(addresses: Sequence[str], folder: Path | None) -> Path | None:
 
 
 def _shown(addresses: Sequence[str]) -> str:
-    """Returns the addresses as text, which says what plain TCP means."""
+    """Returns the addresses as text, with a note about plain TCP."""
     text = ", ".join(addresses)
     if any(address.startswith("tcp/") for address in addresses):
         return f"{text}: not encrypted; any user of this machine can send and receive; only for trials"
@@ -211,7 +211,7 @@ def _run_over_zenoh(
 
 
 def _print_round(report: Mapping[str, Any], *, as_json: bool) -> None:
-    """Prints a round, as `rounds.jsonl` has it: as one line for people, or as JSON."""
+    """Prints a round of `rounds.jsonl`, as one line for people or as JSON."""
     from fedpriv.cli.printing import out
     from fedpriv.storage import strict_json
 
@@ -225,7 +225,7 @@ def _print_round(report: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def _run_over_flower(folder: Path, superlink: str, certificates: Path | None, wait: float, *, as_json: bool) -> None:
-    """Has the SuperLink on this machine start the server, and prints the rounds from its files."""
+    """Starts the server at the SuperLink on this machine, and prints the rounds from its files."""
     from fedpriv.errors import FedprivError
     from fedpriv.sites.over_flower.starting import run_status, start_run
     from fedpriv.sites.recording import RESULT, ROUNDS
@@ -244,7 +244,7 @@ def _run_over_flower(folder: Path, superlink: str, certificates: Path | None, wa
         n_printed = len(lines)
         if ended:
             break
-        if time.monotonic() - last_check > _STATUS_INTERVAL:  # Flower alone knows of a server that broke
+        if time.monotonic() - last_check > _STATUS_INTERVAL:  # only Flower reports a server that failed
             last_check = time.monotonic()
             state = run_status(run, superlink, certificates)
             if state.startswith("finished") and not (folder / RESULT).exists():

@@ -1,4 +1,4 @@
-"""What the operator of a site does beside running it: `fedpriv site status`, `approve` and `refuse`."""
+"""Commands for the operator of a site: `fedpriv site status`, `log`, `approve` and `refuse`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def site_status(
         float, typer.Option("--interval", help="Seconds between updates, with --watch.", min=0.1)
     ] = 2.0,
 ) -> None:
-    """Show budget, plans, proposals and the last refusals of a site, also while it runs."""
+    """Show budget, plans, proposals and the last refusals of a site, also while it is running."""
     from fedpriv.cli.printing import out, print_tables
     from fedpriv.sites import site_status as status
 
@@ -61,9 +61,9 @@ def site_log(
 
 @site.command("approve")
 def site_approve(folder: SiteFolder, fingerprint: Fingerprint) -> None:
-    """Accept a plan that arrived over the wire. A running site does so with the next message that it gets.
+    """Accept a plan that arrived over the network. A running site accepts it when it receives its next message.
 
-    A plan that names code of its own never waits here: join it with `fedpriv site join --allow-plugins`.
+    Proposals cannot contain a plan that names user code: join such a plan with `fedpriv site join --allow-plugins`.
     """
     from fedpriv.cli.printing import print_rows
     from fedpriv.errors import counted
@@ -96,7 +96,7 @@ def site_refuse(
     fingerprint: Fingerprint,
     why: Annotated[str, typer.Option("--why", help="Reason, for your own records; it stays at the site.")] = "",
 ) -> None:
-    """Refuse a plan that arrived over the wire; its sender is told so, without a reason."""
+    """Refuse a plan that arrived over the network; its sender receives the refusal without a reason."""
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.proposals import ProposalBox
     from fedpriv.sites.site_settings import require_site
@@ -116,7 +116,7 @@ def federate_propose(
     keys: Annotated[Path, typer.Option("--keys", metavar="DIR", help="Folder with the server's certificate.")],
     wait: Annotated[float, typer.Option("--wait", help="Seconds to wait for sites to connect.", min=1)] = 30.0,
 ) -> None:
-    """Send a plan to its sites, where it waits for their owners; shows what each of them says."""
+    """Send a plan to its sites, where it waits for their owners; shows the response of each site."""
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.federation_plan import FederationPlan
     from fedpriv.sites.operator_log import printing_log

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedpriv.cli import shipped
 
 
 def _permit_plugins(context: typer.Context, is_given: bool) -> bool:
-    """Allows imports of names outside the catalogue during this command, if the option or the environment says so."""
+    """Allows imports of names outside the catalogue during this command, if an option or the environment permits it."""
     from fedpriv.settings import plugins
 
     if is_given:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 site = typer.Typer()
 
-_ANSWER = 5.0  # seconds at most for a neighbour's reply, which it makes from what it has
+_ANSWER = 5.0  # seconds at most for a neighbour's reply, which it computes from data that it already has
 
 
 @site.command("peer")
@@ -53,7 +53,7 @@ def site_peer(
     ] = 0.0,
     allow_plugins: AllowPlugins = False,
 ) -> None:
-    """Train with the neighbours on a graph, without a server, or go on. Of two neighbours, one connects."""
+    """Train, or resume, with the neighbours on a graph, without a server. One of each two neighbours connects."""
     from fedpriv.cli.printing import print_rows
     from fedpriv.sites.connection_file import ConnectionFile
     from fedpriv.sites.operating import operating
@@ -63,7 +63,7 @@ def site_peer(
     from fedpriv.sites.peers.neighbours import Patience
     from fedpriv.sites.site import Site
 
-    # so that what is open is closed
+    # so that open resources are closed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     addresses = [*(listen or ()), *(connect or ())]
     if not addresses:
@@ -131,7 +131,7 @@ def _chosen_plan(running: Site, plan: str | None) -> FederationPlan:
     """Returns the site's plan on a graph with this fingerprint, or the only one that is open.
 
     Raises:
-        ConfigError: there is none, or no name and several.
+        ConfigError: If there is none, or no name was given and there are several.
     """
     from fedpriv.sites.federation_plan import find_plan
 
@@ -145,7 +145,7 @@ def _chosen_plan(running: Site, plan: str | None) -> FederationPlan:
 
 
 def _print_round(report: NodeRound) -> None:
-    """Prints a line for a round: with whom the node mixed, and whose link was down, and why."""
+    """Prints a line for a round: the neighbours that were mixed in, and the other links with reasons."""
     from fedpriv.cli.printing import out
 
     words = [f"round {report.round}/{report.rounds}"]
@@ -160,7 +160,7 @@ def _print_round(report: NodeRound) -> None:
 
 
 def _fate(neighbour: NeighbourReport) -> str:
-    """Returns what became of a neighbour, in words."""
+    """Returns the state of a neighbour as text."""
     words = [f"last mixed in round {neighbour.last_up}"]
     if not neighbour.last_up:
         words = ["never mixed"]

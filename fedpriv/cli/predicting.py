@@ -1,7 +1,7 @@
 """Predicts the rows of a CSV file with the model of a finished run.
 
-The model was released already: predictions are computed from it alone and cost no epsilon. The new rows are read, and
-nothing of them is kept.
+The model has already been released: predictions are computed from it alone and cost no epsilon. The new rows are read
+and not stored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fedpriv.reports.report import Run
 from fedpriv.runs import config_file, refuse
 from fedpriv.storage import write_whole
 
-_WITH_CHANCES = ("logistic", "cross_entropy")  # losses whose outputs are logits
+_WITH_CHANCES = ("logistic", "cross_entropy")  # losses with logits as outputs
 _ENCODING = tuple(option.name for option in fields(TableEncoder) if option.name != "label")
 
 
@@ -42,8 +42,8 @@ def predict(folder: Path, table: Path, output: Path | None, *, as_json: bool) ->
         as_json: Print one JSON object.
 
     Raises:
-        ConfigError: the run's data are no CSV file, or the new file lacks a column.
-        FedprivError: the run is unfinished or altered, or a value cannot be encoded.
+        ConfigError: If the run's data are not a CSV file, or the new file lacks a column.
+        FedprivError: If the run is unfinished or altered, or a value cannot be encoded.
     """
     run = Run.read(folder)
     refuse(run.findings)
@@ -83,7 +83,7 @@ def _outputs(config: Config, folder: Path, inputs: Tensor, n_classes: int | None
     """Returns the outputs of the run's model, `[n, k]`.
 
     Raises:
-        FedprivError: there is no model.
+        FedprivError: If there is no model.
     """
     path = folder / "model.pt"
     if not path.exists():

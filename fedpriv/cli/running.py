@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedpriv.runs import Result, Training
     from fedpriv.storage import RunFolder
 
-_BROKEN = 3  # exit code: everything is written, but the model is of no use
+_BROKEN = 3  # exit code: everything is written, but the model is unusable
 
 
 def run(
@@ -38,13 +38,13 @@ def run(
     Args:
         config: The configuration.
         folder: The run's folder, closed at the end.
-        again: The command that resumes the run, to be printed if it is stopped.
-        resumed: Whether to go on with the run in the folder.
+        again: The command that resumes the run, printed if it is stopped.
+        resumed: True to resume the run in the folder.
         extend: Folder of the finished run that this one extends; None for any other run.
         as_json: Print one JSON object.
 
     Raises:
-        typer.Exit: a signal stopped the run, or (code 3) the model or the test loss is not finite in the end.
+        typer.Exit: If a signal stopped the run, or (code 3) the final model or test loss is not finite.
     """
     from fedpriv.config.building import at_start
     from fedpriv.errors import PromiseWarning, counted
@@ -70,7 +70,7 @@ def run(
         except KeyboardInterrupt:
             try:
                 err.print(f"\nstopped after round {training.progress.round}; resume with: {again}")
-            except OSError:  # the terminal is gone; unwritten output would change the exit code
+            except OSError:  # the terminal is closed; unwritten output would change the exit code
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
             raise typer.Exit(signals.exit_code) from None
         _print_result(training.linked(result), folder, as_json=as_json)
@@ -79,10 +79,10 @@ def run(
 
 
 def follow(config: Config, *, resumed: bool = False) -> None:
-    """Takes part in a run that the process of rank 0 writes and reports; arguments as of `run`.
+    """Takes part in a run that the process of rank 0 writes and reports; see `run` for the arguments.
 
     Raises:
-        typer.Exit: a signal stopped the run, in any process.
+        typer.Exit: If a signal stopped the run, in any process.
     """
     from fedpriv.config import build
     from fedpriv.errors import PromiseWarning
@@ -100,7 +100,7 @@ def follow(config: Config, *, resumed: bool = False) -> None:
 
 
 def _duplicate_notes(training: Training) -> list[str]:
-    """Returns notes on examples with equal content; they are not private, so they go to the terminal, not to files."""
+    """Returns notes on examples with equal content; they are not private, and are printed but never written."""
     if not training.plan.privacy.private:
         return []
     duplicates = training.repeats()
@@ -121,7 +121,7 @@ def _duplicate_notes(training: Training) -> list[str]:
 
 
 def _build(config: Config, folder: RunFolder, *, resumed: bool, extend: Path | None) -> Training:
-    """Builds the run in its folder, and abandons the folder if that fails."""
+    """Builds the run in its folder; releases the folder if that fails."""
     from fedpriv.config import build, to_yaml
 
     try:
@@ -207,7 +207,7 @@ def _print_result(facts: dict[str, Any], folder: RunFolder, *, as_json: bool) ->
 
 
 def _private_folder(folder: Path) -> Path:
-    """Makes a folder that only its owner can read, for files that other libraries write with their own permissions."""
+    """Creates a folder that only its owner can read, for files with permissions set by other libraries."""
     folder.mkdir(0o700, exist_ok=True)
     folder.chmod(0o700)
     return folder

@@ -1,4 +1,4 @@
-"""`fedpriv secrets` and `fedpriv seal`: where the keys of a site are, and their end."""
+"""`fedpriv secrets` and `fedpriv seal`: the location of a site's keys, and their destruction."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fedpriv.cli.printing import print_rows
 
 
 def print_secrets(folder: Path, where: str | None, *, renew_keys: bool) -> None:
-    """Prints where the keys of a site are; first moves them to `where`, or draws new ones."""
+    """Prints the location of a site's keys; first moves them to `where`, or draws new ones."""
     from fedpriv.sites import sealing
 
     _check_site(folder)
@@ -22,7 +22,7 @@ def print_secrets(folder: Path, where: str | None, *, renew_keys: bool) -> None:
 
 
 def seal(folder: Path, *, unfinished: bool) -> None:
-    """Destroys the keys of a site, and prints what is left to do."""
+    """Destroys the keys of a site, and prints the remaining steps."""
     from fedpriv.sites import sealing
 
     _check_site(folder)
@@ -36,10 +36,10 @@ def seal(folder: Path, *, unfinished: bool) -> None:
 
 
 def _check_site(folder: Path) -> None:
-    """Refuses a folder that is no site's.
+    """Raises an error for a folder that is not a site.
 
     Raises:
-        ConfigError: it holds a run, or nothing that has keys.
+        ConfigError: If it holds a run, or nothing with keys.
     """
     from fedpriv.errors import ConfigError
     from fedpriv.sites.statement import is_site

@@ -1,4 +1,4 @@
-"""Finds the configurations and examples that come with fedpriv, in a wheel as in a checkout."""
+"""Finds the configurations and examples that are shipped with fedpriv, in a wheel or a checkout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def folder(name: str) -> Path:
-    """Returns the folder `configs` or `examples`: inside an installed package, beside it in a checkout."""
+    """Returns the folder `configs` or `examples`: inside an installed package, or next to the package in a checkout."""
     inside = _PACKAGE / name
     if inside.is_dir():
         return inside
@@ -32,7 +32,7 @@ def config(name: str) -> Path:
     """Returns the path of a shipped configuration.
 
     Raises:
-        ConfigError: there is none of this name; the error suggests a similar one.
+        ConfigError: If there is none with this name; the error suggests a similar one.
     """
     paths = configs()
     if name not in paths:
@@ -46,7 +46,7 @@ def resolve(path: Path) -> Path:
     A path with a folder, or with the suffix of another kind of file, is returned as it is.
 
     Raises:
-        ConfigError: there is neither.
+        ConfigError: If there is neither.
     """
     if path.is_file() or len(path.parts) != 1:
         return path

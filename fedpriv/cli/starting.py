@@ -54,7 +54,7 @@ def _write(folder: Path, contents: Mapping[str, str]) -> None:
 
 
 def _command_path(path: Path) -> str:
-    """Returns a path as it stands in a command."""
+    """Returns a path in the form for a command line."""
     if len(path.parts) > 1:
         return str(path)
     return path.name

@@ -28,12 +28,12 @@ def state(folders: Sequence[Path], outputs: Sequence[Path], *, colluders: int, g
         folders: Folders of runs, or the folder of one site or one search.
         outputs: Files to write; their suffixes name the formats. None prints Markdown.
         colluders: Number of clients that collude.
-        group: Number of records that one person may have.
+        group: Number of records that may belong to one person.
         as_json: Print one JSON object.
 
     Raises:
-        ConfigError: the suffix of a file is no known format.
-        FedprivError: a folder holds no run, or its files are altered or incomplete.
+        ConfigError: If the suffix of a file is not a known format.
+        FedprivError: If a folder holds no run, or its files are altered or incomplete.
     """
     if len(folders) == 1 and is_site(folders[0]):
         picture_suffixes = {".png"}

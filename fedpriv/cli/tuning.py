@@ -1,4 +1,4 @@
-"""Searches for settings, and prints what the search costs before anything is released."""
+"""Searches for settings, and prints the privacy cost of the search before anything is released."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def run(
     """Plans a search, and runs it unless `plan_only`.
 
     Raises:
-        FedprivError: the search cannot run or costs more than its limit, or the folder holds another search.
-        typer.Exit: the user stopped it.
+        FedprivError: If the search cannot run or costs more than its limit, or the folder holds another search.
+        typer.Exit: If the user stopped it.
     """
     search = Search(load_config(shipped.resolve(config), overrides), Space.read(space), settings)
     with warnings.catch_warnings():

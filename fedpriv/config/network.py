@@ -30,13 +30,13 @@ from fedpriv.settings import Count, Probability, plugins
 
 
 class TopologySection(Plugin):
-    """A graph by name, from a file, or from `package.module:function` of your own that returns a networkx graph."""
+    """A graph by name, from a file, or from `package.module:function`, which returns a networkx graph."""
 
     field, registry, context = "network.topology", TOPOLOGIES, ("n_clients",)
 
 
 class MixingSection(Plugin):
-    """How mixing weights are computed from a graph."""
+    """The computation of mixing weights from a graph."""
 
     field, registry, context = "network.mixing", MIXINGS, ("graph",)
 
@@ -47,13 +47,13 @@ class MixingSection(Plugin):
 
 
 class ActivitySection(Plugin):
-    """Which nodes and links are active in a round."""
+    """The nodes and links that are active in a round."""
 
     field, registry = "network.activity", ACTIVITIES
 
 
 class CohortChoice(Choice):
-    """Who takes part in a round: everyone, each with a probability, a fixed number, or fixed blocks in turn."""
+    """The participants of a round: everyone, each with a probability, a fixed number, or fixed blocks in turn."""
 
     neither = "everyone"
     words: ClassVar = {"everyone": Everyone, "poisson": PoissonCohort, "fixed": FixedCohort, "cyclic": CyclicCohort}
@@ -74,7 +74,7 @@ class CohortChoice(Choice):
 
 
 class NetworkSection(Section):
-    """Who sends to whom: a server with cohorts of clients, or a graph with mixing, activity and outages."""
+    """The communication network: a server with cohorts of clients, or a graph with mixing, activity and outages."""
 
     topology: TopologySection = TopologySection(name="star")
     cohort: CohortChoice = CohortChoice()
@@ -87,7 +87,7 @@ class NetworkSection(Section):
         """Builds the network of `n_clients` clients.
 
         Raises:
-            ConfigError: settings do not fit each other or the number of clients.
+            ConfigError: If settings do not fit each other or the number of clients.
         """
         cohort = self.cohort.build()
         if self.topology.name == "star":

@@ -1,4 +1,4 @@
-"""How YAML writes step sizes: a number, the fields of a decaying sequence, or one of the schedules by name."""
+"""The spelling of step sizes in YAML: a number, the fields of a decaying sequence, or a schedule by name."""
 
 from __future__ import annotations
 

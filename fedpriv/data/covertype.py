@@ -34,19 +34,19 @@ def covertype(
 ) -> Split:
     """Forest cover types, 54 features and a constant; rows have l2 norm 1, so logistic gradients have norm at most 1.
 
-    Measured columns are brought to [-1, 1] by UCI's published ranges, a constant column is appended, and each row is
-    divided by its own norm: fixed maps of single rows, which cost no privacy.
+    Measured columns are scaled to [-1, 1] by UCI's published ranges, a constant column is appended, and each row is
+    divided by its own norm. These are fixed maps of single rows, which have no privacy cost.
 
     Args:
         root: Folder of the file; None is `$FEDPRIV_DATA/covertype`.
-        file: Its name; None takes the first that exists of covtype.data, covtype.data.gz and a 16 % sample.
+        file: Its name; None uses the first that exists of covtype.data, covtype.data.gz and a 16 % sample.
         n_train: Number of training rows; the others are for testing. None is 86 % of all.
         target: `binary`: class 2 against the rest, as in Wang, Ye, Xu (2017); `cover`: the seven classes.
         seed: Seed of the split.
 
     Raises:
-        DataError: the file is missing or has other columns.
-        ConfigError: an option is out of range.
+        DataError: If the file is missing or has other columns.
+        ConfigError: If an option is out of range.
 
     Source: Blackard and Dean (1998), UCI.
     """

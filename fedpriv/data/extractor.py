@@ -1,7 +1,7 @@
 """Frozen extractors: features that a network from the user's own file computes once, before training.
 
-The network was fitted on other data, and counts as public: epsilon covers neither those data nor the network. What it
-makes of an example must depend on no other example, which is tried on made-up ones.
+The network was fitted on other data, and counts as public: epsilon covers neither those data nor the network. Its
+features of an example must depend on no other example, which is tested on synthetic ones.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ Network = Callable[[Tensor], Tensor]
 @checked("data.extractor")
 @dataclass(frozen=True)
 class Extractor:
-    """A network in a file, whose outputs are the inputs of the model that is trained.
+    """A network in a file; its outputs are the inputs of the trained model.
 
     Args:
-        file: A `.safetensors` file, or a `.pt` or `.pth` file with a `state_dict`: code in it is not executed. Or an
-            `.onnx` file, which has its layers in itself; it needs the extra `onnx`.
+        file: A `.safetensors` file, or a `.pt` or `.pth` file with a `state_dict`, loaded without executing code. Or an
+            `.onnx` file, which contains its layers; it needs the extra `onnx`.
         model: The network's architecture, a key of `MODELS` or `package.module:Name`; none for ONNX.
         options: The options of that model, such as `{n_classes: 1000}`.
-        without: Patterns of names that keep their initial values, such as `fc.*` where the head is not used.
-        layer: Name of the layer whose output is the features; empty for the output of the network.
+        without: Patterns of names that keep their initial values, such as `fc.*` if the head is not used.
+        layer: Name of the layer with the features as output; empty for the output of the network.
         unit: Scale each example's features to norm 1, so that gradients have similar norms.
-        sha256: Digest that the file must have; empty does not check. The statement repeats it.
+        sha256: Digest that the file must have; empty skips the check. The statement includes it.
 
     Raises:
-        ConfigError: `model` is missing for a file of weights, or given for an ONNX file.
+        ConfigError: If `model` is missing for a file of weights, or given for an ONNX file.
     """
 
     file: str
@@ -63,14 +63,14 @@ class Extractor:
 
     @property
     def is_onnx(self) -> bool:
-        """Whether the file holds layers besides weights."""
+        """True if the file contains layers and not only weights."""
         return Path(self.file).suffix.lower() == ".onnx"
 
     def digest(self) -> str:
         """Returns the SHA-256 digest of the file's contents.
 
         Raises:
-            ConfigError: the file cannot be read, or is another than `sha256` says.
+            ConfigError: If the file cannot be read, or its digest differs from `sha256`.
         """
         try:
             with Path(self.file).open("rb") as opened:
@@ -92,14 +92,14 @@ class Extractor:
 def extract_features(
     network: nn.Module | Network, dataset: Dataset[Any], *, layer: str = "", unit: bool = True, batch_size: Count = 256
 ) -> TensorDataset:
-    """Replaces each input by the features that a frozen network computes of it, once.
+    """Replaces each input by its features, which a frozen network computes once.
 
     Epsilon covers neither the network nor the data that it was fitted on: both must be public.
 
     Args:
         network: A module, which is used in eval mode, or a function of batches.
         dataset: Examples `(input, target)`.
-        layer: Name of the module's layer whose output is taken; empty for its own.
+        layer: Name of the module's layer that provides the features; empty for the module's output.
         unit: Scale each example's features to norm 1; features of norm 0 stay.
         batch_size: Examples at a time.
 
@@ -107,8 +107,8 @@ def extract_features(
         Features float32 `[n, n_features]`, and the targets as they are.
 
     Raises:
-        ConfigError: there is no such layer, or what the network makes of an example depends on others.
-        DataError: the network cannot take an input, or a feature is not finite.
+        ConfigError: If there is no such layer, or the features of an example depend on other examples.
+        DataError: If the network cannot process an input, or a feature is not finite.
     """
     compute = network
     if isinstance(network, nn.Module):
@@ -151,11 +151,11 @@ def _features(compute: Network, inputs: Tensor) -> Tensor:
 
 
 def _check_alone(compute: Network, example: Tensor) -> None:
-    """Refuses a network whose features of an example change with the rest of the batch; looks at no example's values.
+    """Raises an error if a network's features of an example depend on the rest of the batch; reads no values.
 
     Args:
         compute: The network.
-        example: An example, of which shape and type are taken.
+        example: An example that provides shape and type.
     """
     generator = torch.Generator().manual_seed(0)
     shape = (3, *example.shape)
@@ -201,8 +201,8 @@ def _output_of(network: nn.Module, layer: str) -> Network:
 def load_onnx(file: str | Path) -> Network:
     """Loads an ONNX file with one input, as a function of batches that returns its first output.
 
-    Raises:
-        ConfigError: the extra `onnx` is missing, or the file cannot be read or has several inputs.
+    ConfigError: If the extra `onnx` is missing, or the file cannot be read or has several inputs.
+        ConfigError: If the extra `onnx` is missing, or the file cannot be read or has several inputs.
     """
     try:
         import onnxruntime
@@ -222,16 +222,16 @@ def load_onnx(file: str | Path) -> Network:
 
 
 def through(extractor: Extractor, split: Split, build: Callable[..., nn.Module]) -> Split:
-    """Returns a data set whose inputs are features.
+    """Returns a data set with features as inputs.
 
     Args:
-        extractor: The network, and what of it is taken.
+        extractor: The network, and the layer that provides the features.
         split: The data set.
         build: Builds a model by name, see `fedpriv.models.resolve`.
 
     Raises:
-        ConfigError: the file, the model or the layer does not fit.
-        DataError: the network cannot take the inputs.
+        ConfigError: If the file, the model or the layer does not fit.
+        DataError: If the network cannot process the inputs.
     """
     digest = extractor.digest()
     if extractor.is_onnx:

@@ -68,13 +68,13 @@ def femnist(
         min_examples: Leave out writers with fewer train examples.
         max_writers: Largest number of writers, the first by writer number; None takes all.
         test: Test examples of the `chosen` writers, or of `all` writers.
-        invert: Make ink 1 on paper 0, as in MNIST; LEAF has it the other way round.
+        invert: Store ink as 1 on paper 0, as in MNIST; LEAF uses the opposite.
         flat: `[n, 784]` instead of `[n, 1, 28, 28]`.
         transforms: Functions of single images, see `fedpriv.data.transforms`; they receive pixels in [0, 1].
 
     Raises:
-        DataError: a file is missing or broken, or no writer is left.
-        ConfigError: an option is out of range.
+        DataError: If a file is missing or broken, or no writer is left.
+        ConfigError: If an option is out of range.
 
     Source: Caldas et al. (2018), LEAF, from NIST Special Database 19.
     """

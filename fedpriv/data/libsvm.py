@@ -34,14 +34,14 @@ def libsvm(
         train: File with the clients' examples.
         test: The same with public examples.
         n_features: Number of columns. It must be given, since the largest index in the files would reveal data.
-        classes: Labels in the order of the class numbers; None takes labels as numbers, for regression.
+        classes: Labels in the order of the class numbers; None uses labels as numbers, for regression.
         normalize: Divide each row by its own l2 norm (rows of zeros stay).
         bias: Append a constant feature, before rows are divided.
         root: Folder of the files; None is `$FEDPRIV_DATA/libsvm` if that is set, else the current folder.
 
     Raises:
-        DataError: a file cannot be read or has more columns, or a label is not listed; the message names the file.
-        ConfigError: an option is out of range.
+        DataError: If a file cannot be read or has more columns, or a label is not listed; the message names the file.
+        ConfigError: If an option is out of range.
     """
     if classes is not None and len(set(classes)) < max(2, len(classes)):
         raise ConfigError("data.classes", [*classes], "list two or more labels, each once")

@@ -34,14 +34,14 @@ def mnist(
     Args:
         root: Folder with the four idx files, or with torchvision's `MNIST/raw`. None looks in `$FEDPRIV_DATA/mnist`,
             then in `~/.cache/fedpriv`.
-        download: Let torchvision fetch what is missing, into `root` or `~/.cache/fedpriv`.
+        download: Let torchvision download missing files, into `root` or `~/.cache/fedpriv`.
         flat: `[n, 784]` instead of `[n, 1, 28, 28]`.
         transforms: Functions of single images, see `fedpriv.data.transforms`; they receive pixels in [0, 1].
 
     Raises:
-        DataError: a file is missing, truncated or not idx, or images and labels differ in number.
+        DataError: If a file is missing, truncated or not idx, or the numbers of images and labels differ.
 
-    Source: LeCun, Cortes, Burges. Any data set in the same four files (Fashion-MNIST) loads too.
+    Source: LeCun, Cortes, Burges. Any data set in the same four files (Fashion-MNIST) can also be loaded.
     """
     folder = _folder(root, download=download)
     datasets: dict[str, TensorDataset] = {}
@@ -62,8 +62,8 @@ def read_idx(path: Path, *, n_axes: int) -> Tensor:
     """Reads an idx file of unsigned bytes as uint8 with `n_axes` axes.
 
     Raises:
-        DataError: the file is unreadable, a broken gzip, no idx file of this kind, or its length is not that in its
-            header.
+        DataError: If the file is unreadable, a broken gzip, not an idx file of this kind, or its length differs from
+            the length in its header.
     """
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:

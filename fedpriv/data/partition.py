@@ -33,17 +33,17 @@ def partition(
 
     Args:
         kind: The name of one of the functions below.
-        labels: int64 `[n_examples]`, or `[n_examples, length]`; float where targets are numbers.
+        labels: int64 `[n_examples]`, or `[n_examples, length]`; float if targets are numbers.
         n_clients: Number of clients; each gets at least one example. None for `by_writer`: all writers.
         generator: Source of randomness; unused by `in_order`.
         writers: int64 `[n_examples]`, for `by_writer`: the owner of each example.
-        **options: The function's own, such as `alpha` for `dirichlet`.
+        **options: Options of the function, such as `alpha` for `dirichlet`.
 
     Returns:
         For each client the ascending indices of its examples, int64.
 
     Raises:
-        ConfigError: such a division does not exist, e.g. there are fewer examples than clients.
+        ConfigError: If such a division does not exist, e.g. if there are fewer examples than clients.
     """
     if kind not in PARTITIONS:
         raise ConfigError("partition.kind", kind, f"unknown{nearest(str(kind), get_args(Kind))}")
@@ -103,7 +103,7 @@ def stratified(labels: Tensor, n_clients: Count, generator: torch.Generator) -> 
     shards: list[list[Tensor]] = [[] for _ in range(n_clients)]
     for index, label in enumerate(classes):
         pieces = list(_shuffled((labels == label).nonzero()[:, 0], generator).tensor_split(n_clients))
-        # the larger pieces come first: in reverse for every other class, so that sizes stay close
+        # the larger pieces come first, in reverse for every other class, so that sizes stay similar
         if index % 2 == 1:
             pieces.reverse()
         for shard, piece in zip(shards, pieces, strict=True):
@@ -124,7 +124,7 @@ def by_label(
 ) -> list[Tensor]:
     """Cuts each label into shards of about equal size and deals `labels_per_client` shards to each client.
 
-    So a client has at most that many labels.
+    A client therefore has at most that many labels.
 
     Source: McMahan et al. (2017), section 3, except that here no shard straddles two labels.
     """
@@ -153,8 +153,8 @@ def dirichlet(
 ) -> list[Tensor]:
     """Divides each label among clients in proportions drawn from Dirichlet(alpha, ..., alpha).
 
-    With small alpha few clients hold most examples of a label; with large alpha clients are similar. Draws that leave a
-    client fewer than `min_examples` are repeated.
+    With small alpha few clients hold most examples of a label; with large alpha clients are similar. Draws in which a
+    client has fewer than `min_examples` are repeated.
 
     Source: Yurochkin et al. (2019), section 4; Hsu et al. (2019) draw the proportions per client instead.
     """
@@ -182,10 +182,10 @@ def dirichlet(
 
 @checked("partition")
 def by_writer(writers: Tensor, n_clients: Count | None = None, *, generator: torch.Generator) -> list[Tensor]:
-    """Gives all examples of a writer to one client; without `n_clients` each writer is a client.
+    """Assigns all examples of a writer to one client; without `n_clients` each writer is a client.
 
-    With as many clients as writers, client i is the i-th writer by number. With fewer, the writers are dealt at random,
-    in numbers that differ by at most one.
+    With as many clients as writers, client i is writer i in the order of numbers. With fewer, the writers are
+    distributed at random, in numbers that differ by at most one.
     """
     ids, position = writers.unique(return_inverse=True)
     n_clients = n_clients or len(ids)

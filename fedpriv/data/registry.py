@@ -85,11 +85,11 @@ def load(name: str, **options: object) -> Split:
 
     Args:
         name: A key of `DATASETS`, or `package.module:function` that returns a `Split`.
-        **options: The loader's own options.
+        **options: The options of the loader.
 
     Raises:
-        ConfigError: unknown name or option.
-        DataError: the data are missing or broken.
+        ConfigError: If the name or an option is unknown.
+        DataError: If the data are missing or broken.
     """
     split = plugins.build(name, DATASETS, options, field="data")
     if not isinstance(split, Split):  # a user's function may return anything

@@ -1,4 +1,4 @@
-"""Rows with names, such as those of Hugging Face `datasets` and flwr-datasets, as pairs (input, target)."""
+"""Rows with named columns, such as rows of Hugging Face `datasets` and flwr-datasets, as pairs (input, target)."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class NamedRows(Protocol):
 class RowDataset(Dataset[tuple[Nested, Tensor]]):
     """Pairs (input, target) of rows with named columns, each read when it is used.
 
-    A number, a list of numbers, an array or a tensor becomes a tensor with the same numbers. An image of Pillow, which
-    is what `datasets` decodes, becomes float32 `[channels, height, width]` in [0, 1].
+    A number, a list of numbers, an array or a tensor becomes a tensor with the same numbers. A Pillow image, as decoded
+    by `datasets`, becomes float32 `[channels, height, width]` in [0, 1].
 
     Args:
         rows: A `datasets.Dataset`, a partition of flwr-datasets, a list of dicts, or another object with a length and a
@@ -43,8 +43,8 @@ class RowDataset(Dataset[tuple[Nested, Tensor]]):
         target: The column of the target.
 
     Raises:
-        ConfigError: there is no such column.
-        DataError: a value is no number, array or image of grey or RGB; when it is read.
+        ConfigError: If there is no such column.
+        DataError: If a value is not a number, an array, or a grey or RGB image; raised when it is read.
 
     Example:
         >>> rows = [{"pixels": [0.0, 1.0], "digit": 3}]

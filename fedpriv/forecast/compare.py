@@ -79,8 +79,8 @@ class Comparison:
             A figure of matplotlib's pyplot, which notebooks show.
 
         Raises:
-            ConfigError: there are no test data, or the file's name ends in no format of pictures.
-            FedprivError: the file cannot be written.
+            ConfigError: If there are no test data, or the file's extension is not a picture format.
+            FedprivError: If the file cannot be written.
         """
         from matplotlib import pyplot
 
@@ -205,7 +205,7 @@ def _arguments(name: str, options: Any) -> Mapping[str, Any]:  # noqa: ANN401 - 
     """Returns the arguments of `train` of one setting.
 
     Raises:
-        ConfigError: it is neither a strategy nor arguments by name.
+        ConfigError: If it is neither a strategy nor arguments by name.
     """
     if isinstance(options, Strategy):
         return {"strategy": options}

@@ -214,7 +214,7 @@ def forecast(
         formula: The paper's noise formula, for runs that draw one example a round.
 
     Raises:
-        ConfigError: the run cannot work, or no noise reaches its target.
+        ConfigError: If the run cannot work, or no noise reaches its target.
     """
     compute = compute or Compute()
     plan = draft.plan().on(compute.planned_device)
@@ -283,7 +283,7 @@ def plan(
         The forecast. Its text equals the output of `fedpriv plan`; see `Forecast` for its attributes.
 
     Raises:
-        ConfigError: the run cannot work, or no noise reaches its target.
+        ConfigError: If the run cannot work, or no noise reaches its target.
 
     Example:
         >>> import fedpriv
@@ -356,7 +356,7 @@ def _batches_in_words(sampling: Sampling, fewest: int) -> str:
 def _correlated_noise_in_words(plan: Plan, parameters: int) -> str | None:
     """Returns the correlation of the noise and the memory of its history, in words; None if it is independent.
 
-    The history has rows of float64, of each client or of the sum.
+    The history has rows of float64, for each client or for the sum.
     """
     noise = plan.privacy.over_time
     if noise is None:
@@ -380,19 +380,18 @@ def _correlated_noise_in_words(plan: Plan, parameters: int) -> str | None:
 def _if_hidden(plan: Plan, active_fraction: float) -> float | None:
     """Returns epsilon if inactive nodes also sent noise, so that the active ones were secret.
 
-    None where that changes nothing, or where no bound is known.
-    Every node takes part in every round, and each record is sampled with the product of both probabilities (the larger
-    one where they are unequal).
+    None if that changes nothing, or if no bound is known. Every node takes part in every round, and each record is
+    sampled with the product of both probabilities (the larger one if they are unequal).
     """
     units = {record.unit for record in plan.records}
     if active_fraction == 1 or not plan.privacy.private or units != {"sample"}:
         return None
-    if isinstance(plan.privacy.trust, Pairwise):  # who takes part decides how well they hide each other
+    if isinstance(plan.privacy.trust, Pairwise):  # the set of participants determines how well they hide each other
         return None
-    if any(record.sampling == "allocation" for record in plan.records):  # no price is known for both together
+    if any(record.sampling == "allocation" for record in plan.records):  # the cost of both together is unknown
         return None
     one_per_query = {(record.round, record.index): record for record in plan.records}
-    # a round without participants has no rates; its query's rates are those of other rounds
+    # a round without participants has no rates; the query's rates are taken from other rounds
     rates = {record.query: _largest(record.rate) for record in plan.records if record.rate}
     hidden = [
         replace(r, clients=None, sampling=_SAMPLED[r.sampling], rate=active_fraction * rates.get(r.query, 1.0))
@@ -408,7 +407,7 @@ def _largest(rate: PerClient) -> float:
 
 
 def _formula_claim(formula: Formula, draft: RunSketch, plan: Plan) -> NoiseClaim | None:
-    """Returns the epsilon that the paper's formula gives for the run's noise; None where the formula does not apply.
+    """Returns the epsilon that the paper's formula gives for the run's noise; None if the formula does not apply.
 
     Formulas are for equal clients, Gaussian noise of one size, and an example a round (also: one in expectation).
     """

@@ -1,4 +1,4 @@
-"""Warnings before a run: what weakens its privacy, and what its settings will do."""
+"""Warnings before a run: conditions that weaken its privacy, and effects of its settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def warnings_of_draft(draft: RunSketch, plan: Plan, claim: Claim | None = None) -> list[str]:
-    """Returns the warnings for a run that is planned: what weakens its privacy, and what its settings will do.
+    """Returns the warnings for a planned run: conditions that weaken its privacy, and effects of its settings.
 
     Args:
         draft: The run.
@@ -65,8 +65,8 @@ def warnings_at_start(training: Training) -> list[str]:
 def _constraint_noise(draft: RunSketch, plan: Plan) -> ConstraintNoise | None:
     """Returns the noise of a constraint value at the smallest client.
 
-    None if the run releases no private constraint values, or if their groups state no public fractions: then the noise
-    depends on counts of the data, which a plan does not look up.
+    None if the run releases no private constraint values, or if their groups give no public fractions: the noise then
+    depends on counts of the data, which a plan does not read.
     """
     privacy = plan.privacy
     outline = draft.outline
@@ -94,7 +94,7 @@ def _constraint_noise_warning(noise: ConstraintNoise, share: float) -> str:
 
 
 def _laplace_warnings(draft: RunSketch, plan: Plan) -> list[str]:
-    """Warns if Gaussian noise would be smaller than Laplace noise at the same (epsilon, delta), as over many rounds."""
+    """Warns if Gaussian noise would be smaller than Laplace noise at equal (epsilon, delta), e.g. over many rounds."""
     privacy = plan.privacy
     if not isinstance(privacy.mechanism, Laplace) or privacy.delta == 0:
         return []

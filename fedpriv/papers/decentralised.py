@@ -66,7 +66,7 @@ def published_tracking(noise: TrackingNoise, rounds: int, beta: NonNegative = 10
 
 @checked("strategy")
 def published_dpop(noise: TrackingNoise, rounds: int) -> Recipe:
-    """DPOP as Xie, Liu and Chai (2025) compare with it, in our reading: with the noise of their eq 5. Not private."""
+    """DPOP in the comparison of Xie, Liu and Chai (2025), in our reading: with the noise of their eq 5. Not private."""
     return _eq5(decentralized_sgd(_steps(noise)), noise, rounds)
 
 

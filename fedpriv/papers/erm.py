@@ -52,10 +52,10 @@ class Inner:
 
     Args:
         learning_rate: Step size of inner steps; the paper's unless given.
-        smoothness: Of the loss of an example.
+        smoothness: Smoothness of the loss of an example.
         regularizer: h.
-        difference_bound: Whether the difference of two gradients of an example is clipped to what `smoothness` allows,
-            or to twice the clip bound of a gradient.
+        difference_bound: True to clip the difference of two gradients of an example to the bound implied by
+            `smoothness`, False to twice the clip bound of a gradient.
         anchor_share: See `fedpriv.AnchorBudget`.
     """
 
@@ -66,7 +66,7 @@ class Inner:
     anchor_share: Positive = 1.0
 
     def recipe(self, step: Rate, epochs: Epochs) -> Recipe:
-        """The algorithm with this step size and these epochs."""
+        """Returns the algorithm with this step size and these epochs."""
         if self.difference_bound == "smoothness":
             smoothness = self.smoothness
         else:
@@ -99,9 +99,9 @@ class OnBall:
     """Options of DP-AccMD.
 
     Args:
-        radius: Of the ball that the model is kept in.
+        radius: Radius of the ball that contains the model.
         ball: Its norm.
-        smoothness: Of the mean loss, in the 2-norm.
+        smoothness: Smoothness of the mean loss, in the 2-norm.
     """
 
     radius: Positive
@@ -126,12 +126,12 @@ def dp_accmd(on: OnBall) -> Strategy:
 @checked("strategy")
 @dataclass(frozen=True)
 class Printed:
-    """What the paper's noise depends on.
+    """Parameters of the paper's noise.
 
     Args:
         epsilon_bar: The epsilon that the paper states.
-        rounds: Of the run.
-        n_examples: Of all clients.
+        rounds: Number of rounds of the run.
+        n_examples: Number of examples of all clients.
         delta_bar: The delta that the paper states.
     """
 
@@ -141,7 +141,7 @@ class Printed:
     delta_bar: Ratio = 1e-3
 
     def noise(self, epochs: int, length: int, *, doubling: bool = False) -> Published:
-        """The noise of so many epochs of this length; the gradient at an anchor has none."""
+        """Returns the noise for this many epochs of this length; the gradient at an anchor has none."""
         sigma = claims.svrg_deviation(
             self.epsilon_bar, self.n_examples, epochs, length, delta=self.delta_bar, doubling=doubling
         )

@@ -1,4 +1,4 @@
-"""Several runs side by side, whether they can be compared, and the epsilon of all together."""
+"""Compares runs side by side, with warnings if they cannot be compared, and the epsilon of all together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def table(runs: Sequence[Run]) -> list[str]:
 
 
 def cells(runs: Sequence[Run]) -> list[list[str]]:
-    """Returns headings and one row for each run; epsilons are counted from the ledgers and rounded up."""
+    """Returns headings and one row for each run; epsilons are computed from the ledgers and rounded up."""
     rows = [_columns(run) for run in runs]
     for metric in headlines():
         if all(row[metric.title] == "-" for row in rows):
@@ -36,11 +36,11 @@ def notes(runs: Sequence[Run], plans: Sequence[PlannedSpending] = ()) -> list[st
 
     Args:
         runs: The runs.
-        plans: The facts known of each run besides its files; none by default.
+        plans: The facts known about each run besides its files; none by default.
 
-    Guarantee: the total is an upper bound if the runs read the same clients' data (`composition.compose`). Where
-    settings of later runs were chosen by the results of earlier ones the sum holds: epsilons add up, and so do deltas
-    (Dwork and Roth, 2014, theorem B.1).
+    Guarantee: the total is an upper bound if the runs read the same clients' data (`composition.compose`). If settings
+    of later runs were chosen by the results of earlier ones, the sum holds: epsilons add up, and so do deltas (Dwork
+    and Roth, 2014, theorem B.1).
     """
     spent = [run.spent for run in runs if run.spent is not None]
     differing = [name for name in _PROMISE if len({getattr(price, name) for price in spent}) > 1]
@@ -66,13 +66,13 @@ def notes(runs: Sequence[Run], plans: Sequence[PlannedSpending] = ()) -> list[st
             prices = list(spent)
             counted = list[str]()
             for number, (run, plan) in enumerate(zip(runs, plans, strict=True)):
-                if run.result is None:  # the table has what its ledger has
+                if run.result is None:  # the table contains the values of its ledger
                     prices[number] = compose([spendings[number]], spent[number].delta)
                     if is_unfinished(run.files, plan):
                         counted.append(unfinished(run.folder))
             total = math.fsum(price.epsilon for price in prices)
             basic = f"epsilon={round_up(total)} at delta={delta:.6g}"
-        except PrivacyError as error:  # as for `fedpriv account`: if runs share noise, no sum holds either
+        except PrivacyError as error:  # as for `fedpriv account`: if runs share noise, the sum does not hold either
             return [*texts, f"these runs have no joint privacy cost: {error}"]
         together = f"epsilon={round_up(whole.epsilon)} at delta={round_up(whole.delta)}"
         texts.append(
@@ -112,5 +112,5 @@ def _planned_in_words(run: Run) -> str:
 
 
 def _test_data(run: Run) -> str:
-    """Returns the data set and its options; how train examples are divided does not matter to a test metric."""
+    """Returns the data set and its options, without the division of train examples, which tests do not use."""
     return str(sorted((name, value) for name, value in run.config["data"].items() if name != "partition"))

@@ -1,4 +1,4 @@
-"""The privacy statement of runs. All of it is counted again from their files; altered files raise an error."""
+"""The privacy statement of runs, computed again from their files; altered files raise an error."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def statement_of(runs: Sequence[Run], account: Account) -> Statement:
 
     Args:
         runs: The runs, read from their folders.
-        account: What they cost together, in the same order.
+        account: Their total cost, in the same order.
     """
     spent = account.spent
     costs = account.costs
@@ -131,20 +131,20 @@ def _release_row(run: Run, cost: RunCost) -> tuple[str, ...]:
 
 
 def _concerns_one(cell: Cell, spent: PrivacySpent) -> bool:
-    """Whether a bound has a meaning if there is one data holder: without others nobody colludes or is a neighbour."""
+    """True if a bound is meaningful with a single data holder, who has no colluders or neighbours."""
     if cell.adversary == NEIGHBOUR or cell.adversary.endswith(COLLUDERS):
         return False
     return spent.unit == "client" or cell.unit != "client"
 
 
 def _for_one_holder(cell: Cell) -> Cell:
-    """Returns the cell with its assumption in words for one data holder."""
+    """Returns the cell with its assumption as text for one data holder."""
     assumption = cell.assumes.replace("each client", "the client").replace("; any number of others may collude", "")
     return replace(cell, assumes=assumption)
 
 
 def simulated_trust(costs: Sequence[RunCost], *, is_alone: bool = False) -> tuple[str, ...]:
-    """Returns sentences on who is trusted in simulated runs, and on the simulation.
+    """Returns sentences on the trusted parties in simulated runs, and on the simulation.
 
     Args:
         costs: What each run is charged.
@@ -171,14 +171,14 @@ def _trusts(costs: Sequence[RunCost]) -> set[str]:
 
 
 def _prices(account: Account) -> Sequence[tuple[str, Price]]:
-    """Returns what each run and all together cost, and what they would cost with one more."""
+    """Returns the cost of each run, the total cost, and the cost with one more run."""
     delta = account.spent.delta
     again = compose([*account.costs, replace(account.costs[-1], name="one more", run_name=None)], delta)
     return [*account.prices, ("with one more like the last", (again.epsilon, delta))]
 
 
 def lifetime(budgets: Iterable[str | Path | None]) -> tuple[str, str]:
-    """Returns a row with what is spent of the lifetime budgets that runs draw on."""
+    """Returns a row with the spending of the lifetime budgets that runs use."""
     balances = [_balance(Path(name)) for name in dict.fromkeys(budgets) if name]
     return "lifetime budget", "; ".join(balances) or "none was set"
 
@@ -201,7 +201,7 @@ def _balance(path: Path) -> str:
 
 
 def _checks(runs: Sequence[Run], names: str) -> Rows:
-    audited = [run.folder for run in runs if run.files.config is not None]  # not those made in Python
+    audited = [run.folder for run in runs if run.files.config is not None]  # without runs made in Python
     return [
         *((f"{run.folder}: ledger", run.evidence) for run in runs),
         ("was anything changed?", f"fedpriv show {names} must print the same head; it reports altered lines"),

@@ -32,7 +32,7 @@ SEES = {
     NEIGHBOUR: "the messages that it receives",
     MODEL: "only the final model",
 }
-"""What each adversary sees."""
+"""The view of each adversary."""
 
 
 def _made_by() -> str:
@@ -41,7 +41,7 @@ def _made_by() -> str:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page as it is printed, with its contents in this order.
+    """A printed part of the page, with its contents in this order.
 
     Attributes:
         title: Its heading: the officer's question.
@@ -63,29 +63,29 @@ class Statement:
     """Everything that a privacy statement states.
 
     Attributes:
-        about: What it is about: runs, a site or a search, with their names.
-        subject: What the guarantee is about, e.g. "All that left this site".
+        about: Subject of the statement: runs, a site or a search, with their names.
+        subject: Subject of the guarantee, e.g. "All that left this site".
         spent: The guarantee.
         data: Name of the data.
-        held_by: Who holds how many records.
-        used_for: What the data were used for.
+        held_by: The data holders, with their numbers of records.
+        used_for: Use of the data.
         settings_tried: The settings that a search tried; empty if there was no search.
-        cells: The bound against each adversary, for each unit.
-        sees: What each adversary sees.
-        release_text: Sentences about what was released.
-        release_rows: What was released, as names and values.
-        release_table: What was released by each run or federation; the first row is the heading.
-        trust: Sentences on who is trusted and what was simulated.
-        assumed: Sentences on what is assumed and not checked.
-        tests: What is public of test data.
-        not_protected: Further sentences on what no epsilon covers.
-        secret: What must be kept secret.
-        cost_text: Sentences on how the prices add up.
-        prices: The cost of each part, of all together, and of more; infinite pairs are left out.
-        budgets: What is spent of which budget.
-        check_text: Sentences on what is not complete.
-        checks: What shows that nothing was changed, and how to count again.
-        made_by: The software that made the page, and when.
+        cells: The bound against each adversary, for each privacy unit.
+        sees: The view of each adversary.
+        release_text: Sentences about the releases.
+        release_rows: The releases, as names and values.
+        release_table: The releases of each run or federation; the first row is the heading.
+        trust: Sentences on trusted parties, and on simulated parts.
+        assumed: Sentences on assumptions that are not checked.
+        tests: The public facts about test data.
+        not_protected: Further sentences on facts that no epsilon covers.
+        secret: The facts that must be kept secret.
+        cost_text: Sentences on the composition of costs.
+        prices: The cost of each part, the total cost, and the cost of more runs; infinite pairs are left out.
+        budgets: The spending of each budget.
+        check_text: Sentences on incomplete parts.
+        checks: Evidence that nothing was changed, and instructions to recompute epsilon.
+        made_by: The software that made the page, and the time.
     """
 
     about: str
@@ -157,7 +157,7 @@ class Statement:
 
     def _protected(self) -> Section:
         spent = self.spent
-        # a relation may name public facts that neighbouring data sets share, in parentheses
+        # a neighbouring relation may name, in parentheses, public facts that neighbouring data sets share
         shared = spent.relation.partition("(")[2].removesuffix(")")
         rows = (
             ("data", self.data),
@@ -174,7 +174,7 @@ class Statement:
         return Section("Whose data, and what of them is protected?", text, tuple(row for row in rows if row[1]))
 
     def _observers(self) -> Section:
-        """Returns the part on who could learn what, with a column for each unit."""
+        """Returns the part on the adversaries, with a column for each privacy unit."""
         lines, notes = lettered(self.cells, _bound, _assumed)
         units = dict.fromkeys(cell.unit for cell in self.cells)
         table = (
@@ -198,11 +198,11 @@ def unbounded(cell: Cell, since: str) -> Cell:
 
 
 def count_without_fedpriv(ledger: LedgerFile, whose: str) -> str:
-    """Returns how to count a ledger's epsilon with the small verifier, or why it refuses the ledger.
+    """Returns how to compute a ledger's epsilon with the small verifier, or why the verifier rejects the ledger.
 
     Args:
         ledger: The ledger.
-        whose: The answers that its epsilon is about, e.g. "one run's own answers".
+        whose: The releases that its epsilon covers, e.g. "one run's own answers".
     """
     refused = _unknown_to_verifier(ledger.records)
     if refused:
@@ -211,7 +211,7 @@ def count_without_fedpriv(ledger: LedgerFile, whose: str) -> str:
 
 
 def _unknown_to_verifier(records: Sequence[Record]) -> str:
-    """Returns what the small verifier refuses in these records, in words; empty if it counts them."""
+    """Returns the reasons, as text, why the small verifier rejects these records; empty if it accepts them."""
     for record in records:
         if record.sampling == "allocation":
             return "random allocation"
@@ -229,7 +229,7 @@ def _bound(cell: Cell) -> str:
 
 
 def _assumed(cell: Cell) -> str:
-    """Returns what a bound assumes, or why there is none."""
+    """Returns the assumptions of a bound, or the reason why there is none."""
     if math.isinf(cell.epsilon):
         text = f"since {cell.assumes}"
     else:
@@ -244,7 +244,7 @@ def _assumed(cell: Cell) -> str:
 
 
 def _column(unit: str) -> str:
-    """Returns the heading of a column: `group of 10 samples` is 10 records of one person."""
+    """Returns the heading of a column: `group of 10 samples` means 10 records of one person."""
     if unit in _COLUMNS:
         return _COLUMNS[unit]
     count = unit.removeprefix("group of ").partition(" ")[0]
@@ -256,7 +256,7 @@ def _column(unit: str) -> str:
 
 
 def _observer(adversary: str) -> str:
-    """Returns an adversary in the words of the page."""
+    """Returns the page's term for an adversary."""
     if adversary == NEIGHBOUR:
         return "one other data holder"
     if adversary == MODEL:

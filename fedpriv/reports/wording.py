@@ -1,4 +1,4 @@
-"""Puts a guarantee into plain words, for a reader who has to file it and does not know code."""
+"""Formulates a guarantee in plain words, for readers who have to file it and do not read code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DIVIDED = {"iid": "at random", "in_order": "in its order"}
 
 
 def public(tests: str = TESTS) -> str:
-    """Returns a sentence on what counts as known to everybody; of private test data that is their number alone."""
+    """Returns a sentence on the facts that count as public; for private test data only their number."""
     return (
         "Treated as public, and not protected: the number of data holders, how many records each has, their "
         f"names; all settings; the code; {tests}; parameters that are not trained."
@@ -39,7 +39,7 @@ def public(tests: str = TESTS) -> str:
 
 
 def frozen_networks(data_sections: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Returns a sentence on each frozen network through which data were seen.
+    """Returns a sentence on each frozen network through which data were processed.
 
     Args:
         data_sections: The sections `data` of configurations.
@@ -81,7 +81,7 @@ _THOUGHT = {
 
 
 def rounding(spent: PrivacySpent) -> tuple[str, ...]:
-    """Returns sentences on how noise is rounded, and what of it is not proved; none without a finite epsilon."""
+    """Returns sentences on the rounding of noise, and on unproved parts of it; none without a finite epsilon."""
     if math.isinf(spent.epsilon):
         return ()
     if not spent.float64_noise:
@@ -97,7 +97,7 @@ def rounding(spent: PrivacySpent) -> tuple[str, ...]:
 
 
 def sentence(subject: str, spent: PrivacySpent) -> str:
-    """Returns a sentence on what `subject`, e.g. "All that left", reveals at most."""
+    """Returns a sentence on the largest disclosure by `subject`, e.g. "All that left"."""
     if math.isinf(spent.epsilon):
         return f"Not private: {spent}."
     sure = _THOUGHT[spent.relation.partition("(")[0]].format(_sure(spent.epsilon))
@@ -123,7 +123,7 @@ def data_name(config: Mapping[str, Any]) -> str:
 
 
 def purpose_of(config: Mapping[str, Any]) -> str:
-    """Returns in words which model a configuration trains, by which algorithm."""
+    """Returns as text the model and the algorithm of a configuration."""
     text = f"training a model of type {config['model']['name']} with the algorithm {config['strategy']['name']}"
     if config["strategy"]["variant"] == "published":
         text += " as published"
@@ -131,7 +131,7 @@ def purpose_of(config: Mapping[str, Any]) -> str:
 
 
 def holders(config: Mapping[str, Any], cost: RunCost, names: Sequence[str] = ()) -> str:
-    """Returns in words how many data holders there are, with how many records."""
+    """Returns as text the number of data holders and of their records."""
     text = counted(cost.n_clients, "data holder")
     if names:
         text += f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})"
@@ -149,23 +149,23 @@ def holders(config: Mapping[str, Any], cost: RunCost, names: Sequence[str] = ())
 
 
 def made_with(results: Iterable[Mapping[str, Any] | None]) -> str:
-    """Returns the software with which runs were made, by their results."""
+    """Returns the software of runs, from their results."""
     unknown = "not recorded: unfinished, or by an early version"
     return listed(str((result or {}).get("software") or unknown) for result in results)
 
 
 def plain(text: str) -> str:
-    """Replaces the words for clients and examples in the code by those of the page."""
+    """Replaces the code's words for clients and examples with the page's words."""
     return text.replace("client", "data holder").replace("examples", "records")
 
 
 def unit_of(spent: PrivacySpent) -> str:
-    """Returns what is protected, and what that means."""
+    """Returns the privacy unit, with its meaning."""
     return f"{UNITS[spent.unit]}; {RELATIONS[spent.relation.partition('(')[0]]}"
 
 
 def released(records: Iterable[Record]) -> str:
-    """Returns how many answers of which kind were released, and how much noise they have."""
+    """Returns the number and kinds of releases, and the noise in them."""
     kinds = dict[tuple[str, str, str], list[float]]()
     for record in records:
         noise = record.noise_multiplier
@@ -211,7 +211,7 @@ def _rare(delta: float) -> str:
 
 
 def _sure(epsilon: float) -> str:
-    """Says how large the posterior probability of one of two values may be, from even odds, rounded up."""
+    """Formats the largest posterior probability of one of two values, from even odds, rounded up."""
     percent = 100 / (1 + math.exp(-epsilon))
     if percent < 99.9:
         return f"at most {math.ceil(percent * 10) / 10:g} %"

@@ -1,4 +1,4 @@
-"""A run and the lifetime budget of its data: what it reserves before it releases anything, and what it gives back."""
+"""Reserves a run's share of the lifetime budget of its data before any release, and returns unused parts at the end."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ class BudgetReservation:
 
     Attributes:
         budget: The budget.
-        plan: What the run is going to release.
+        plan: The planned releases of the run.
         run_name: Random name of the run.
         start: Random name of this process start.
         folder: The run's folder; None for a run in memory.
-        first_rounds: Number of rounds of the run that this one extends; 0 if it extends none.
-        is_resumed: Whether the run has begun before.
-        seen: How many of its rounds may have been released before this process start, here or in a copy of its folder.
-        not_covered: What the run reveals of the data that epsilon does not count.
+        first_rounds: Number of rounds of the earlier run that this run extends; 0 if it extends none.
+        is_resumed: True if the run has begun before.
+        seen: Number of its rounds that may have been released before this process start, here or in a copy of its
+            folder.
+        not_covered: Facts about the data that the run reveals and epsilon does not count.
     """
 
     budget: privacy.Budget
@@ -57,14 +58,14 @@ class BudgetReservation:
         not_covered: tuple[str, ...],
         earlier: EarlierRun | None = None,
     ) -> BudgetReservation | None:
-        """Returns the reservation of a run that is about to begin, to go on, or to extend an `earlier` one.
+        """Returns the reservation of a run that is about to start, to resume, or to extend an `earlier` run.
 
         None if the run has no budget.
 
         Raises:
-            LedgerError: the budget cannot be read, or the run began with another one, or its first rounds did.
+            LedgerError: If the budget cannot be read, or the run or its first rounds began with another one.
         """
-        # the id of the budget that the first rounds drew on, and the folder that says so
+        # the id of the budget that the first rounds used, and the folder that contains it
         if earlier is None:
             budget_id = _budget_id_in(folder)
             first_folder = folder
@@ -103,17 +104,17 @@ class BudgetReservation:
 
     @property
     def planned_cost(self) -> privacy.RunCost:
-        """The cost of what the run may release: its plan, without what an earlier run released that it extends."""
+        """Cost of the releases that the run may make: its plan without the releases of a run that it extends."""
         records = self.plan.records
         if self.first_rounds:
             records = remaining_records(self.plan, self.first_rounds)
         return self._cost(records)
 
     def check(self) -> None:
-        """Refuses a run that the budget does not allow.
+        """Raises an error for a run that the budget does not allow.
 
         Raises:
-            PrivacyError: see `Budget.check`; or an earlier copy of the budget was put back.
+            PrivacyError: See `Budget.check`; also if an earlier copy of the budget was restored.
         """
         if self._is_reserved:
             return
@@ -126,14 +127,14 @@ class BudgetReservation:
         self.budget.check(self.planned_cost)
 
     def reserve(self, rounds: int) -> None:
-        """Charges the whole plan to the budget, unless the run goes on with what it reserved before.
+        """Charges the whole plan to the budget, unless the run resumes with an existing reservation.
 
         Args:
-            rounds: Rounds from 0 on that the run may release until it calls `advance`.
+            rounds: Number of rounds, from round 0, that the run may release before it calls `advance`.
 
         Raises:
-            PrivacyError: see `Budget.reserve`.
-            LedgerError: see `Budget.begin`.
+            PrivacyError: See `Budget.reserve`.
+            LedgerError: See `Budget.begin`.
         """
         if not self._is_reserved:
             self.budget.begin(self.run_name, self.start, self.seen, 0)  # first: a reservation always has a mark
@@ -141,13 +142,13 @@ class BudgetReservation:
         self.budget.begin(self.run_name, self.start, self.seen, rounds)
 
     def advance(self, rounds: int) -> None:
-        """Notes in the budget that the run may release more rounds; see `Budget.advance`."""
+        """Records in the budget that the run may release more rounds; see `Budget.advance`."""
         self.budget.advance(self.run_name, self.start, rounds)
 
     def close(self, ended: Ended, records: Sequence[Record]) -> None:
-        """Notes the end of the run in the budget; gives back what was not released if a public limit ended the run.
+        """Records the end of the run in the budget; returns the unreleased part if a public limit ended the run.
 
-        Other ends may depend on the data, and so would the amount given back.
+        Other ends may depend on the data, and the returned amount would then depend on them too.
         """
         if ended == "left":
             return
@@ -162,7 +163,7 @@ class BudgetReservation:
 
     @property
     def _is_reserved(self) -> bool:
-        """Whether this run has reserved already."""
+        """True if this run has already made its reservation."""
         return self.is_resumed and self.budget.holds(self.run_name)
 
     @property
@@ -188,7 +189,7 @@ class BudgetReservation:
 
 
 def data_digest(config: dict[str, Any] | None) -> str | None:
-    """Returns a name of the clients' examples, by what determines them; None if nothing does (`fixed_data`)."""
+    """Returns a name of the clients' examples, from the settings that fix them; None without (`fixed_data`)."""
     data = fixed_data(config)
     if data is None:
         return None
@@ -203,7 +204,7 @@ def _ledger_in(folder: Path | None) -> LedgerFile | None:
 
 
 def _budget_id_in(folder: Path | None) -> str | None:
-    """Returns the id of the budget that the run in a folder began with, by the header of its ledger."""
+    """Returns the id of the budget with which the run in a folder began, from the header of its ledger."""
     ledger = _ledger_in(folder)
     if ledger is None:
         return None
@@ -211,7 +212,7 @@ def _budget_id_in(folder: Path | None) -> str | None:
 
 
 def _records_in(folder: Path | None) -> Sequence[Record]:
-    """Returns what the run in a folder has released."""
+    """Returns the releases of the run in a folder."""
     ledger = _ledger_in(folder)
     if ledger is None:
         return []

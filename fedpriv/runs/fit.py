@@ -104,8 +104,9 @@ def fit(options: FitOptions) -> Result:
     example, against an observer of all steps. The number of examples is public.
 
     Raises:
-        ConfigError: settings cannot work, such as an optimiser without a counterpart, or a model that mixes examples.
-        FedprivError: data or a folder cannot be used.
+        ConfigError: If settings cannot work, such as an optimiser without a counterpart, or a model that mixes
+            examples.
+        FedprivError: If data or a folder cannot be used.
 
     Source: Abadi et al. 2016 (DP-SGD).
 
@@ -159,10 +160,10 @@ def fit(options: FitOptions) -> Result:
 
 
 def _check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Refuses an optimiser that holds other parameters than the trainable ones of the model.
+    """Raises an error for an optimiser with other parameters than the trainable ones of the model.
 
     Raises:
-        ConfigError: says which parameters differ.
+        ConfigError: If parameters differ; the message names them.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
         fix = "must be an optimizer of torch, e.g. torch.optim.SGD(model.parameters(), lr=0.1)"
@@ -184,7 +185,7 @@ def _steps_per_epoch(loader: DataLoader[Any]) -> int:
     """Returns the number of batches of an epoch.
 
     Raises:
-        ConfigError: the loader streams, has no length, or makes no batch.
+        ConfigError: If the loader streams, has no length, or makes no batch.
     """
     if isinstance(loader.dataset, IterableDataset):
         fix = (
@@ -206,11 +207,11 @@ def _rate(loader: DataLoader[Any], steps: int, n_examples: int) -> float:
     """Returns the mean number of examples in a batch of the loader over the number of examples.
 
     Raises:
-        ConfigError: a batch sampler does not show how many examples it takes.
+        ConfigError: If the number of examples per batch cannot be read from a batch sampler.
     """
     batches = loader.batch_sampler
     if batches is None:
-        return 1 / n_examples  # batch_size=None: a step gets one example of the data set
+        return 1 / n_examples  # batch_size=None: each step gets one example of the data set
     if not isinstance(batches, BatchSampler):
         fix = "has an unknown batch size: set batch_size of the loader, or use a torch BatchSampler"
         raise ConfigError("loader.batch_sampler", type(batches).__name__, fix)
@@ -221,9 +222,9 @@ def _rate(loader: DataLoader[Any], steps: int, n_examples: int) -> float:
 
 
 def _without_batches(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """Returns a loader of the same examples, whose batch size and order have been read.
+    """Returns a loader of the same examples for which the batch size and order have been read.
 
-    A sampler of the user's own stays, so that the run warns that it is not used.
+    A user-defined sampler is kept, so that the run warns that it is not used.
     """
     own: dict[str, Any] = {}
     if loader.batch_size is None:
@@ -234,14 +235,14 @@ def _without_batches(loader: DataLoader[Any]) -> DataLoader[Any]:
 
 
 def _sampling(rate: float) -> Sampling:
-    """Returns Poisson batches of this rate; all examples where a batch has as many, or more by drawing some twice."""
+    """Returns Poisson batches with this rate; all examples if a batch has as many or, with repeats, more."""
     if rate >= 1:
         return FullBatch()
     return Poisson(rate)
 
 
 def _strategy(optimizer: torch.optim.Optimizer, model: nn.Module) -> Strategy:
-    """Returns the strategy that makes the steps of this optimiser on one client's gradients."""
+    """Returns the strategy that performs the steps of this optimiser on one client's gradients."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]  # in the order of `Layout`
     learning_rate, steps = from_torch(optimizer, trained)
     if isinstance(steps, Sgd):

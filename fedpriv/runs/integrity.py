@@ -1,8 +1,8 @@
-"""Check that the files of a run are complete and belong together.
+"""Checks that the files of a run are complete and consistent.
 
 A run writes the ledger first, then the metrics, then the checkpoint; after a crash each may be ahead of the next. A
 file that is behind the next one has lost lines (*incomplete*); files that contradict each other were changed
-(*altered*). docs/reliability.md says what the ledger's hash chain can prove.
+(*altered*). For the limits of the ledger's hash chain see docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from fedpriv.runs.settings_in_words import difference, settings_in_words
 from fedpriv.storage.identity import of_config
 
 _KIND = ("unit", "relation")
-_SLACK = 1e-6  # relative: an epsilon that is counted again on another machine may differ in its last bits
+_SLACK = 1e-6  # relative: an epsilon computed again on another machine may differ in its last bits
 
 
 @dataclass(frozen=True)
 class IntegrityProblem:
-    """Something that is wrong with a run's files.
+    """A problem in a run's files.
 
     Attributes:
         kind: `"incomplete"`: something is missing. `"altered"`: something was changed.
-        text: A sentence that says what is wrong.
+        text: A sentence that describes the problem.
     """
 
     kind: Literal["incomplete", "altered"]
@@ -39,7 +39,7 @@ class IntegrityProblem:
 
 
 def findings(files: RunFiles) -> list[IntegrityProblem]:
-    """Compares a run's files and returns what is wrong with them; empty for an intact run, also after a crash."""
+    """Compares a run's files and returns the problems; empty for an intact run, also after a crash."""
     if files.ledger.altered:
         return [IntegrityProblem("altered", files.ledger.altered)]
     problems = [*_check_heads(files), *_check_rounds(files), *_check_config(files)]
@@ -47,7 +47,7 @@ def findings(files: RunFiles) -> list[IntegrityProblem]:
         problems += _check_result(files, files.result)
     if problems:
         return problems
-    # prices are compared only where the files fit each other
+    # costs are compared only if the files fit each other
     return [*_check_records(files)]
 
 
@@ -55,7 +55,7 @@ def refuse(problems: Sequence[IntegrityProblem]) -> None:
     """Raises an error that lists the problems, if there are any.
 
     Raises:
-        LedgerError: there are problems.
+        LedgerError: If there are problems.
     """
     if problems:
         texts = "; ".join(f"{problem.kind}: {problem.text}" for problem in problems)
@@ -63,14 +63,14 @@ def refuse(problems: Sequence[IntegrityProblem]) -> None:
 
 
 def check_resumed(folder: Path, plan: Plan) -> None:
-    """Checks that a stopped run can go on: its files fit each other and its plan.
+    """Checks that a stopped run can resume: its files fit each other and its plan.
 
     Args:
         folder: The run's folder.
-        plan: The plan, made anew from the settings.
+        plan: The plan, computed again from the settings.
 
     Raises:
-        LedgerError: the files do not fit, or the ledger is missing or damaged.
+        LedgerError: If the files do not fit, or the ledger is missing or damaged.
     """
     files = RunFiles.read(folder)
     problems = findings(files)
@@ -80,7 +80,7 @@ def check_resumed(folder: Path, plan: Plan) -> None:
 
 
 def against_plan(files: RunFiles, plan: Plan) -> Iterator[IntegrityProblem]:
-    """Yields what in a ledger contradicts the run's plan: other facts in its header, or records with more noise."""
+    """Yields contradictions of a ledger and the run's plan: other header facts, or records with more noise."""
     header = files.ledger.header
     privacy = plan.privacy
     facts = {"n_clients": plan.n_clients, "delta": privacy.delta, "planned": len(plan.records)}
@@ -118,7 +118,7 @@ def _largest(multiplier: float | tuple[float, ...]) -> float:
 
 
 def _marks(files: RunFiles) -> Iterator[tuple[str, LedgerPosition]]:
-    """Yields how far the ledger had come by each of the other files, with the words in which an error says so."""
+    """Yields the ledger position that each of the other files contains, with a text for errors."""
     if files.checkpoint is not None:
         yield "the checkpoint counts", LedgerPosition(files.checkpoint.records, files.checkpoint.head)
     for row in files.metrics:
@@ -129,7 +129,7 @@ def _marks(files: RunFiles) -> Iterator[tuple[str, LedgerPosition]]:
 
 
 def _check_heads(files: RunFiles) -> Iterator[IntegrityProblem]:
-    """Compares the ledger with the other files, which note how many records it had and the hash of the last one."""
+    """Compares the ledger with the other files, which contain its number of records and the hash of the last one."""
     ledger = files.ledger
     n_records = len(ledger.texts)
     result = files.result
@@ -171,7 +171,7 @@ def _check_rounds(files: RunFiles) -> Iterator[IntegrityProblem]:
 
 
 def _check_config(files: RunFiles) -> Iterator[IntegrityProblem]:
-    """Checks that the settings are those that the run began with."""
+    """Checks that the settings are unchanged since the run began."""
     digest_at_start = files.ledger.header.config
     if files.settings is not None and digest_at_start is not None and of_config(files.settings) != digest_at_start:
         changed = _changed_settings(files)
@@ -180,7 +180,7 @@ def _check_config(files: RunFiles) -> Iterator[IntegrityProblem]:
 
 
 def _changed_settings(files: RunFiles) -> str:
-    """Returns which settings of the configuration changed since the checkpoint; empty where that is not known."""
+    """Returns the settings of the configuration that changed since the checkpoint; empty if unknown."""
     if files.checkpoint is None:
         words = {}
     else:
@@ -201,7 +201,7 @@ def _privacy_setting(files: RunFiles, name: str) -> Any:  # noqa: ANN401 - a set
 
 
 def _check_turns(files: RunFiles) -> Iterator[IntegrityProblem]:
-    """Checks that as many blocks of examples or clients take turns as the configuration says: more cost less."""
+    """Checks that the number of alternating blocks of examples or clients matches the settings: more cost less."""
     time = next((record.time for record in files.ledger.records), None)
     settings = files.settings
     if time is None or settings is None:
@@ -222,7 +222,7 @@ def _check_turns(files: RunFiles) -> Iterator[IntegrityProblem]:
 
 
 def _blocks(setting: Any) -> Any:  # noqa: ANN401 - a setting is what it is
-    """Returns how many blocks take turns by the setting of batches or of cohorts; 1 if none do."""
+    """Returns the number of alternating blocks in the setting of batches or of cohorts; 1 without blocks."""
     if not isinstance(setting, dict):
         return 1
     fields = cast("dict[str, Any]", setting)
@@ -235,7 +235,7 @@ def _blocks(setting: Any) -> Any:  # noqa: ANN401 - a setting is what it is
 
 
 def _check_result(files: RunFiles, result: dict[str, Any]) -> Iterator[IntegrityProblem]:
-    """Checks that the result is the one that the run ended with."""
+    """Checks that the result belongs to the end of the run."""
     if not is_linked(result, str(result.get("head"))):
         yield IntegrityProblem("altered", f"{files.folder / 'result.json'} was changed after it was written")
 
@@ -263,7 +263,7 @@ def _check_records(files: RunFiles) -> Iterator[IntegrityProblem]:
     if files.result is not None:
         reported = float(files.result["epsilon"])
         whole = files.result["ended"] in ("rounds", "budget")
-        # a run that its strategy ended is charged for its whole plan, of which the ledger holds a part
+        # a run that its strategy ended is charged for its whole plan, but the ledger contains only a part
         if not math.isclose(reported, counted.epsilon, rel_tol=_SLACK) and (whole or reported < counted.epsilon):
             text = (
                 f"the epsilon of {reported:.4g} in result.json differs from the one computed from the ledger's records"

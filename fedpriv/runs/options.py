@@ -1,4 +1,4 @@
-"""The arguments of `train` and `Training`: each is declared, typed and described here, once."""
+"""The arguments of `train` and `Training`, each declared, typed and described once."""
 
 from __future__ import annotations
 
@@ -127,11 +127,11 @@ class TrainOptions(TrainingOptions):
 def takes_options(options: Callable[P, OptionsT]) -> Callable[[Callable[[OptionsT], R]], Callable[P, R]]:
     """Decorator that gives a function the arguments of an options class instead of one object of it.
 
-    The function's signature, annotations and the `Args` of its docstring are those of the class, so that `help`,
-    editors and `fedpriv.settings.checks.checked` show and check the same ones.
+    The function's signature, annotations and the `Args` of its docstring are taken from the class, so that `help`,
+    editors and `fedpriv.settings.checks.checked` show and check the same arguments.
 
     Args:
-        options: The dataclass whose fields are the arguments.
+        options: The dataclass with the arguments as fields.
     """
 
     def decorate(function: Callable[[OptionsT], R]) -> Callable[P, R]:
@@ -162,7 +162,7 @@ def initialised_by(
 
 
 def described_arguments(options: type) -> str:
-    """Returns the `Args` section of an options class with those of its base classes, indented as in its source."""
+    """Returns the `Args` section of an options class, including its base classes, indented as in its source."""
     sections = list[str]()
     for parent in reversed(options.__mro__):
         described = re.search(r"\n {4}Args:\n(.*)", parent.__dict__.get("__doc__") or "", re.DOTALL)

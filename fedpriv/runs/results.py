@@ -200,8 +200,8 @@ class Result:
             A figure of matplotlib's pyplot, which notebooks show.
 
         Raises:
-            ConfigError: the file's name ends in no format of pictures.
-            FedprivError: the file cannot be written.
+            ConfigError: If the file's extension is not a picture format.
+            FedprivError: If the file cannot be written.
         """
         from matplotlib import pyplot
 
@@ -240,7 +240,7 @@ class Result:
             **self.measures,
         }
         if self.optimality_gap is not None:
-            # one number under the names of both literatures, computed on clients' data without noise
+            # one number under the names used in both literatures, computed on clients' data without noise
             flat |= {"suboptimality": self.optimality_gap, "not_private": ["optimality_gap", "suboptimality"]}
         return strict_json.plain(flat)
 
@@ -256,7 +256,7 @@ class Result:
                 `model.load_state_dict(torch.load(path)[node])`.
 
         Raises:
-            FedprivError: a file cannot be written.
+            FedprivError: If a file cannot be written.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -306,10 +306,10 @@ class Result:
         rows = [*metrics.headlines(), *metrics.custom_rows(facts)]
         return {row.title: row.text(facts[row.name]) for row in rows if facts.get(row.name) is not None}
 
-    if not TYPE_CHECKING:  # else the type checker would accept any name
+    if not TYPE_CHECKING:  # otherwise the type checker would accept any name
 
         def __getattr__(self, name: str) -> object:
-            """Says what to write for an attribute that results of other libraries have."""
+            """Raises an error with the equivalent of an attribute of other libraries' results."""
             raise AttributeError(attribute_error("a result", name, "result"), name=name)
 
     def _why_fewer(self) -> str:
@@ -373,15 +373,15 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None:
-        """Is called once when the run is over, also after an error."""
+        """Called once when the run is over, also after an error."""
         ...
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Reads the rounds of a `metrics.jsonl`, in order; empty if there is no such file. Leaves out a cut-off last line.
+    """Reads the rounds of a `metrics.jsonl`, in order; empty without such a file. Leaves out a cut-off last line.
 
     Raises:
-        FedprivError: a line in it is damaged.
+        FedprivError: If a line in it is damaged.
     """
     try:
         *lines, _ = files.read(path).decode(errors="replace").split("\n")
@@ -394,7 +394,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise FedprivError(f"{path}, line {number} is damaged; {fix}") from error
-        # if the row is no mapping, `checked` below refuses it
+        # if the row is not a mapping, `checked` below raises an error
         if isinstance(row, dict):
             names_in_row: Iterable[str] = row
         else:
@@ -405,7 +405,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def as_reported(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns rows of a `metrics.jsonl` as `Result.reports` has them: without hashes of the ledger."""
+    """Returns rows of a `metrics.jsonl` in the form of `Result.reports`, without hashes of the ledger."""
     return [
         {name: value for name, value in row.items() if name != "head"} | {"epsilon": float(row["epsilon"])}
         for row in rows

@@ -1,4 +1,4 @@
-"""A run in one call."""
+"""Trains with one call."""
 
 from __future__ import annotations
 

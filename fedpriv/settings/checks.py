@@ -1,9 +1,9 @@
-"""Bounds of parameters, declared in their annotations and checked alike in Python and in YAML configurations.
+"""Bounds of parameters, declared in their annotations and checked in the same way in Python and in YAML.
 
 Examples are `learning_rate: Positive` and `local_steps: Count`. `checked` compares the arguments of a function or a
 dataclass with its annotations; configurations read the same annotations and raise the same errors. Types are strict:
-True is no number, text is no number, and 1.5 is no whole number. A call with an unknown or missing argument is a
-`ConfigError` too, which says what to write.
+True is not a number, text is not a number, and 1.5 is not an integer. A call with an unknown or missing argument also
+raises a `ConfigError`, which contains the fix.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from fedpriv.settings.translations import (
 
 T = TypeVar("T", bound=Callable[..., Any])
 Explain = Callable[[str, object, Mapping[str, object]], str | None]
-"""What to write for an unknown argument, from its name, its value and the others; None for the usual answer."""
+"""Returns the fix for an unknown argument, from its name, value and the others; None for the default fix."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class Bound:
     """An interval, as metadata of `Annotated[float, ...]` or `Annotated[int, ...]`. NaN is in none.
 
     Args:
-        words: What an error says, e.g. "must be a positive, finite number".
+        words: Text of an error, e.g. "must be a positive, finite number".
         low: Lower end.
         high: Upper end.
-        ends: Brackets that say which ends are included, e.g. `"(]"`; an open end at infinity excludes infinity.
+        ends: Brackets for included and excluded ends, e.g. `"(]"`; an open end at infinity excludes infinity.
     """
 
     words: str
@@ -114,10 +114,10 @@ Fraction = Annotated[float, Bound("must be a number in [0, 1)", 0, 1, "[)")]
 Ratio = Annotated[float, Bound("must be a number in (0, 1)", 0, 1)]
 Count = Annotated[int, Bound("must be a whole number, at least 1", 1, inf, "[)")]
 RoundCount = Annotated[int, Bound("must be a whole number from 1 to 1 000 000", 1, 1_000_000, "[]")]
-"""Rounds of a run: each is planned and priced before the first."""
+"""Rounds of a run: each is planned, with its privacy cost, before the first."""
 Whole = Annotated[int, Bound("must be a whole number, at least 0", 0, inf, "[)")]
 
-# pydantic's words, which YAML meets; bool is an int in Python, but not here
+# pydantic's messages for YAML; bool is an int in Python, but not here
 PLAIN: dict[object, tuple[type, str]] = {
     float: (Real, "must be a valid number"),
     int: (Integral, "must be a valid integer"),
@@ -127,7 +127,7 @@ PLAIN: dict[object, tuple[type, str]] = {
 
 
 def _complaint_of_plain(kind: type, value: object) -> str | None:
-    """Returns what is wrong with a value that must be a number, a boolean or a text."""
+    """Returns the error for a value that must be a number, a boolean or a text."""
     type_, words = PLAIN[kind]
     if kind is str and isinstance(value, torch.device | torch.dtype):
         return f"write {str(value).removeprefix('torch.')!r}"
@@ -137,7 +137,7 @@ def _complaint_of_plain(kind: type, value: object) -> str | None:
 
 
 def complaint(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any annotation
-    """Returns what is wrong with a value by its annotation; None if the value fits or cannot be checked."""
+    """Returns the error for a value that does not fit its annotation; None if it fits or cannot be checked."""
     if kind is Any or type(value) is kind or (type(kind) is UnionType and type(value) in kind.__args__):
         return None
     if type(kind) is type and kind in PLAIN:
@@ -188,11 +188,11 @@ def checked(field: str, explain: Explain | None = None, *, values: bool = True) 
 
     Args:
         field: Prefix of the names in errors: `strategy` makes an error about `strategy.learning_rate`; empty for none.
-        explain: Returns what to write for an unknown argument, where that depends on the other arguments.
-        values: Whether values are compared with annotations too; scikit-learn wants constructors that take any.
+        explain: Returns the fix for an unknown argument, if that depends on the other arguments.
+        values: True to compare values with annotations too; scikit-learn expects constructors that accept any values.
 
     Raises:
-        ConfigError: on a call, an argument is unknown, missing, given twice, or does not fit its annotation.
+        ConfigError: On a call, if an argument is unknown, missing, given twice, or does not fit its annotation.
 
     Example:
         >>> @checked("strategy")
@@ -221,7 +221,7 @@ def checked(field: str, explain: Explain | None = None, *, values: bool = True) 
         @functools.wraps(call)
         def check_and_call(*args: object, **options: object) -> object:
             given = {**dict(zip(positional, args, strict=False)), **options}
-            is_each_given_once = len(given) == len(args) + len(options)  # and has a place
+            is_each_given_once = len(given) == len(args) + len(options)  # and is at a valid position
             if not (is_each_given_once and required <= given.keys() and (takes_any or given.keys() <= {*names})):
                 raise _call_error(thing, field, args[1:] if is_class else args, options, explain)
             for name in names if values else ():
@@ -238,7 +238,7 @@ def checked(field: str, explain: Explain | None = None, *, values: bool = True) 
 
 
 class _NotGiven:
-    """The value of an argument that is missing, as an error shows it."""
+    """The value of a missing argument in an error."""
 
     def __repr__(self) -> str:
         return "(not given)"
@@ -251,7 +251,7 @@ def _call_error(
     options: Mapping[str, object],
     explain: Explain | None,
 ) -> ConfigError:
-    """Returns the error of a call whose arguments do not fit the parameters."""
+    """Returns the error for a call with arguments that do not fit the parameters."""
     parameters = list(inspect.signature(thing).parameters.values())
     positional = [
         parameter.name
@@ -304,7 +304,7 @@ def _is_required(parameter: inspect.Parameter) -> bool:
 def _meaning(thing: Callable[..., Any], name: str) -> str:
     """Returns the meaning of an argument from the docstring: the first sentence under its name, or of the docstring."""
     text = inspect.getdoc(thing) or ""
-    if text.startswith(f"{thing.__name__}("):  # a dataclass without one of its own has its signature there
+    if text.startswith(f"{thing.__name__}("):  # the docstring of a dataclass without one is its signature
         return ""
     described = re.search(rf"^ +{name}: (.*?)(?=\n\s*\n|\n {{,4}}\S|\Z)", text, re.DOTALL | re.MULTILINE)
     if described is None and ("Args:" in text or "Arguments:" in text):
@@ -333,7 +333,7 @@ def call_of(thing: Callable[..., Any], value: object = None) -> str:
 
 
 def _takes(thing: Callable[..., Any], name: str, value: object) -> bool:
-    """Whether a parameter is a number and accepts this value."""
+    """True if a parameter is a number and accepts this value."""
     whole: object = thing
     if is_dataclass(whole):
         noted = thing
@@ -346,7 +346,7 @@ def _takes(thing: Callable[..., Any], name: str, value: object) -> bool:
 
 
 def _public_name(thing: Callable[..., Any]) -> str:
-    """Returns the name under which a user finds a class or function."""
+    """Returns the public name of a class or function."""
     name, module = thing.__name__, thing.__module__
     if getattr(_public(name), "__module__", None) == module:
         return f"fedpriv.{name}"
@@ -356,7 +356,7 @@ def _public_name(thing: Callable[..., Any]) -> str:
 
 
 def _public(name: str) -> Any:  # noqa: ANN401 - whatever fedpriv exports
-    """Returns what fedpriv exports under a name; None if nothing."""
+    """Returns the object that fedpriv exports under a name; None if there is none."""
     package = sys.modules["fedpriv"]
     if name in package.__all__:
         return getattr(package, name)
@@ -364,10 +364,10 @@ def _public(name: str) -> Any:  # noqa: ANN401 - whatever fedpriv exports
 
 
 def check_finite(values: Tensor, quantity: str) -> None:
-    """Refuses values `[n, ...]`, one row for each client, that contain NaN or infinity.
+    """Raises an error if values `[n, ...]`, one row for each client, contain NaN or infinity.
 
     Raises:
-        DataError: names the client.
+        DataError: If a value is not finite; the message names the client.
     """
     flat = values.reshape(len(values), -1)
     broken = ~torch.isfinite(flat).all(1)
@@ -380,7 +380,7 @@ def check_finite(values: Tensor, quantity: str) -> None:
 
 
 def _complaint_of_union(kinds: tuple[Any, ...], value: object) -> str | None:
-    """Returns what is wrong with a value that fits no member of a union."""
+    """Returns the error for a value that fits no member of a union."""
     if value is None and NoneType in kinds:
         return None
     complaints = [_complaint_of_member(kind, value) for kind in kinds if kind is not NoneType]
@@ -393,20 +393,20 @@ def _complaint_of_union(kinds: tuple[Any, ...], value: object) -> str | None:
 
 
 def _complaint_of_member(kind: Any, value: object) -> str | None:  # noqa: ANN401 - any annotation
-    """Returns what is wrong with a value by one member of a union, in which a function is told from other things."""
+    """Returns the error for a value that does not fit a member of a union, with a special case for functions."""
     if get_origin(kind) is Callable and not callable(value):
         return "must be a function"
     return complaint(kind, value)
 
 
 def _complaint_of_class(kind: type, value: object) -> str | None:
-    """Returns what is wrong with a value that is no instance of a class, or lacks methods of a protocol."""
+    """Returns the error for a value that is not an instance of a class, or lacks methods of a protocol."""
     if not getattr(kind, "_is_protocol", False):
         if isinstance(value, kind):
             return None
         return _make_it([kind], value)
     if kind.__name__ in ("LocalStep", "Aggregator"):
-        return None  # `Strategy` names all that they lack, attributes too
+        return None  # `Strategy` lists all missing methods and attributes
     if inspect.isclass(value) and _torch_optimizer_class(value) is None:
         return f"must be an object: {call_of(value)}"
     methods = _methods_of(kind)
@@ -423,7 +423,7 @@ def _complaint_of_class(kind: type, value: object) -> str | None:
 
 
 def _make_it(kinds: list[Any], value: object) -> str:
-    """Returns what to write instead of a value of another kind."""
+    """Returns the expression to write instead of a value of another kind."""
     optimizer_class = _torch_optimizer_class(value)
     if kinds == [torch.optim.Optimizer]:
         name = "SGD" if optimizer_class is None else optimizer_class.__name__
@@ -443,7 +443,7 @@ def _make_it(kinds: list[Any], value: object) -> str:
 
 
 def _named(kinds: list[Any], word: str) -> str | None:
-    """Returns the call that a word means, if it names an object of one of the kinds: `"fixed_size"` for `FixedSize`."""
+    """Returns the call for a word that names an object of one of the kinds: `"fixed_size"` for `FixedSize`."""
     plain = re.sub(r"[^a-z0-9]", "", word.lower())
     for kind in kinds:
         if (meant := meant_object(kind, plain)) is not None:
@@ -459,16 +459,16 @@ def _named(kinds: list[Any], word: str) -> str | None:
 
 
 def _makes(exported: Any, kind: Any) -> bool:  # noqa: ANN401 - whatever fedpriv exports
-    """Whether a public class or function gives an object of a kind."""
+    """True if a public class or function returns an object of a kind."""
     if inspect.isfunction(exported):
         return get_type_hints(exported).get("return") is kind
     return inspect.isclass(exported) and is_class_of(exported, kind)
 
 
 def is_class_of(candidate: type, kind: type) -> bool:
-    """Whether a class makes objects of a kind: it is that class, a subclass, or has all methods of a protocol.
+    """True if a class creates objects of a kind: it is that class, a subclass, or has all methods of a protocol.
 
-    Attributes of a protocol are not looked for: an object may set them when it is made.
+    Attributes of a protocol are not checked, since an object may set them when it is created.
     """
     if getattr(kind, "_is_protocol", False):
         return all(callable(getattr(candidate, name, None)) for name in _methods_of(kind))
@@ -490,12 +490,12 @@ def _torch_optimizer_class(value: object) -> type | None:
 
 
 def _for_torch_optimizer(kinds: list[Any], optimizer_class: type, value: object) -> str:
-    """Returns what to write for an optimizer of torch, which would update one model in place, without noise.
+    """Returns the replacement of a torch optimizer, which would update one model in place, without noise.
 
     Args:
-        kinds: The kinds of object that are wanted.
+        kinds: The accepted kinds of objects.
         optimizer_class: The class of the optimizer.
-        value: An optimizer, whose options are kept, or the class itself.
+        value: An optimizer with its options, or the class itself.
     """
     ours = {"SGD": "Sgd", "Adam": "Adam", "AdamW": "AdamW"}.get(optimizer_class.__name__)
     if ours is None:

@@ -1,7 +1,7 @@
-"""Turns names in a configuration into objects: registered names, or `package.module:Name`.
+"""Converts names in a configuration to objects: registered names, or `package.module:Name`.
 
-Registered names are those of fedpriv and of installed packages. `package.module:Name` imports and runs any code, so the
-user must allow it outside the configuration: `--allow-plugins`, `FEDPRIV_ALLOW_PLUGINS=1` or `allow_plugins()`.
+Registered names belong to fedpriv and to installed packages. `package.module:Name` imports and runs arbitrary code, so
+the user must allow it outside the configuration: `--allow-plugins`, `FEDPRIV_ALLOW_PLUGINS=1` or `allow_plugins()`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class RegistryEntry(Generic[T]):
     """One row of a registry.
 
     Args:
-        build: Makes the object from keyword options of simple types.
+        build: Creates the object from keyword options of simple types.
         description: One line for `--help`.
     """
 
@@ -93,15 +93,15 @@ R = TypeVar("R", bound=RegistryEntry[Any])
 
 
 class Registry(Mapping[str, R]):
-    """The names that one section of a configuration may use: fedpriv's first, then those of installed packages.
+    """The names that a section of a configuration may use: fedpriv's names, then names of installed packages.
 
     Args:
         rows: fedpriv's names.
-        makes: Types of the objects, or a function that returns them where they are slow to import. A builder must be
-            one of these classes (or a subclass), or a function annotated to return one; this is checked before it is
+        makes: Types of the objects, or a function that returns them if they are slow to import. A builder must be one
+            of these classes (or a subclass), or a function annotated to return one; this is checked before it is
             called.
         group: Group of entry points in which installed packages register builders; None allows no other packages.
-        row: Makes an entry from a builder and its description.
+        row: Creates an entry from a builder and its description.
     """
 
     def __init__(
@@ -161,8 +161,8 @@ def resolve_object(reference: str, *, field: str = "plugin") -> Any:  # noqa: AN
     """Returns the object that `package.module:Name` names, for the setting `field`.
 
     Raises:
-        ConfigError: plug-ins are not allowed, the reference has another form, the module is missing or broken, or it
-            has no such attribute (names the nearest ones).
+        ConfigError: If plug-ins are not allowed, the reference has another form, the module is missing or broken, or it
+            has no such attribute (the message names the nearest ones).
     """
     module_name, colon, attribute = reference.partition(":")
     if not (colon and module_name and attribute):
@@ -184,7 +184,7 @@ def checked(candidate: object, makes: tuple[type, ...], reference: str, field: s
     """Returns `candidate` if it is one of the classes `makes`, or a function annotated to return one; never calls it.
 
     Raises:
-        ConfigError: the candidate is neither.
+        ConfigError: If the candidate is neither.
     """
     expected = " or ".join(kind.__name__ for kind in makes)
     if inspect.isclass(candidate):
@@ -207,7 +207,7 @@ def find(reference: str, registry: Registry[R], field: str) -> Callable[..., Any
     """Returns the builder for `reference`: a name in `registry`, or `package.module:Name`.
 
     Raises:
-        ConfigError: it is neither registered nor importable, or builds another type than the registry's.
+        ConfigError: If it is neither registered nor importable, or builds another type than the registry's.
     """
     if reference in registry:
         return registry[reference].build
@@ -221,7 +221,7 @@ def function_of_round(reference: str, gives: type, field: str) -> Callable[[int]
     """Returns the function of the round number that `package.module:name` names, annotated to return the type `gives`.
 
     Raises:
-        ConfigError: see `resolve_object` and `checked`, or it cannot be called with one number.
+        ConfigError: See `resolve_object` and `checked`; also if it cannot be called with one number.
     """
     function = checked(resolve_object(reference, field=field), (gives,), reference, field)
     try:
@@ -261,14 +261,14 @@ def call(
         context: Further values (such as the number of classes), passed if the builder has parameters of these names.
 
     Raises:
-        ConfigError: an option is unknown or missing, or the builder fails.
+        ConfigError: If an option is unknown or missing, or the builder fails.
     """
     arguments = _arguments(builder, reference, options, context or {}, field)
     try:
         return builder(**arguments)
     except FedprivError:
         raise
-    except Exception as error:  # whatever a user's builder raises, or torch where an option is absurd
+    except Exception as error:  # whatever a user's builder raises, or torch if an option is absurd
         fix = f"cannot be created with these options ({in_short(error)})"
         raise ConfigError(field, reference, fix) from error
 
@@ -309,7 +309,7 @@ def _import(module_name: str, reference: str, field: str) -> object:
 
 
 def _siblings(module_name: str) -> list[str]:
-    """Returns importable modules beside `module_name` with a similar name."""
+    """Returns importable modules next to `module_name` with a similar name."""
     parent, _, _ = module_name.rpartition(".")
     if parent:
         paths = getattr(importlib.import_module(parent), "__path__", [])

@@ -1,8 +1,9 @@
-"""Secrets of pairs of clients that no third party has: X25519 key agreement (RFC 7748), HKDF-SHA256 (RFC 5869).
+"""Secrets of pairs of clients, unknown to third parties: X25519 key agreement (RFC 7748), HKDF-SHA256 (RFC 5869).
 
-Each client makes a private key locally and publishes the public key. Two clients compute the same secret, each from its
-private key and the other's public key; from public keys alone nobody can compute it. An attacker who replaces public
-keys by his own shares a secret with each client and counts as a colluder: compare the fingerprints out of band.
+Each client creates a private key locally and publishes the public key. Two clients compute the same secret, each from
+its private key and the other's public key; it cannot be computed from public keys alone. An attacker who replaces
+public keys with attacker keys shares a secret with each client and counts as a colluder: compare the fingerprints out
+of band.
 """
 
 from __future__ import annotations
@@ -38,18 +39,19 @@ def fingerprint_of(public: bytes) -> str:
 
 @dataclass(frozen=True)
 class AgreedSecrets:
-    """The secrets that one client shares with the others; see `fedpriv.randomness.streams.PairSecrets`.
+    """The secrets that one client shares with the other clients; see `fedpriv.randomness.streams.PairSecrets`.
 
     Args:
         client: Number of the client.
         private: The client's private key.
-        public: Public keys of all clients, this one included, as checked by their owners.
-        session: Name of the run, the same for all its clients and for no other run. With the same keys and session,
-            two runs would have the same pairwise noise, and the difference of their messages would not have any.
+        public: Public keys of all clients, this one included, as verified by their owners.
+        session: Name of the run, equal for all its clients and different from any other run. With the same keys and
+            session, two runs would have the same pairwise noise, and the difference of their messages would contain no
+            pairwise noise.
 
     Raises:
-        ConfigError: there is no session; a key has another length or stands twice, or the client's own is not that of
-            its private key.
+        ConfigError: If there is no session; if a key has a wrong length or occurs twice; or if the client's public key
+            does not match its private key.
     """
 
     client: int
@@ -72,10 +74,10 @@ class AgreedSecrets:
             raise ConfigError(f"public keys: client {self.client}", "(its own)", fix)
 
     def pair_secret(self, i: int, j: int, purpose: str) -> bytes:
-        """Returns 32 bytes, the same for both clients of a pair, and different for every other pair and purpose.
+        """Returns 32 bytes, equal for both clients of a pair and different for every other pair and purpose.
 
         Raises:
-            PrivacyError: this client is not in the pair, the other one has no key here, or its key allows no secret.
+            PrivacyError: If this client is not in the pair, the other's key is missing, or its key allows no secret.
         """
         low, high = sorted((i, j))
         if self.client not in (low, high) or low == high or not {low, high} <= {*self.public}:

@@ -1,4 +1,4 @@
-"""The privacy statement of a site: what one organisation has released in all federations, from its own ledgers."""
+"""The privacy statement of a site: the releases of one organisation in all federations, from its own ledgers."""
 
 from __future__ import annotations
 
@@ -59,21 +59,21 @@ _HEADING = ("federation", "with", "when (UTC, from file times)", "query results 
 
 
 def is_site(folder: Path) -> bool:
-    """Returns whether this is the folder of a site."""
+    """Returns True if this is the folder of a site."""
     return (folder / SETTINGS).exists()
 
 
 def site_statement(folder: Path, *, colluders: int = 1, group: int = 10) -> Statement:
-    """Returns the privacy statement of a site, which may be at work meanwhile.
+    """Returns the privacy statement of a site, which may be running meanwhile.
 
     Args:
         folder: The site's folder.
         colluders: Number of other sites that collude.
-        group: Number of records that one person may have.
+        group: Number of records that may belong to one person.
 
     Raises:
-        FedprivError: the site has joined no federation, or a file is missing, damaged or altered.
-        PrivacyError: its federations do not protect the same unit and relation.
+        FedprivError: If the site has joined no federation, or a file is missing, damaged or altered.
+        PrivacyError: If its federations have different privacy units or neighbouring relations.
     """
     settings = SiteSettings.read(folder / SETTINGS)
     card = SiteDescriptor.model_validate_json(files.read(folder / CARD))
@@ -104,7 +104,7 @@ def site_statement(folder: Path, *, colluders: int = 1, group: int = 10) -> Stat
 
 
 def _secrets(folder: Path) -> str:
-    """Returns what the reader must know about the secrets of a site."""
+    """Returns a note for the reader about the secrets of a site."""
     text = files.read(folder / SECRETS[0]).decode()
     if is_destroyed(text):
         return _SEALED
@@ -114,7 +114,7 @@ def _secrets(folder: Path) -> str:
 
 
 def _min_colluders(federations: Sequence[SiteFederation]) -> int | None:
-    """Returns the number of colluding sites that every federation allows for; None for any number."""
+    """Returns the number of colluding sites that every federation allows; None for any number."""
     return min((federation.colluders for federation in federations if federation.colluders is not None), default=None)
 
 
@@ -132,7 +132,7 @@ def _cells(
     colluders: int,
     group: int,
 ) -> list[Cell]:
-    """Returns the guarantees for this site's own records, whatever the others do: one cell for each adversary."""
+    """Returns the guarantees for this site's own records, for any behaviour of the others: one for each adversary."""
     costs = [
         replace(cost, sizes=_true_sizes(each.card), data=card.name)
         for each, cost in zip(federations, costs, strict=True)
@@ -140,12 +140,12 @@ def _cells(
     all_cells = matrix(costs, delta, colluders=colluders, group=group)
     cells = [cell for cell in all_cells if not cell.unit.endswith("clients")]
     if all(federation.proposal.is_graph for federation in federations):
-        cells = [cell for cell in cells if cell.adversary != SERVER]  # nobody is in the middle
+        cells = [cell for cell in cells if cell.adversary != SERVER]  # there is no central party
     allowed = _min_colluders(federations)
     if allowed is None:
         return cells
 
-    # the pair noise that counts for a site is computed for as many colluders as the plan names, and for no more
+    # the pair noise that counts for a site is computed for exactly the number of colluders in the plan
     assumption = f"pairs of sites keep their secrets, and {_at_most(allowed)} the others share what they know"
     bounded = [replace(cell, assumes=assumption) for cell in cells if cell.adversary in (MESSAGES, SERVER, MODEL)]
     outsiders = [cell for cell in bounded if cell.adversary == MESSAGES]
@@ -159,7 +159,7 @@ def _cells(
 
 
 def _true_sizes(card: SiteDescriptor) -> tuple[int, ...] | None:
-    """Returns the number of the site's records, as a card has it; None where it declares another one."""
+    """Returns the number of the site's records from a card; None if the card declares another number."""
     if card.size_declared:
         return None
     return (card.size,)
@@ -181,7 +181,7 @@ def _used_for(federation: SiteFederation) -> str:
 
 
 def _missing(federations: Sequence[SiteFederation], costs: Sequence[RunCost]) -> list[str]:
-    """Returns a sentence on each federation that is charged for more answers than the site gave."""
+    """Returns a sentence on each federation that is charged for more replies than the site sent."""
     return [
         f"{federation.proposal.document.run}: {len(cost.records) - len(federation.done.records)} more were "
         "planned and are charged: the party that ended it, or left the site out of a round, may have seen its "
@@ -241,7 +241,7 @@ def _checks(folder: Path, federations: Sequence[SiteFederation]) -> Rows:
         (f"{federation.proposal.document.run}: plan", federation.proposal.fingerprint) for federation in federations
     ]
     ledgers = [(f"{federation.proposal.document.run}: ledger", _chain(federation.ledger)) for federation in federations]
-    # the last federation stands for the others: the page names the ledger of each
+    # the last federation represents the others: the page names the ledger of each
     how_to_count = count_without_fedpriv(federations[-1].ledger, "one federation's own releases")
     return [
         *plans,

@@ -1,4 +1,4 @@
-"""Refuses settings that do not work between organisations: those whose promise holds in one process only."""
+"""Rejects settings that do not work between organisations, since their guarantee holds in one process only."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from fedpriv.privacy import Cyclic, Independent, Local, Pairwise
 
 
 def check_settings(config: Config, n_sites: int) -> None:
-    """Refuses a configuration whose promise would not hold between `n_sites` organisations, or that names files.
+    """Raises an error if a configuration's guarantee would not hold between `n_sites` organisations, or it names files.
 
     Raises:
-        ConfigError: a setting is refused; the error names it.
+        ConfigError: If a setting is not allowed; the error names it.
     """
     privacy = config.promise(n_sites)
     trust = privacy.trust
@@ -46,10 +46,10 @@ def check_settings(config: Config, n_sites: int) -> None:
 
 
 def settings_without_effect(config: Config, planned: Collection[str]) -> list[str]:
-    """Returns the settings that were given, and that change nothing between organisations.
+    """Returns the settings that were given but have no effect between organisations.
 
-    They are about the process that trains: its speed, its logs, and when it stops. A plan does not have them, as each
-    organisation decides that for itself.
+    They concern the training process: its speed, its logs, and when it stops. A plan does not contain them, since each
+    organisation chooses them itself.
 
     Args:
         config: A configuration.
@@ -57,7 +57,7 @@ def settings_without_effect(config: Config, planned: Collection[str]) -> list[st
     """
     names: list[str] = []
     for section, given in config.model_dump(mode="json", exclude_defaults=True).items():
-        if section == "data" or section in planned:  # the server takes its test data from `data`
+        if section == "data" or section in planned:  # the server reads its test data from `data`
             continue
         if isinstance(given, dict):
             names += [f"{section}.{field}" for field in given]
@@ -67,12 +67,12 @@ def settings_without_effect(config: Config, planned: Collection[str]) -> list[st
 
 
 def with_listed_links(config: Config, n_sites: int) -> Config:
-    """Returns the configuration with its graph as a list of links, which owners can read and nobody draws again.
+    """Returns the configuration with its graph as a list of links, which owners can read and which is not redrawn.
 
-    A star stays as it is. Graphs from files and from the user's own functions become lists, too.
+    A star is unchanged. Graphs from files and from the user's own functions also become lists.
 
     Raises:
-        ConfigError: settings of the network do not fit each other or the number of sites.
+        ConfigError: If settings of the network do not fit each other or the number of sites.
     """
     network = config.network.build(n_sites)
     if not isinstance(network, Graph):
@@ -83,7 +83,7 @@ def with_listed_links(config: Config, n_sites: int) -> Config:
 
 
 def _check_graph(network: NetworkSection) -> None:
-    """Refuses settings of a graph of which two sites could understand different things, or that need more exchanges."""
+    """Raises an error for graph settings that two sites could interpret differently, or that need more exchanges."""
     if network.topology.name != "links":
         fix = "a plan lists its links, so that all owners read the same graph: {name: links, pairs: [[0, 1], ...]}"
         raise ConfigError("network.topology", network.topology.name, fix)

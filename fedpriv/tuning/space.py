@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 Value = str | int | float | bool | None
-# fields in which trials may differ; data, unit, adversary and delta are the same in the whole search
+# fields in which trials may differ; data, privacy unit, adversary and delta are the same in the whole search
 _MAY_CHANGE = (
     "strategy",
     "model",
@@ -39,7 +39,7 @@ _MAY_CHANGE = (
 
 
 class Range(Section):
-    """Numbers from `low` to `high`, both included; whole numbers if both are. `log`: on a logarithmic scale."""
+    """Numbers from `low` to `high`, inclusive; integers if both are integers. `log`: on a logarithmic scale."""
 
     low: int | float
     high: int | float
@@ -93,7 +93,7 @@ class Space:
         """Reads a space from a YAML file.
 
         Raises:
-            ConfigError: the file cannot be read, or a field cannot be searched.
+            ConfigError: If the file cannot be read, or a field cannot be searched.
         """
         try:
             return Space.of(strict_yaml.read(path.read_text(encoding="utf-8"), str(path)))
@@ -105,7 +105,7 @@ class Space:
         """Returns a space from the content of a YAML file.
 
         Raises:
-            ConfigError: a field cannot be searched.
+            ConfigError: If a field cannot be searched.
         """
         if not isinstance(raw, dict) or not raw:
             fix = "must be fields with ranges, e.g. strategy.learning_rate: {low: 0.01, high: 1.0, log: true}"
@@ -118,7 +118,7 @@ class Space:
         return {name: field.distribution for name, field in self.fields.items()}
 
     def plain(self) -> dict[str, Any]:
-        """Returns the space as YAML has it."""
+        """Returns the space in its YAML form."""
         return {
             name: field.model_dump() if isinstance(field, Range) else list(field.values)
             for name, field in self.fields.items()

@@ -1,7 +1,7 @@
-"""The privacy statement of a search: what all its trials cost together, and what each observer learns of them.
+"""The privacy statement of a search: the total cost of its trials, and the view of each observer.
 
-Trials that may be seen are counted again from their ledgers. Where their number is hidden no ledger is left, and the
-price is that of the plan.
+Visible trials are counted again from their ledgers. If their number is hidden, no ledger is left, and the cost is taken
+from the plan.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TO_HIDE = (
 
 
 def is_search(folder: Path) -> bool:
-    """Returns whether this is the folder of a search."""
+    """Returns True if this is the folder of a search."""
     return (folder / PLAN).exists()
 
 
@@ -54,13 +54,13 @@ def search_statement(folder: Path, *, colluders: int = 1, group: int = 10) -> St
     """Returns the privacy statement of a search.
 
     Args:
-        folder: Folder of the search. If its trials may be seen, it may be unfinished: then all planned trials are
+        folder: Folder of the search. If its trials are visible, it may be unfinished: all planned trials are then
             charged.
         colluders: Number of clients that collude.
-        group: Number of records that one person may have.
+        group: Number of records that may belong to one person.
 
     Raises:
-        FedprivError: a file is missing, damaged or altered, or the trials are hidden and the search is not finished.
+        FedprivError: If a file is missing, damaged or altered, or the trials are hidden and the search is not finished.
     """
     search = Search.read(folder)
     if search.settings.hidden is None:
@@ -69,7 +69,7 @@ def search_statement(folder: Path, *, colluders: int = 1, group: int = 10) -> St
 
 
 def _state_visible(search: Search, folder: Path, colluders: int, group: int) -> Statement:
-    """Returns the statement of a search whose trials may all be seen."""
+    """Returns the statement of a search with visible trials."""
     state = search.read_state(folder)
     delta = search.base.privacy.delta
     if state is None:
@@ -124,10 +124,10 @@ def _state_visible(search: Search, folder: Path, colluders: int, group: int) -> 
 
 
 def _state_hidden(search: Search, folder: Path, colluders: int, group: int) -> Statement:
-    """Returns the statement of a search whose number of trials is a secret draw."""
+    """Returns the statement of a search with a number of trials that is a secret draw."""
     if not (folder / BEST / FOUND).exists():
         raise FedprivError(f"{folder} is not finished, so none of it may be published: resume it with fedpriv tune")
-    search.check_sizes(folder)  # no ledger is left, so that the price follows from them again
+    search.check_sizes(folder)  # no ledger is left, so the cost is computed from them again
     published = json.loads(files.read(folder / BEST / FOUND))
     plan = search.plans[0]
     spent = search.price.spent
@@ -167,7 +167,7 @@ def _state_hidden(search: Search, folder: Path, colluders: int, group: int) -> S
 
 
 def _common(search: Search, folder: Path, costs: Sequence[RunCost], spent: PrivacySpent) -> Statement:
-    """Returns what the statement of every search has; the rest is for its caller to fill in."""
+    """Returns the parts that the statements of all searches share; the caller fills in the rest."""
     config = search.base.model_dump(mode="json")
     limit = "none was set"
     if search.settings.epsilon is not None:
@@ -209,7 +209,7 @@ def _visible_scores(search: Search) -> str:
 
 
 def _published_cells(cells: Sequence[Cell], rests_on: str) -> Sequence[Cell]:
-    """Returns the guarantees of a hidden search: those of one trial hold for the one model that is published alone."""
+    """Returns the guarantees of a hidden search: one trial's guarantees hold for the single published model."""
     priced = [cell for cell in cells if cell.adversary.endswith(COLLUDERS)]
     published = [replace(cell, adversary=MODEL, assumes=rests_on) for cell in priced]
     server = [unbounded(cell, cell.assumes) for cell in cells if cell.adversary == SERVER]
@@ -218,7 +218,7 @@ def _published_cells(cells: Sequence[Cell], rests_on: str) -> Sequence[Cell]:
 
 
 def _check_folders(search: Search, folder: Path, trials: Sequence[Trial]) -> None:
-    """Refuses a search with folders of trials that its state does not name: their cost would be missing."""
+    """Raises an error for trial folders that the search's state omits, since their cost would be missing."""
     existing = {path.name for path in (folder / SEEN).glob("*") if path.is_dir()}
     named = {search.trial_folder(folder, trial.number).name for trial in trials}
     unknown = sorted(existing - named)
@@ -227,11 +227,11 @@ def _check_folders(search: Search, folder: Path, trials: Sequence[Trial]) -> Non
 
 
 def _planned_costs(search: Search, n_finished: int) -> list[RunCost]:
-    """Returns the costs of the trials that have not ended, by their plans."""
+    """Returns the costs of the trials that have not ended, from their plans."""
     if n_finished >= search.settings.trials:
         return []
     plans = search.plans
-    if len(plans) == 1:  # a single plan stands for all trials
+    if len(plans) == 1:  # a single plan represents all trials
         plans = [*plans] * search.settings.trials
     return [
         _planned_cost(search, plans[number], f"trial {number}") for number in range(n_finished, search.settings.trials)
@@ -296,7 +296,7 @@ def _format_value(value: Value) -> str:
 
 
 def _ledger_checks(folder: Path, runs: Sequence[Run]) -> Rows:
-    """Returns rows with one hash of all ledgers, which any machine can compute again."""
+    """Returns rows with one hash of all ledgers, which can be recomputed on any machine."""
     digest = hashlib.sha256()
     paths = sorted((folder / SEEN).glob("*/ledger.jsonl"))
     for path in paths:

@@ -1,7 +1,7 @@
-"""What each target epsilon costs in noise and, on public or stand-in data, in accuracy.
+"""The noise and, on public or stand-in data, the accuracy for each target epsilon.
 
-The private data are not trained on: noise follows from the plan, which uses their public sizes alone. Accuracies are
-those of runs on other data, which the user names because they are public or made up.
+The private data are not used for training: noise follows from the plan, which uses their public sizes only. Accuracies
+come from runs on other data, which the user names because they are public or synthetic.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FALSE_ALARMS = 0.01
-# options of data sets that say where the rows are; others choose among these rows, divide or change them
+# options of data sets with the location of the rows; others select, divide or change these rows
 _SOURCES = ("train", "root", "url", "path", "dataset", "file")
 
 
 @dataclass(frozen=True)
 class Target:
-    """What one target epsilon means.
+    """The consequences of one target epsilon.
 
     Attributes:
         epsilon: The target.
         spent: The epsilon of the planned run.
         delta: Its delta.
         noise_multiplier: Noise over sensitivity.
-        right_guesses: How often an attacker guesses right at most, from even odds.
-        detection: How many members an attacker finds at most, at 1 % false alarms.
+        right_guesses: Largest probability of a right guess by an attacker, from even odds.
+        detection: Largest share of members that an attacker finds, at 1 % false alarms.
         scores: The test metric of each run on stand-in data.
     """
 
@@ -52,7 +52,7 @@ class Target:
 
     @property
     def score(self) -> float | None:
-        """Mean of the scores; None without any, or if a run broke."""
+        """Mean of the scores; None without scores, or if a run failed."""
         if not self.scores or not all(map(math.isfinite, self.scores)):
             return None
         return statistics.fmean(self.scores)
@@ -73,7 +73,7 @@ class Tradeoff:
         targets: The targets, in the order of their epsilon.
         metric: Name of the test metric; empty without stand-in data.
         reference: Its mean without noise, on the same stand-in data; None without.
-        notes: What the reader must know.
+        notes: Notes for the reader.
     """
 
     targets: tuple[Target, ...]
@@ -158,12 +158,12 @@ def tradeoff(
         path: The configuration.
         overrides: Settings to change.
         epsilons: The targets.
-        stand_in: Settings that replace the private data by public or made-up ones, e.g. `data.train=public.csv`.
-        seeds: Runs on stand-in data at each target.
-        watch: Called with a line about what is being done.
+        stand_in: Settings that replace the private data with public or synthetic ones, e.g. `data.train=public.csv`.
+        seeds: Number of runs on stand-in data at each target.
+        watch: Called with a line about the current step.
 
     Raises:
-        ConfigError: a target cannot be reached, or the stand-in settings name no other data.
+        ConfigError: If a target cannot be reached, or the stand-in settings name no other data.
     """
     if not epsilons or not all(0 < epsilon < math.inf for epsilon in epsilons):
         raise ConfigError("epsilon", list(epsilons), "must be positive targets, e.g. epsilon=.5,1,2,4,8")
@@ -178,7 +178,7 @@ def tradeoff(
         notes.append("nothing was trained; name public data to get accuracies: --stand-in data.train=public.csv")
         return Tradeoff(tuple(targets), "", None, tuple(notes))
 
-    elsewhere = [*overrides, *stand_in, "privacy.budget=null"]  # the lifetime budget is that of the private data
+    elsewhere = [*overrides, *stand_in, "privacy.budget=null"]  # the lifetime budget belongs to the private data
     if _source(load_config(path, elsewhere).data) == _source(private.data):
         fix = (
             "does not replace the data, and one of the runs on them would have no noise: name other data, with "
@@ -202,7 +202,7 @@ def tradeoff(
 
 
 def _source(section: DataSection) -> tuple[str, dict[str, str]]:
-    """Returns where a data set's rows come from: its name, and the options that say where they are."""
+    """Returns the source of a data set's rows: its name, and the options with their location."""
     places = dict[str, str]()
     for option in _SOURCES:
         value = section.options.get(option)

@@ -59,11 +59,11 @@ def list_names(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the names that a configuration can use, those of one kind, or the options of one name."""
+    """List the names that a configuration can use, the names of one kind, or the options of one name."""
     from fedpriv.cli.printing import print_json, print_tables
 
     configs = {key: shipped.title(path) for key, path in shipped.configs().items()}
-    if name == "configs":  # saves the seconds that the imports of the other names take
+    if name == "configs":  # avoids the seconds that importing the other names takes
         tables = {"configs": configs}
     else:
         from fedpriv.cli.catalogue import look_up
@@ -79,7 +79,7 @@ def list_names(
 def schema(
     file: Annotated[Path | None, typer.Option("--out", metavar="JSON", help="Write to this file.")] = None,
 ) -> None:
-    """Print a JSON schema, by which editors check configurations and complete names, also of installed packages."""
+    """Print a JSON schema, with which editors check configurations and complete names, including installed packages."""
     from fedpriv.cli.json_schema import dumps
 
     if file is None:
@@ -95,7 +95,7 @@ def doctor(
     ] = Path(),
     as_json: AsJson = False,
 ) -> None:
-    """Look at the installation and this machine: versions, device, threads, data, disk and locks, with fixes.
+    """Check the installation and this machine: versions, device, threads, data, disk and locks, with fixes.
 
     The exit code is 1 if there is a problem.
     """

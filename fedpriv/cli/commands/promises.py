@@ -1,4 +1,4 @@
-"""The commands about privacy promises: audit, budget, tradeoff, compare, tune, claims."""
+"""The commands about privacy guarantees: audit, budget, tradeoff, compare, tune, claims."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def audit(
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
-    """Look for broken promises of a run or a strategy: data, clipping, noise, ledger, what else leaves.
+    """Search for broken guarantees of a run or a strategy: data, clipping, noise, ledger, other outputs.
 
-    The exit code is 0 if all held, 1 if something was found, and 2 if something could not be checked.
+    The exit code is 0 if all checks held, 1 if something was found, and 2 if something could not be checked.
     """
     from fedpriv.cli import auditing
 
@@ -75,9 +75,9 @@ def budget(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make the lifetime budget of a data set, or show what was spent of it by which runs, and what is left.
+    """Create the lifetime budget of a data set, or show the spending of each run and the remaining budget.
 
-    A run whose configuration names it (privacy.budget) reserves its whole plan first, or is refused.
+    A run with this budget in its configuration (privacy.budget) first reserves its whole plan, or stops with an error.
     """
     from fedpriv.cli import budgeting
 
@@ -110,7 +110,7 @@ def tradeoff(
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what each target epsilon costs in noise, and what an attacker could do at it; spends nothing."""
+    """Show the noise for each target epsilon, and the success of an attacker at it; spends nothing."""
     from fedpriv.cli import trading
 
     trading.run(config, epsilons, overrides or [], stand_in or [], seeds, picture, as_json=as_json)
@@ -141,7 +141,7 @@ def compare(
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train several configurations or settings on one task, in one table, priced together."""
+    """Train several configurations or settings on one task, in one table, with their total privacy cost."""
     from fedpriv.cli import comparing
 
     comparing.run(words, variants or [], seeds, folder, plan_only=plan_only, as_json=as_json)
@@ -182,7 +182,7 @@ def tune(
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
-    """Search for good settings; the price of all trials is told, and limited, before the first."""
+    """Search for good settings; the privacy cost of all trials is printed, and limited, before the first trial."""
     from fedpriv.cli import tuning
     from fedpriv.tuning import SearchSettings
 
@@ -204,7 +204,7 @@ def claims(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the epsilon that a paper states with what its noise costs, and with the noise that it would need."""
+    """Compare a paper's stated epsilon with the epsilon of its noise, and with the noise that it would need."""
     from fedpriv.cli.printing import print_json, print_rows
     from fedpriv.config.files import override
     from fedpriv.papers.checking import check, draw

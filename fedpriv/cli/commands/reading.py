@@ -22,7 +22,7 @@ def show(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a run, finished or not, or compare several. Epsilon is counted again from the ledger.
+    """Show a run, finished or not, or compare several. Epsilon is computed again from the ledger.
 
     The exit code is 1 if files of a run were altered or are missing.
     """
@@ -47,7 +47,7 @@ def watch(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
     every: Annotated[float, typer.Option("--every", help="Seconds between updates.", min=0.2)] = 2.0,
 ) -> None:
-    """Show runs at work: round, last test, epsilon spent, time left, and whether they still move. Ends with them."""
+    """Show running runs until they end: round, last test, epsilon spent, time left, and if they still make progress."""
     from fedpriv.cli.watching import watch as show_until_finished
 
     show_until_finished(folders, every)
@@ -63,9 +63,9 @@ def report(
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a report to send: one HTML file with curves, what was spent when, who is protected, and the settings.
+    """Write a report to send: one HTML file with curves, spending over time, protected units, and the settings.
 
-    It loads nothing from elsewhere, and prints well. Of several runs it is a comparison.
+    It loads nothing from other places, and is suitable for printing. For several runs it is a comparison.
     """
     from fedpriv.cli.reporting import write_report
 
@@ -103,7 +103,7 @@ def account(
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
-    """Price runs from their ledgers: together, at any delta, against each adversary and for each unit."""
+    """Compute the cost of runs from their ledgers: in total, at any delta, for each adversary and privacy unit."""
     from fedpriv.cli import accounting
 
     accounting.print_costs(
@@ -130,7 +130,7 @@ def statement(
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a page for a data-protection officer: what was protected, from whom, what left, and how to verify it."""
+    """Write a page for a data-protection officer: protected data, adversaries, releases, and verification."""
     from fedpriv.cli import stating
 
     stating.state(folders, outputs or [], colluders=colluders, group=group, as_json=as_json)
@@ -146,7 +146,7 @@ def track(
         str | None, typer.Option("--mlflow", metavar="EXPERIMENT", help="Experiment of MLflow (fedpriv[mlflow]).")
     ] = None,
 ) -> None:
-    """Send a run's settings and rounds to Weights & Biases or MLflow: what its files have, and nothing else."""
+    """Send a run's settings and rounds to Weights & Biases or MLflow: the contents of its files, and nothing else."""
     from fedpriv.cli import tracking
 
     tracking.send(run, wandb, mlflow)
@@ -168,7 +168,7 @@ def secrets(
         typer.Option("--renew-keys", help="For a site: create new keys for later plans; accepted plans keep theirs."),
     ] = False,
 ) -> None:
-    """Say where the keys of a site are; with --to, move them under another key. Runs have no secrets to keep."""
+    """Print the location of a site's keys; with --to, move them under another key. Runs have no secrets to keep."""
     from fedpriv.cli import sealing
 
     sealing.print_secrets(folder, where, renew_keys=renew_keys)
@@ -181,9 +181,9 @@ def seal(
         bool, typer.Option("--unfinished", help="Also abandon unfinished plans; they can never be resumed.")
     ] = False,
 ) -> None:
-    """Destroy the keys of a site that is over: nobody can compute the noise that it shared with others.
+    """Destroy the keys of a site after its last plan, so that the noise it shared with others cannot be recomputed.
 
-    Ledgers, epsilon and statement stay.
+    Ledgers, epsilon and statement are kept.
     """
     from fedpriv.cli import sealing
 

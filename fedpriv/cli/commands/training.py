@@ -15,7 +15,7 @@ commands = typer.Typer()
 
 
 def _resume_command(folder: Path, *, allow_plugins: bool) -> str:
-    """Returns the command that goes on with a run."""
+    """Returns the command that resumes a run."""
     command = f"fedpriv resume {folder}"
     if processes.launched():
         command += f" --processes {os.environ['WORLD_SIZE']}"
@@ -25,7 +25,7 @@ def _resume_command(folder: Path, *, allow_plugins: bool) -> str:
 
 
 def _flags(**values: bool) -> list[str]:
-    """Returns the flags that are set, as they are typed."""
+    """Returns the flags that are set, as typed on the command line."""
     return [f"--{name.replace('_', '-')}" for name, is_set in values.items() if is_set]
 
 
@@ -78,7 +78,7 @@ def train(
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train. All files of the run go to its folder."""
+    """Train. All files of the run are written to its folder."""
     if extend is not None:
         changed = [*([] if config is None else [str(config)]), *(overrides or [])]
         return _extend(extend, changed, folder, number, allow_plugins=allow_plugins, as_json=as_json)
@@ -114,10 +114,10 @@ def train(
 def _extend(
     earlier: Path, changed: list[str], folder: Path | None, number: int | None, *, allow_plugins: bool, as_json: bool
 ) -> None:
-    """Goes on with a finished run, in a new folder; `changed` are settings as `name=value`.
+    """Extends a finished run, in a new folder; `changed` are settings as `name=value`.
 
     Raises:
-        ConfigError: a configuration or a number of processes is given as well.
+        ConfigError: If a configuration or a number of processes is given as well.
     """
     from fedpriv.cli import running
     from fedpriv.config import load_config
@@ -145,9 +145,9 @@ def resume(
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a run that stopped, from its last checkpoint, with new noise.
+    """Resume a stopped run from its last checkpoint, with new noise.
 
-    Nothing is released or charged twice: the rounds since the checkpoint stay charged, and their answers are lost.
+    Each release is made and charged once: rounds since the checkpoint stay charged, and their results are lost.
     """
     if number is not None:
         flags = _flags(allow_plugins=allow_plugins, json=as_json)
@@ -181,7 +181,7 @@ def plan(
     allow_plugins: AllowPlugins = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a run will cost in privacy, messages and time. Trains nothing."""
+    """Print the expected privacy cost, messages and time of a run. Trains nothing."""
     from fedpriv.cli.drawing import draw as draw_graph
     from fedpriv.cli.printing import busy, print_forecast, print_json
     from fedpriv.config import forecast, load_config

@@ -15,11 +15,11 @@ def output_perturbed_admm(epsilon_bar: float, rounds: int, delta: float = 1e-5, 
     Args:
         epsilon_bar: The stated epsilon of a single round.
         rounds: Number of rounds T.
-        delta: Delta at which the whole run is priced.
+        delta: Delta at which the cost of the whole run is computed.
         delta_bar: The stated delta of a single round.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
     """
     _check(epsilon_bar, rounds)
     noise = math.sqrt(2 * math.log(1.25 / delta_bar)) / epsilon_bar
@@ -39,10 +39,10 @@ def inexact_admm(epsilon_bar: float, rounds: int, delta: float = 1e-5) -> Claim:
     Args:
         epsilon_bar: The paper's epsilon, of a single round.
         rounds: Number of rounds T.
-        delta: Delta at which the whole run is priced.
+        delta: Delta at which the cost of the whole run is computed.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
     """
     _check(epsilon_bar, rounds)
     epsilons = bounds.tight({Event("laplace", 1 / epsilon_bar): rounds}, delta)

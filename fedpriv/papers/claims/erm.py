@@ -16,7 +16,7 @@ def svrg(
     """DP-SVRG and DP-SVRG++ with batches of one (Wang, Ye, Xu 2017, equations 3 and 6, with their constant c as 1).
 
     Only the inner steps are counted, not the full gradients. Each draws one of n records. Replacing a record changes a
-    difference of two gradients of norm at most G by up to 4 G; the paper uses 2 G, and so does this.
+    difference of two gradients of norm at most G by up to 4 G; the paper uses 2 G, and so does this function.
 
     Args:
         epsilon: The paper's epsilon, of the whole run.
@@ -24,10 +24,10 @@ def svrg(
         epochs: T.
         epoch_length: m; epoch s of DP-SVRG++ has `2^s m` steps.
         delta: Delta of the paper's claim and of the computed epsilon.
-        doubling: Whether it is DP-SVRG++.
+        doubling: True for DP-SVRG++.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
     """
     check_positive(epsilon=epsilon, n_examples=n_examples, epochs=epochs, epoch_length=epoch_length)
     counted = epoch_length * (2**epochs if doubling else epochs)
@@ -64,7 +64,7 @@ def accelerated_mirror_descent(epsilon: float, rounds: int, delta: float = 1e-5)
     """DP-AccMD (Wang, Ye, Xu 2017, algorithm 3 and theorem 5.3): no finite epsilon holds for it.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: If an argument is out of range.
     """
     check_positive(epsilon=epsilon, rounds=rounds)
     return Claim(
@@ -82,10 +82,10 @@ def accelerated_mirror_descent(epsilon: float, rounds: int, delta: float = 1e-5)
 
 
 def _epsilon_of_known_draws(ratio: float, steps: int, rate: float, delta: float) -> float:
-    """Returns the epsilon of `steps` Gaussian answers of which each uses the record with probability `rate`.
+    """Returns the epsilon of `steps` Gaussian queries, each of which uses the record with probability `rate`.
 
-    The observer is assumed to know which answers used the record, so this is an upper bound. With as little noise as
-    here, these answers are obvious. The record is in k answers with binomial probability; they compose to ratio
+    The observer is assumed to know which queries used the record, so this is an upper bound. With as little noise as
+    here, these queries are obvious. The record is in k queries with binomial probability; they compose to ratio
     `sqrt(k) ratio`.
     """
     from scipy.stats import binom  # slow to import

@@ -1,4 +1,4 @@
-"""Each paper's claim by name, with the settings of its experiments, and the noise that the claim would need."""
+"""Each paper's claim by name, with the settings of its experiments, and the noise that the claim would require."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Paper:
     """A claim that a paper makes.
 
     Attributes:
-        title: Whose method, in a line.
-        claim: Gives the claim from settings.
-        settings: Those of the paper's experiments.
-        history: The noise as published, over the run, if what the paper assumes did hold; None where no noise helps.
-        rounds: The setting that counts rounds.
-        counts: Settings that are whole numbers.
+        title: Authors and method, in one line.
+        claim: Returns the claim for settings.
+        settings: The settings of the paper's experiments.
+        history: The noise as published, over the run, under the paper's assumptions; None if no noise helps.
+        rounds: Name of the setting with the number of rounds.
+        counts: Settings that are integers.
     """
 
     title: str
@@ -44,10 +44,10 @@ class Paper:
     counts: tuple[str, ...] = field(default=("rounds", "examples", "n_examples", "epochs", "epoch_length"))
 
     def filled(self, given: Mapping[str, Any]) -> dict[str, float]:
-        """The paper's settings, with those given instead.
+        """Returns the paper's settings, updated with the given ones.
 
         Raises:
-            ConfigError: there is no such setting, or its value is no number.
+            ConfigError: If there is no such setting, or its value is not a number.
         """
         for name, value in given.items():
             if name not in self.settings:
@@ -64,9 +64,9 @@ class Paper:
         return settings
 
     def more_noise(self, settings: Settings) -> float | None:
-        """A factor for the published noise with which the run costs what is stated, or less; None if nothing helps.
+        """A factor for the published noise at which the run costs at most the stated epsilon; None if nothing helps.
 
-        Where a paper assumes a bound on gradients, clipping must enforce it besides.
+        If a paper assumes a bound on gradients, clipping must also enforce it.
         """
         if self.history is None:
             return None
@@ -74,7 +74,7 @@ class Paper:
         return enough(history, self.claim(**settings).stated_epsilon, delta)
 
     def over_rounds(self, settings: Settings, points: int = 9) -> list[tuple[int, Claim]]:
-        """The claim for runs of fewer rounds, each with the noise that the paper gives for so many."""
+        """Returns the claim for runs with fewer rounds, each with the paper's noise for that number of rounds."""
         largest = int(settings[self.rounds])
         numbers = sorted({max(1, round(largest ** (k / (points - 1)))) for k in range(points)} | {largest})
         return [(number, self.claim(**{**settings, self.rounds: number})) for number in numbers]
@@ -96,7 +96,7 @@ def _tracked(
 ) -> tuple[History, float]:
     noise = TrackingNoise(epsilon, gamma, q1, q2, gap)
     each = noise.gap * noise.steps(rounds) / (noise.q2 * noise.scales(rounds))
-    return {Event("laplace", float(1 / cost)): 1 for cost in each}, 0.0  # what is stated is a pure epsilon
+    return {Event("laplace", float(1 / cost)): 1 for cost in each}, 0.0  # the stated epsilon is a pure epsilon
 
 
 def _laplace_rounds(epsilon_bar: float, rounds: int, delta: float) -> tuple[History, float]:
@@ -187,10 +187,10 @@ PAPERS: dict[str, Paper] = {
 
 
 def paper(name: str) -> Paper:
-    """A paper by its method's name.
+    """Returns a paper by the name of its method.
 
     Raises:
-        ConfigError: there is none of that name.
+        ConfigError: If there is none with that name.
     """
     if name not in PAPERS:
         raise ConfigError("PAPER", name, f"choose {', '.join(PAPERS)}")

@@ -1,6 +1,6 @@
-"""Finds out why a party cannot connect to an address. Zenoh tries again and again, and reports no reason.
+"""Finds the reason why a party cannot connect to an address. Zenoh retries and reports no reason.
 
-A short connection of our own takes the same steps: host name, TCP, TLS with the same certificates. It sends nothing.
+A short separate connection takes the same steps: host name, TCP, TLS with the same certificates. It sends nothing.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from fedpriv.sites.over_zenoh.link import Credentials, host_and_port
 
 _STEP = 5.0  # seconds for each step
-_VERDICT = 1.0  # seconds in which the other end refuses our certificate, after we accepted its own
-_MAX_HOSTS = 5  # that a message lists
-# numbers of OpenSSL (X509_V_ERR_...)
+_VERDICT = 1.0  # seconds in which the other end may reject our certificate, after we accepted theirs
+_MAX_HOSTS = 5  # number of hosts that a message lists
+# error numbers of OpenSSL (X509_V_ERR_...)
 _NOT_VALID_NOW = {9, 10}
 _OTHER_HOST = {62, 64}
 _NO_SUCH_HOST = "no address is known for {}: correct the host name, or add it to the DNS"
@@ -25,7 +25,7 @@ _SILENT = "{} does not respond: the machine is down, or a firewall drops the con
 
 
 def why_not_connected(address: str, credentials: Credentials | None) -> str | None:
-    """Returns why no connection to an address is possible, and what to do; None if one is.
+    """Returns the reason why an address cannot be reached, and what to do; None if a connection is possible.
 
     Args:
         address: The address, such as `tls/server.example.org:7447`.
@@ -49,12 +49,12 @@ def why_not_connected(address: str, credentials: Credentials | None) -> str | No
 
 
 def _why_no_tls(connection: socket.socket, host: str, port: int, credentials: Credentials) -> str | None:
-    """Returns why there is no mutual TLS over a connection; None if there is."""
+    """Returns the reason why mutual TLS fails over a connection; None if it succeeds."""
     context = _context(credentials)
     try:
         with context.wrap_socket(connection, server_hostname=host) as tls:
             tls.settimeout(_VERDICT)
-            with suppress(TimeoutError):  # it has accepted our certificate, and waits
+            with suppress(TimeoutError):  # it has accepted our certificate and waits
                 tls.recv(1)
             return None
     except ssl.SSLCertVerificationError as error:
@@ -85,14 +85,14 @@ def _why_no_tls(connection: socket.socket, host: str, port: int, credentials: Cr
 
 
 def _context(credentials: Credentials) -> ssl.SSLContext:
-    """Returns the settings of mutual TLS with these files."""
+    """Returns a context for mutual TLS with these files."""
     context = ssl.create_default_context(cafile=credentials.authority)
     context.load_cert_chain(credentials.certificate, credentials.key)
     return context
 
 
 def _hosts_of(host: str, port: int, credentials: Credentials) -> str:
-    """Returns the hosts in the certificate of the other end, which the authority has signed, as text."""
+    """Returns the hosts in the certificate of the other end, signed by the authority, as text."""
     context = _context(credentials)
     context.check_hostname = False
     certificate: Mapping[str, Any] = {}
