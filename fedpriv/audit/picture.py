@@ -77,8 +77,6 @@ def _draw_bounds(axes: Axes, finding: CheckResult | None) -> None:
     ]
     axes.barh([name for name, _ in bars], [value for _, value in bars], color=BLUE, height=0.6)
     axes.axvline(promised, color=_COLOURS[finding.verdict], linewidth=2)
-    axes.annotate(
-        f"claimed {promised:.3g}", (promised, 0), (-4, 0), textcoords="offset points", ha="right", fontsize=8
-    )
+    axes.annotate(f"claimed {promised:.3g}", (promised, 0), (-4, 0), textcoords="offset points", ha="right", fontsize=8)
     axes.invert_yaxis()
     axes.tick_params(labelsize=7)
