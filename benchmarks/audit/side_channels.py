@@ -91,7 +91,11 @@ def training_of(case: str, folder: Path, rounds: int, pace: float | None, *, pad
     if case == "cohorts":
         clients = fp.make_clients(Cnn(), nn.CrossEntropyLoss(), [data(20, seed) for seed in range(40)])
         privacy = fp.Privacy(
-            noise_multiplier=2.0, unit="client", at="message", relation="add_remove", trust=fp.Central(cohort_rate=0.5)
+            noise_multiplier=2.0,
+            unit="client",
+            noise_on="message",
+            relation="add_remove",
+            trust=fp.Central(cohort_rate=0.5),
         )
         return fp.Training(clients, fp.fedavg(0.1), privacy, **given)
     model = Cnn() if case == "batches, CNN" else nn.Linear(64, 10)

@@ -427,7 +427,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], Callable[[], Any]]] = {
     "sample level": ({}, lambda: fp.fedavg(0.1)),
     "Poisson batches": ({"sampling": fp.Poisson(0.5)}, lambda: fp.fedavg(0.1)),
     "client level": ({"unit": "client"}, lambda: fp.fedavg(0.1)),
-    "messages, local steps": ({"unit": "client", "at": "message"}, lambda: fp.fedavg(0.1, 3)),
+    "messages, local steps": ({"unit": "client", "noise_on": "message"}, lambda: fp.fedavg(0.1, 3)),
     "central": ({"trust": fp.Central()}, lambda: fp.fedavg(0.1)),
     "ADMM": ({}, fp.inexact_admm),
 }

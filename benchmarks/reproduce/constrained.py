@@ -46,7 +46,7 @@ def run(
     name: str, clients: list[fp.Client], strategy: fp.Strategy, bound: float, rounds: int, picture: Path | None = None
 ) -> None:
     n = sum(client.problem.objective is not None for client in clients)
-    training = fp.Training(clients, strategy, fp.Privacy(at="none"), rounds=rounds, compute=COMPUTE, compare=True)
+    training = fp.Training(clients, strategy, fp.Privacy(noise_on="none"), rounds=rounds, compute=COMPUTE, compare=True)
     start, curve = time.process_time(), []
     for report in training:
         numbers = report.metrics

@@ -112,7 +112,7 @@ STUDIES = {
         },
         {"name": "fedavg", "average": 2},
         {
-            "at": "message",
+            "noise_on": "message",
             "unit": "client",
             "relation": "replace_one",
             "clip": {"bound": 10.0},

@@ -238,7 +238,7 @@ def private_al(
             them.
 
     Returns:
-        The strategy, for `Privacy(at="gradient")`; with `rounds`, for a run of exactly this number of rounds.
+        The strategy, for `Privacy(noise_on="gradient")`; with `rounds`, for a run of exactly this number of rounds.
 
     Raises:
         ConfigError: an argument is out of range.

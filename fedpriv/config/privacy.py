@@ -153,7 +153,7 @@ class PrivacySection(_AS_IN_PYTHON):
             value = self.schedule.model_dump(mode="json")
             raise ConfigError("privacy.schedule", value, "the strategy sets the schedule; leave it out")
         options: dict[str, Any] = {name: value for name, value in self if name in _SETTINGS}
-        if self.at == "none" or recipe.published is not None:
+        if self.noise_on == "none" or recipe.published is not None:
             options |= {"epsilon": None, "noise_multiplier": None}
         options |= {
             "noise": self.noise.build(),

@@ -95,7 +95,7 @@ def _eq5(strategy: Strategy, noise: TrackingNoise, rounds: int) -> Recipe:
 
 def _both_noised(method: str, noise: TrackingNoise, rounds: int) -> Recipe:
     published = Published(
-        noise.epsilon_bar, "laplace", scale=noise.on_messages, growth=noise.q2, at="message", lacks=_GAP_ASSUMED
+        noise.epsilon_bar, "laplace", scale=noise.on_messages, growth=noise.q2, noise_on="message", lacks=_GAP_ASSUMED
     )
     return Recipe(
         gradient_tracking_pair(_steps(noise)),

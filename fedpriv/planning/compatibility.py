@@ -69,17 +69,17 @@ def check(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_clients
     step = strategy.local_step
     bound = strategy.message_norm
     name = type(step).__name__
-    if privacy.at == "message" and bound is not None and privacy.clip != Clip(bound, "l2"):
+    if privacy.noise_on == "message" and bound is not None and privacy.clip != Clip(bound, "l2"):
         fix = f"messages of {strategy.name} have l2 norm {bound:g}: use {{norm: l2, bound: {bound:g}}}"
         raise ConfigError("privacy.clip", f"{{norm: {privacy.clip.norm}, bound: {privacy.clip.bound:g}}}", fix)
-    if privacy.at == "message" and step.memory != "none":
+    if privacy.noise_on == "message" and step.memory != "none":
         raise ConfigError(
-            "privacy.at",
+            "privacy.noise_on",
             "message",
             f"{name} keeps state that is not a function of released messages and would enter later messages "
-            "without noise; set privacy.at to 'gradient'",
+            "without noise; set privacy.noise_on to 'gradient'",
         )
-    if privacy.private and privacy.at == "message":
+    if privacy.private and privacy.noise_on == "message":
         check_memory(strategy, n_clients)
     if privacy.statistics.ratio and not isinstance(privacy.trust, Pairwise):
         fix = "is for noise that cancels between pairs: leave it out, or use pairwise trust"
@@ -115,7 +115,7 @@ def _check_sums(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_c
         raise ConfigError("network.cohort", _cohort_of(network), fix)
     if not strategy.aggregator.is_sum:
         raise ConfigError("privacy.trust", trust, f"{type(strategy.aggregator).__name__} needs single messages")
-    if privacy.at == "gradient" and not step.linear:
+    if privacy.noise_on == "gradient" and not step.linear:
         fix = f"sums of {name}'s messages are not sums of private query results; use local trust"
         if isinstance(step, LocalSteps) and step.local_steps == 1:
             fix += (
@@ -123,7 +123,7 @@ def _check_sums(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_c
                 "server_momentum, or fedopt for adaptive optimizers such as Adam"
             )
         if privacy.unit == "client" and step.memory == "none":
-            fix += ", or noise on messages, privacy.at: message"
+            fix += ", or noise on messages, privacy.noise_on: message"
         raise ConfigError("privacy.trust", trust, fix)
     if step.memory != "none" and not network.everyone:
         raise ConfigError(
@@ -132,7 +132,7 @@ def _check_sums(strategy: Strategy, privacy: Privacy, network: RoundNetwork, n_c
             f"messages of {name} contain query results of earlier rounds, which sums over another cohort would "
             "not cover; use all clients, or a strategy without memory such as fedavg",
         )
-    if privacy.at == "gradient":
+    if privacy.noise_on == "gradient":
         check_linear(strategy, n_clients, network)
 
 
@@ -302,7 +302,7 @@ def check_memory(strategy: Strategy, n_clients: int) -> None:
             strategy.local_step.memory,
             f"{type(strategy.local_step).__name__} keeps state of its query results, which have no noise if "
             "noise is on messages, and a later message depends on that state: declare memory = 'private', and "
-            "set privacy.at to 'gradient'",
+            "set privacy.noise_on to 'gradient'",
         )
 
 
@@ -370,8 +370,8 @@ def check_problem(
         _check_public(strategy, problems, privacy)
     if compare and (privacy.private or not sees_problem):
         fix = (
-            "only an exact run of proximal_al (privacy.at 'none') can be compared with a centralized solver; leave "
-            "it out"
+            "only an exact run of proximal_al (privacy.noise_on 'none') can be compared with a centralized solver; "
+            "leave it out"
         )
         raise ConfigError("problem.compare", True, fix)
     if compare and not isinstance(strategy.regularizer.remainder, Zero):
@@ -381,7 +381,7 @@ def check_problem(
         for term in (term for problem in problems for term in problem.terms if term.sums() is None):
             fix = (
                 f"the influence of one example on it has no bound; {strategy.name} accepts only sums of losses: "
-                "LossAtMost, ClassLossAtMost, GroupLossGap. Use these, or proximal_al with privacy.at 'none'"
+                "LossAtMost, ClassLossAtMost, GroupLossGap. Use these, or proximal_al with privacy.noise_on 'none'"
             )
             raise ConfigError("problem", type(term).__name__, fix)
     for problem in problems:

@@ -34,7 +34,8 @@ class Published:
         scale: Scale of the noise in round 0, instead of the formulas above: standard deviation of Gaussian noise, b of
             Laplace noise; 0 where `epsilon_bar` is infinite.
         growth: Factor by which `scale` changes from round to round.
-        at: The value that noise of this `scale` is added to: a client's mean `"gradient"` or its whole `"message"`.
+        noise_on: The value that noise of this `scale` is added to: a client's mean `"gradient"` or its whole
+            `"message"`.
         exact: Names of the queries that the paper leaves without noise.
         lacks: Why noise of that scale is not private, as reports print it.
 
@@ -53,7 +54,7 @@ class Published:
     gradient_bound: Positive = 1.0
     scale: NonNegative | None = None
     growth: Positive = 1.0
-    at: Literal["gradient", "message"] = "gradient"
+    noise_on: Literal["gradient", "message"] = "gradient"
     exact: tuple[str, ...] = ()
     lacks: str = "the paper's noise does not cover what is released"
 
@@ -73,7 +74,7 @@ class Published:
             raise ConfigError(
                 "privacy.published.scale", 0.0, "must be positive; for no noise, set epsilon_bar to infinity"
             )
-        if self.at == "message" and self.scale is None and math.isfinite(self.epsilon_bar):
+        if self.noise_on == "message" and self.scale is None and math.isfinite(self.epsilon_bar):
             raise ConfigError("privacy.published.scale", None, "must be given for noise on messages")
 
 

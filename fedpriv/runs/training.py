@@ -340,7 +340,7 @@ class Training:
     def _sync(self) -> None:
         """Writes the ledger to disk, before any value computed from a round's results leaves the run."""
         self._directory.check()
-        if self.plan.privacy.durable:
+        if self.plan.privacy.fsync:
             self.ledger.sync()
 
     def _close_budget(self) -> None:

@@ -13,7 +13,8 @@ over all n clients, so the expected mean change of a random cohort is the mean c
 * FedProx (Li et al., 2020, algorithm 2): mu > 0.
 * FedOpt (Reddi et al., 2021, algorithm 2): the server's step is one of momentum, Adagrad, Adam or Yogi.
 
-With `Privacy(at="message", unit="client")`, which clips and noises u_p, FedAvg is DP-FedAvg (McMahan et al., 2018).
+With `Privacy(noise_on="message", unit="client")`, which clips and noises u_p, FedAvg is DP-FedAvg (McMahan et al.,
+2018).
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ OptimizerState = Literal["reset", "keep"]
 class LocalSteps:
     """Makes gradient steps from the received model; the message is the weighted change.
 
-    Weights and clipping: `at: message` clips the weighted change; `at: gradient` with `unit: client` and several steps
-    clips each unweighted gradient, and the change is weighted afterwards.
+    Weights and clipping: `noise_on: message` clips the weighted change; `noise_on: gradient` with `unit: client` and
+    several steps clips each unweighted gradient, and the change is weighted afterwards.
 
     Args:
         learning_rate: Step size of the clients, the same for all steps of a round.
@@ -184,7 +185,7 @@ def fedavg(
         optimizer: Optimiser of the local steps: `Sgd()` (default), `Momentum()`, `Adam()` or `AdamW()`. With noise on
             gradients the last three need `trust: local`.
         optimizer_state: `"reset"` (default): the optimiser is reset in every round, for several local steps. `"keep"`:
-            each client keeps its optimiser state, which noise on messages (`at: message`) does not allow.
+            each client keeps its optimiser state, which noise on messages (`noise_on: message`) does not allow.
         weighting: The units with equal weights in the mean update: `"examples"` (default, as in the paper) or
             `"clients"`.
         server_learning_rate: Step size of the server along the mean update; 1 by default.
@@ -248,7 +249,7 @@ def fedprox(
 
     Example:
         >>> import fedpriv
-        >>> privacy = fedpriv.Privacy(epsilon=2.0, at="message", unit="client")
+        >>> privacy = fedpriv.Privacy(epsilon=2.0, noise_on="message", unit="client")
         >>> fedpriv.plan([100] * 4, fedpriv.fedprox(0.1, proximal=0.01, local_steps=5), privacy, rounds=5).releases
         5
     """
@@ -294,7 +295,7 @@ def fedopt(
 
     Example:
         >>> import fedpriv
-        >>> privacy = fedpriv.Privacy(epsilon=2.0, at="message", unit="client")
+        >>> privacy = fedpriv.Privacy(epsilon=2.0, noise_on="message", unit="client")
         >>> fedpriv.plan([100] * 4, fedpriv.fedopt(0.1, local_steps=5, server="yogi"), privacy, rounds=5).releases
         5
     """

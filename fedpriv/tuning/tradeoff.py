@@ -192,7 +192,7 @@ def tradeoff(
         metric, scores = _scores(path, [*elsewhere, f"privacy.epsilon={target.epsilon!r}"], seeds)
         scored.append(replace(target, scores=scores))
     watch("training on stand-in data without noise")
-    _, exact = _scores(path, [*elsewhere, "privacy={at: none}"], 1)
+    _, exact = _scores(path, [*elsewhere, "privacy={noise_on: none}"], 1)
     mine, other = (forecast(load_config(path, settings)).examples for settings in (overrides, elsewhere))
     notes.append(
         f"clients have {_sizes(mine)} examples here and {_sizes(other)} in the stand-in data: the same noise "
@@ -218,7 +218,7 @@ def _planned(config: Config, epsilon: float) -> Target:
         raise ConfigError("privacy.noise_multiplier", config.privacy.noise_multiplier, fix)
     plan = forecast(config)
     if plan.noise_multiplier is None:
-        raise ConfigError("privacy.at", config.privacy.at, "the run has no noise, so there is no trade-off")
+        raise ConfigError("privacy.noise_on", config.privacy.noise_on, "the run has no noise, so there is no trade-off")
     spent = plan.spent
     return Target(
         epsilon,

@@ -18,7 +18,7 @@ from fedpriv.strategies.solvers import Newton, Quadratic
 
 FLOAT64 = fp.Compute(dtype="float64", device="cpu")
 NEYMAN_PEARSON = fp.Problem(fp.class_loss(0), (fp.ClassLossAtMost(1, 0.2),))
-EXACT = fp.Privacy(at="none")
+EXACT = fp.Privacy(noise_on="none")
 TIGHT = fp.Outer(beta=300.0, tolerance=1e-4, stationarity=1e-4, feasibility=1e-6)
 
 
@@ -97,7 +97,7 @@ def quadratic_run(dim: int, n: int, m: int, seed: int) -> tuple[fp.Training, np.
     torch.nn.init.zeros_(model.weight)
     clients = [fp.make_clients(model, torch.nn.MSELoss(), [nothing], problem)[0] for problem in problems]
     strategy = fp.proximal_al(fp.Outer(10.0, 1e-1, 1e-4, 1e-5), 1.0, solver=Quadratic())
-    training = fp.Training(clients, strategy, fp.Privacy(at="none"), rounds=3000, compute=FLOAT64, compare=True)
+    training = fp.Training(clients, strategy, fp.Privacy(noise_on="none"), rounds=3000, compute=FLOAT64, compare=True)
     c, d = np.concatenate(rows), np.concatenate(offsets)
     system = np.block([[total, c.T], [c, np.zeros((len(c), len(c)))]])
     solution = np.linalg.solve(system, -np.concatenate([linear, d]))
@@ -166,7 +166,7 @@ def test_without_constraints_it_is_plain_minimisation_with_a_regulariser() -> No
     model = torch.nn.Linear(2, 1, bias=False)
     clients = fp.make_clients(model, torch.nn.MSELoss(), [nothing] * 3, fp.Problem(objective))
     strategy = fp.proximal_al(fp.Outer(10.0, 1e-3, 1e-4, 1e-4), 0.3, regularizer=L1(0.2), solver=Quadratic())
-    training = fp.Training(clients, strategy, fp.Privacy(at="none"), rounds=1000, compute=FLOAT64)
+    training = fp.Training(clients, strategy, fp.Privacy(noise_on="none"), rounds=1000, compute=FLOAT64)
     result = finished(training)
     assert result["converged"]
     assert result["kkt"]["stationarity"] < 1e-3
@@ -177,7 +177,7 @@ def test_without_constraints_it_is_plain_minimisation_with_a_regulariser() -> No
 
 def test_only_what_can_be_compared_is_compared() -> None:
     for strategy, privacy, message in (
-        (fp.proximal_al(regularizer=Ball(0.3)), fp.Privacy(at="none"), r"not Ball\(radius=0\.3\)"),
+        (fp.proximal_al(regularizer=Ball(0.3)), fp.Privacy(noise_on="none"), r"not Ball\(radius=0\.3\)"),
         (fp.private_al(), fp.Privacy(epsilon=1, statistics=fp.Statistics(public_counts=True)), "only an exact run"),
         (fp.inexact_admm(), fp.Privacy(epsilon=1), "only an exact run"),
     ):
@@ -193,7 +193,7 @@ def test_the_method_in_one_place_starts_where_the_run_did() -> None:
     sets = [TensorDataset(x, torch.tensor([0, 1, 1, 0]))]
     clients = fp.make_clients(model, resolve_loss("logistic"), sets, fp.Problem(constraints=(fp.LossAtMost(0.3),)))
     training = fp.Training(
-        clients, fp.proximal_al(rho=0.1), fp.Privacy(at="none"), rounds=3, compute=FLOAT64, compare=True
+        clients, fp.proximal_al(rho=0.1), fp.Privacy(noise_on="none"), rounds=3, compute=FLOAT64, compare=True
     )
     assert finished(training)["centralised"]["objective"] < 0.3 + 1e-3
 
@@ -211,7 +211,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(tmp_path) -> None:
                 NEYMAN_PEARSON,
             ),
             fresh.strategy,
-            fp.Privacy(at="none"),
+            fp.Privacy(noise_on="none"),
             rounds=12,
             compute=FLOAT64,
             folder=tmp_path,

@@ -344,7 +344,7 @@ def test_statistics_of_private_data_are_found() -> None:
 
 def test_a_clip_that_forgets_the_norm_is_found(monkeypatch: Planting) -> None:
     """Messages that are clipped in another norm than they are priced in."""
-    settings = {"unit": "client", "at": "message", "strategy": fp.fedavg(0.5)}
+    settings = {"unit": "client", "noise_on": "message", "strategy": fp.fedavg(0.5)}
     assert checked(check_arithmetic, subject(**settings)).verdict == "held"
     monkeypatch.setattr(Clip, "_norm", lambda self, rows, dtype=None: rows.abs().amax(-1).to(dtype or rows.dtype))
     found = checked(check_arithmetic, subject(**settings))

@@ -166,7 +166,7 @@ def test_a_run_that_ended_early_is_charged_for_its_whole_plan(tmp_path: Path):
 
 
 def test_a_run_without_a_promise(tmp_path: Path):
-    facts = accounted(trained(tmp_path / "run", "privacy={at: none}"))
+    facts = accounted(trained(tmp_path / "run", "privacy={noise_on: none}"))
     assert facts["epsilon"] == "inf" and facts["non_private"] == ["exact query results, no noise"]
 
 

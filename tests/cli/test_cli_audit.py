@@ -53,7 +53,7 @@ def test_a_configuration_holds(tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_promise_cannot_be_checked() -> None:
-    code, text = audit(RUN, "data.partition.n_clients=4", "privacy={at: none}")
+    code, text = audit(RUN, "data.partition.n_clients=4", "privacy={noise_on: none}")
     assert code == 2
     assert "not checked noise: the run makes no promise" in " ".join(text.split())
     assert SECRET in " ".join(text.split())

@@ -27,7 +27,7 @@ from commands import (
     trained,
 )
 
-EXACT = "privacy={at: none}"
+EXACT = "privacy={noise_on: none}"
 
 
 @pytest.fixture(scope="module")

@@ -173,7 +173,7 @@ def test_runs_agree_whatever_computes_them(backend: str, privacy: str) -> None:
     settings = {
         "sample": fp.Privacy(noise_multiplier=1.0, clip=fp.Clip(0.1), sampling=Poisson(0.5)),
         "client": fp.Privacy(noise_multiplier=1.0, clip=fp.Clip(0.1), unit="client"),
-        "message": fp.Privacy(noise_multiplier=1.0, clip=fp.Clip(0.1), unit="client", at="message"),
+        "message": fp.Privacy(noise_multiplier=1.0, clip=fp.Clip(0.1), unit="client", noise_on="message"),
     }[privacy]
     steps = 3 if privacy == "message" else 1
     augmentation = Augmentation([fp.Crop(1), noisy], 2)

@@ -66,7 +66,7 @@ def test_names_that_name_nobody_are_refused(names: list[str], said: str):
 
 def test_hidden_cohorts_stay_hidden():
     """Names are of all clients, whoever took part: all else is the same as without them."""
-    privacy = fp.Privacy(epsilon=5, unit="client", at="message", trust=fp.Central(cohort_rate=0.3))
+    privacy = fp.Privacy(epsilon=5, unit="client", noise_on="message", trust=fp.Central(cohort_rate=0.3))
     found: dict[int, dict[str, Any]] = {}
     for secret in range(4):
         named, bare = training(privacy=privacy, secret_seed=secret), training(None, privacy=privacy, secret_seed=secret)

@@ -68,7 +68,7 @@ RUNS = {
     "fixed batches": (fp.fedavg(0.1), fp.Privacy(noise_multiplier=1.0, sampling=fp.FixedSize(5)), "vmap"),
     "all examples": (fp.inexact_admm(), fp.Privacy(noise_multiplier=1.0), "loop"),
     "constraints": (fp.private_al(), fp.Privacy(noise_multiplier=1.0, sampling=fp.Poisson(0.4)), "vmap", GAP),
-    "exact constraints": (fp.proximal_al(), fp.Privacy(at="none"), "linear", GAP),
+    "exact constraints": (fp.proximal_al(), fp.Privacy(noise_on="none"), "linear", GAP),
 }
 
 

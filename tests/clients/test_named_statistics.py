@@ -50,7 +50,7 @@ def test_statistics_that_a_private_run_ships_are_named(tmp_path: Path, command: 
     private = said()
     assert "warning: the model has buffers (mean) that are released with it as they are" in private
     assert "warning: data.partition.kind = dirichlet looks at the labels" in private
-    quiet = said("privacy={at: none}")
+    quiet = said("privacy={noise_on: none}")
     assert "buffers" not in quiet
     assert "uses the labels" not in quiet
 

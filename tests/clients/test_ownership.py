@@ -19,7 +19,7 @@ from fedpriv.clients.ownership import DuplicateCounts, check_datasets
 from fedpriv.data import load
 from fedpriv.models import LogisticRegression, SoftmaxRegression, resolve_loss
 
-PRIVATE, EXACT, OF_CLIENTS = fp.Privacy(epsilon=3), fp.Privacy(at="none"), fp.Privacy(epsilon=3, unit="client")
+PRIVATE, EXACT, OF_CLIENTS = fp.Privacy(epsilon=3), fp.Privacy(noise_on="none"), fp.Privacy(epsilon=3, unit="client")
 
 
 def points(n: int, seed: int = 0) -> TensorDataset:

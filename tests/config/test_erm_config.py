@@ -33,11 +33,11 @@ CASES = {
     "fedavg": ("{name: fedavg, learning_rate: 0.5, server_momentum: 0.9}", ""),
     "fedavg adaptive": (
         "{name: fedavg, learning_rate: 0.5, local_steps: 2, adaptive_clip: {initial: 0.3}}",
-        ", at: message, unit: client",
+        ", noise_on: message, unit: client",
     ),
     "fedprox": ("{name: fedprox, learning_rate: 0.5, proximal: 0.1, local_steps: 2}", ""),
     "fedopt": ("{name: fedopt, learning_rate: 0.5, server: yogi}", ""),
-    "scaffold": ("{name: scaffold, learning_rate: 0.5, local_steps: 2}", ", at: message, unit: client"),
+    "scaffold": ("{name: scaffold, learning_rate: 0.5, local_steps: 2}", ", noise_on: message, unit: client"),
 }
 
 

@@ -127,14 +127,14 @@ def test_a_failed_line_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: py
         grows.append(b"two\n")
 
 
-@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("is_synced", [True, False])
 def test_a_round_is_told_after_its_records_are_on_the_disk(
-    durable: bool, tmp_path: Path, asked: list[tuple[str, int]]
+    is_synced: bool, tmp_path: Path, asked: list[tuple[str, int]]
 ) -> None:
     x, y = torch.randn(12, 4, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 2
     data = [TensorDataset(x[:6], y[:6]), TensorDataset(x[6:], y[6:])]
     clients = fp.make_clients(SoftmaxRegression(4, 2), nn.CrossEntropyLoss(), data)
-    privacy = fp.Privacy(noise_multiplier=5.0, durable=durable)
+    privacy = fp.Privacy(noise_multiplier=5.0, fsync=is_synced)
     training = fp.Training(
         clients, fp.inexact_admm(), privacy, rounds=6, folder=tmp_path / "run", checkpoint_every=100, secret_seed=0
     )
@@ -143,4 +143,4 @@ def test_a_round_is_told_after_its_records_are_on_the_disk(
     for _ in training:
         synced.append(ledger in asked)
         asked.clear()
-    assert synced[1:-1] == [durable] * 4  # the first and the last come with a checkpoint
+    assert synced[1:-1] == [is_synced] * 4  # the first and the last come with a checkpoint

@@ -66,7 +66,7 @@ def test_the_picture_has_a_curve_for_each_setting():
 
 
 def test_runs_without_privacy_have_no_finite_price():
-    options = {**COMMON, "privacy": fedpriv.Privacy(at="none")}
+    options = {**COMMON, "privacy": fedpriv.Privacy(noise_on="none")}
     comparison = fedpriv.compare({"exact": {"strategy": fedpriv.fedavg(1.0)}}, clients, options, seeds=1)
     assert comparison.spent is not None and math.isinf(comparison.spent.epsilon)
     assert comparison.table()[1][-2] == "infinite"

@@ -105,7 +105,7 @@ def test_noise_of_pairs_may_cancel_over_time_too():
 
 @pytest.mark.parametrize(("trust", "secret"), [(fp.Central(), True), (fp.SecureAggregation(9), False)])
 def test_whole_clients_take_turns(trust, secret):
-    cohort, whole = fp.Star(N, fp.CyclicCohort(4)), {"unit": "client", "at": "message", "trust": trust}
+    cohort, whole = fp.Star(N, fp.CyclicCohort(4)), {"unit": "client", "noise_on": "message", "trust": trust}
     of = draft(sampling=fp.FullBatch(), noise=fp.BSR(2), network=cohort, **whole)
     found = choices(of)
     assert ("trust: {central: {cohort_rate: 0.25}}" in found) == secret
@@ -121,7 +121,7 @@ def test_nodes_of_a_graph_are_followed_through_the_strategy():
     "of",
     [
         draft(sampling=fp.FullBatch()),
-        draft(epsilon=None, at="none"),
+        draft(epsilon=None, noise_on="none"),
         draft(fp.fedavg(0.5, 2), fp.Poisson(0.1)),
         draft(fp.fedavg(0.5, optimizer=fp.Adam())),
     ],

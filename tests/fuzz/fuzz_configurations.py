@@ -101,13 +101,13 @@ def _sound(rng: random.Random) -> dict[str, Any]:
     if rng.random() < 0.5:
         config["privacy"] |= rng.choice(
             [
-                {"unit": "client", "at": "message", "clip": {"bound": 0.5}},
+                {"unit": "client", "noise_on": "message", "clip": {"bound": 0.5}},
                 {"mechanism": "laplace", "delta": 0.0, "clip": {"norm": "l1", "bound": 1.0}},
                 {"relation": "add_remove", "clip": {"norm": "l2", "bound": 2.0}},
                 {"trust": {"central": {"cohort_rate": 0.5}}, "unit": "client"},
                 {"trust": {"secure_aggregation": {"min_honest": 2}}},
                 {"schedule": {"geometric": {"ratio": 0.9}}, "secure": True},
-                {"at": "none", "epsilon": None},
+                {"noise_on": "none", "epsilon": None},
                 {"statistics": {"bound": 4.0, "share": 0.2}},
             ]
         )

@@ -60,7 +60,7 @@ class Momentum:
 
 
 LOCAL = fp.Privacy(noise_multiplier=1.0, sampling=fp.Poisson(0.5))
-SECRET = replace(LOCAL, unit="client", at="message", trust=fp.Central(0.4))
+SECRET = replace(LOCAL, unit="client", noise_on="message", trust=fp.Central(0.4))
 OWN = Strategy(Momentum(), AddMeanUpdate(), name="own")
 RUNS: dict[str, tuple[Strategy, fp.Privacy, Callable[[], Any]]] = {
     "iadmm_prox": (fp.inexact_admm(), LOCAL, some),
@@ -69,7 +69,7 @@ RUNS: dict[str, tuple[Strategy, fp.Privacy, Callable[[], Any]]] = {
     "gradient_tracking_pair": (fp.gradient_tracking_pair(), LOCAL, some),
     "dual_averaging": (fp.dual_averaging(inactive="literal"), LOCAL, nodes),
     "a client's own, cohorts drawn in secret": (OWN, SECRET, lambda: fp.Star(N)),
-    "a client's own, empty cohorts": (OWN, replace(LOCAL, at="none"), lambda: fp.Star(N, fp.PoissonCohort(0.05))),
+    "a client's own, empty cohorts": (OWN, replace(LOCAL, noise_on="none"), lambda: fp.Star(N, fp.PoissonCohort(0.05))),
     "a client's own, everyone now and then": (OWN, LOCAL, lambda: fp.Star(N, fp.PoissonCohort(0.95))),
 }
 
@@ -164,7 +164,7 @@ def test_files_of_any_moment_go_on(name: str, tmp_path: Path) -> None:
 
     Without noise the rounds after the checkpoint, which have changed the files, are made again.
     """
-    exact = fp.Privacy(at="none")
+    exact = fp.Privacy(noise_on="none")
     training = training_of(name, DISK, tmp_path / "a", privacy=exact)
     (tmp_path / "moments").mkdir()
     whole: list[list[Tensor]] = []

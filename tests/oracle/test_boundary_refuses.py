@@ -20,29 +20,29 @@ def test_admm_is_refused_where_only_messages_are_noised() -> None:
         fp.train(
             clients_of(digits_of(SIZES)),
             fp.inexact_admm(),
-            fp.Privacy(epsilon=3, unit="client", at="message"),
+            fp.Privacy(epsilon=3, unit="client", noise_on="message"),
             rounds=2,
         )
 
 
 def test_noised_messages_protect_whole_clients_only() -> None:
     with pytest.raises(fp.ConfigError, match="the privacy unit must be client"):
-        fp.Privacy(epsilon=3, at="message")
+        fp.Privacy(epsilon=3, noise_on="message")
 
 
 @pytest.mark.parametrize(
     ("privacy", "reason"),
     [
-        (fp.Privacy(at="none"), "exact query results, no noise"),
+        (fp.Privacy(noise_on="none"), "exact query results, no noise"),
         (fp.Privacy(published=fp.Published(0.05)), "the noise scale is measured on the client's own data"),
         (fp.Privacy(published=fp.Published(0.05, law="gaussian")), "the gradient bound is assumed, not enforced"),
         (fp.Privacy(published=fp.Published(math.inf)), "exact query results, no noise"),
-        (fp.Privacy(at="message", unit="client", published=fp.Published(0.05)), "the noise scale is measured"),
+        (fp.Privacy(noise_on="message", unit="client", published=fp.Published(0.05)), "the noise scale is measured"),
     ],
     ids=["none", "eq 20", "assumed bound", "no noise", "as message"],
 )
 def test_a_run_that_is_not_private_says_so(privacy: fp.Privacy, reason: str) -> None:
-    strategy = fp.fedavg(0.1) if privacy.at == "message" else fp.inexact_admm()
+    strategy = fp.fedavg(0.1) if privacy.noise_on == "message" else fp.inexact_admm()
     result = fp.train(clients_of(digits_of(SIZES)), strategy, privacy, rounds=2)
     assert math.isinf(result.spent.epsilon)
     assert all(math.isinf(epsilon) for epsilon in result.spent.per_client)
@@ -67,7 +67,7 @@ def test_per_client_epsilon_counts_only_the_rounds_a_client_took_part_in() -> No
 
 
 def test_an_answer_without_noise_has_no_noise_on_record() -> None:
-    privacy = fp.Privacy(at="none")
+    privacy = fp.Privacy(noise_on="none")
     record = release_scheme(privacy, [5, 6]).unprotected(Answer(3, 1, "gradient", range(2), privacy.clip)).record
     assert (record.mechanism, record.noise_multiplier, record.non_private) == (
         "none",
@@ -79,7 +79,7 @@ def test_an_answer_without_noise_has_no_noise_on_record() -> None:
 
 def test_an_exact_answer_has_no_batch_on_record() -> None:
     """Nothing is hidden by draws where the answer itself is bare."""
-    privacy = fp.Privacy(at="none", sampling=fp.Allocation(3))
+    privacy = fp.Privacy(noise_on="none", sampling=fp.Allocation(3))
     result = fp.train(clients_of(digits_of(SIZES)), fp.fedavg(0.1), privacy, rounds=3)
     facts = {(record.sampling, record.rate, record.batches, record.mechanism) for record in result.charged}
     assert facts == {("full", 1.0, None, "none")}

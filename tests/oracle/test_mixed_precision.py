@@ -193,7 +193,7 @@ def loss_in_half(outputs: Tensor, targets: Tensor) -> Tensor:
     ids=["forward", "loss"],
 )
 @pytest.mark.parametrize(
-    "settings", [{"relation": "add_remove"}, {"unit": "client", "at": "message"}], ids=["add_remove", "client"]
+    "settings", [{"relation": "add_remove"}, {"unit": "client", "noise_on": "message"}], ids=["add_remove", "client"]
 )
 def test_a_model_of_half_precision_by_itself_is_refused_where_batches_differ_in_size(
     model: Any, loss: Any, settings: dict[str, Any]
@@ -224,7 +224,7 @@ def train_mlp(**settings: Any) -> fp.Result:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"relation": "add_remove"}, {"unit": "client", "at": "message"}], ids=["add_remove", "client"]
+    "settings", [{"relation": "add_remove"}, {"unit": "client", "noise_on": "message"}], ids=["add_remove", "client"]
 )
 def test_products_in_less_than_float32_are_refused_where_batches_differ_in_size(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch

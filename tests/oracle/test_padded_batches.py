@@ -130,7 +130,11 @@ def test_ceilings_are_tails_of_the_binomial_law() -> None:
 
 def test_what_padding_does_not_hide_is_refused() -> None:
     secret = fp.Privacy(
-        noise_multiplier=1.0, unit="client", at="message", relation="add_remove", trust=fp.Central(cohort_rate=0.5)
+        noise_multiplier=1.0,
+        unit="client",
+        noise_on="message",
+        relation="add_remove",
+        trust=fp.Central(cohort_rate=0.5),
     )
     compute = fp.Compute(pad_batches=True)
     with pytest.raises(ConfigError, match=r"compute\.pad_batches.*secret cohorts"):

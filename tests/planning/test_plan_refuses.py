@@ -17,7 +17,7 @@ REFUSED = {
     r"compute\.precision = 'bfloat16': is shown for unit sample": [
         "compute.precision=bfloat16",
         FEDAVG,
-        "privacy={epsilon: 3, unit: client, at: message}",
+        "privacy={epsilon: 3, unit: client, noise_on: message}",
     ],
     r"compute\.state = 'disk': clients of fedavg keep nothing": ["compute.state=disk", FEDAVG],
     r"compute\.state = 'disk': every client takes part": ["compute.state=disk"],

@@ -123,7 +123,7 @@ STRATEGIES: dict[str, Callable[[], Strategy]] = {
     "private_al": lambda: fp.private_al(beta=2),
 }
 LOCAL = fp.Privacy(noise_multiplier=3.0, clip=fp.Clip(0.1), trust=fp.Local())
-MESSAGES = replace(LOCAL, at="message", unit="client")
+MESSAGES = replace(LOCAL, noise_on="message", unit="client")
 
 
 def audited(strategy: Strategy, privacy: fp.Privacy, problem: fp.Problem | None = None) -> tuple[float, float]:

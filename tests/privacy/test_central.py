@@ -26,7 +26,7 @@ SIZES = (4, 7, 5, 6, 3, 8, 5, 4)
 N = len(SIZES)
 RATE, BOUND = 0.3, 0.5
 CENTRAL = fp.Privacy(
-    noise_multiplier=1.0, clip=fp.Clip(BOUND), unit="client", at="message", trust=fp.Central(cohort_rate=RATE)
+    noise_multiplier=1.0, clip=fp.Clip(BOUND), unit="client", noise_on="message", trust=fp.Central(cohort_rate=RATE)
 )
 QUIET = replace(CENTRAL, noise_multiplier=1e-6)
 
@@ -69,7 +69,7 @@ def test_whoever_is_not_drawn_says_nothing_and_the_mean_is_unbiased():
 @pytest.mark.parametrize("at", ["message", "gradient"])
 def test_one_client_moves_the_sum_within_what_the_record_says(at: str):
     """With the same draws and noise, in the rounds that drew it; in the others not at all."""
-    privacy = replace(QUIET, at=at)
+    privacy = replace(QUIET, noise_on=at)
     data = digits_of(SIZES)
     x, y = data[2]
     other = [*data[:2], (x * -50, (y + 3) % 10), *data[3:]]
@@ -139,7 +139,7 @@ def test_each_process_start_draws_another_cohort():
 
 
 def test_one_answer_a_round():
-    oracle = oracle_of(digits_of(SIZES), replace(CENTRAL, at="gradient"))
+    oracle = oracle_of(digits_of(SIZES), replace(CENTRAL, noise_on="gradient"))
     params = torch.zeros(N, DIM, dtype=torch.float64)
     oracle.begin_round(0, torch.arange(N), params)
     oracle.gradient(params)
@@ -170,8 +170,8 @@ def test_each_answer_of_a_round_has_its_number():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"unit": "sample", "at": "gradient"}, "set unit to 'client'"),
-        ({"at": "none", "unit": "client"}, "use network.cohort"),
+        ({"unit": "sample", "noise_on": "gradient"}, "set unit to 'client'"),
+        ({"noise_on": "none", "unit": "client"}, "use network.cohort"),
         ({"published": fp.Published(1.0)}, "use network.cohort"),
     ],
 )
@@ -209,7 +209,7 @@ def test_a_curator_of_examples_adds_the_noise_of_central_dp_sgd():
 def test_it_can_be_configured():
     base = [
         "privacy.unit=client",
-        "privacy.at=message",
+        "privacy.noise_on=message",
         "privacy.noise_multiplier=1",
         "privacy.epsilon=null",
         "strategy={name: fedavg, learning_rate: 0.1}",

@@ -74,7 +74,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"network": fp.Star(4, fp.PoissonCohort(0.5))},
         "network.cohort",
     ),
-    "no privacy": ({"at": "none"}, {}, "privacy.noise"),
+    "no privacy": ({"noise_on": "none"}, {}, "privacy.noise"),
 }
 
 

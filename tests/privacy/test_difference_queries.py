@@ -186,7 +186,7 @@ def test_the_bound_finds_its_quantile_and_each_round_is_one_release():
     model = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(model.weight)
     clients = fp.make_clients(model, nn.MSELoss(), data)
-    privacy = fp.Privacy(noise_multiplier=1e-3, at="message", unit="client")
+    privacy = fp.Privacy(noise_multiplier=1e-3, noise_on="message", unit="client")
     strategy = adaptive_clipping(fedavg(1e-4), 1e-6, quantile=0.5)
     training = fp.Training(clients, strategy, privacy, rounds=150)
     list(training)
@@ -212,7 +212,7 @@ def test_one_round_of_noise_moves_the_bound_by_a_bounded_factor(said: float, mov
 @pytest.mark.parametrize("clip", [fp.Clip(0.1), fp.Clip(10.0), fp.Clip(1.0, "l1")])
 def test_adaptive_clipping_refuses_another_clip_of_its_messages(clip: fp.Clip):
     """A smaller one would shrink update and bit behind the aggregator's back, a larger one add noise for nothing."""
-    privacy = fp.Privacy(epsilon=5.0, at="message", unit="client", clip=clip)
+    privacy = fp.Privacy(epsilon=5.0, noise_on="message", unit="client", clip=clip)
     if clip.norm == "l1":
         privacy = replace(privacy, mechanism=fp.Laplace())
     with pytest.raises(fp.ConfigError, match=r"privacy\.clip.*norm: l2, bound: 1"):
@@ -224,7 +224,7 @@ def test_adaptive_clipping_needs_sums_only_and_costs_what_one_message_costs(trus
     """The bit is inside the message: with it or without it a round is one release of the same price."""
     spent = []
     for strategy in (fedavg(0.1), adaptive_clipping(fedavg(0.1))):
-        privacy = fp.Privacy(noise_multiplier=3.0, at="message", unit="client", trust=trust)
+        privacy = fp.Privacy(noise_multiplier=3.0, noise_on="message", unit="client", trust=trust)
         training = fp.Training(clients_of(digits_of((4,) * 12)), strategy, privacy, rounds=3)
         assert len(list(training)) == 3 and len(training.ledger.records) == 3
         spent.append(training.spent().epsilon)
@@ -233,7 +233,7 @@ def test_adaptive_clipping_needs_sums_only_and_costs_what_one_message_costs(trus
 
 def test_scaffold_at_message_level_is_priced_and_refuses_secure_aggregation():
     clients = clients_of(digits_of((10, 12, 9)))
-    privacy = fp.Privacy(epsilon=5.0, at="message", unit="client")
+    privacy = fp.Privacy(epsilon=5.0, noise_on="message", unit="client")
     training = fp.Training(clients, scaffold(0.1, 2), privacy, rounds=4)
     assert len(list(training)) == 4 and len(training.ledger.records) == 4
     with pytest.raises(fp.ConfigError, match="single messages"):

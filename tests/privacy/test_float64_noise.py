@@ -105,7 +105,7 @@ def test_a_device_is_known_to_the_run_alone() -> None:
     for kind in ("cuda", "mps"):
         assert float64_noise_of_run(fp.Privacy(epsilon=1.0), torch.device(kind)) == (f"noise on a device ({kind})",)
     assert float64_noise_of_run(fp.Privacy(epsilon=1.0), torch.device("cpu")) == ()
-    assert float64_noise_of_run(fp.Privacy(at="none"), torch.device("cuda")) == ()
+    assert float64_noise_of_run(fp.Privacy(noise_on="none"), torch.device("cuda")) == ()
     planned = fp.plan([6, 6], fp.fedavg(0.1), fp.Privacy(epsilon=1.0), rounds=2, compute=fp.Compute(device="cuda"))
     assert planned.spent.float64_noise == ("noise on a device (cuda)",)
     on_device = RunCost("run", [], 1, float64_noise=("noise on a device (cuda)",))
@@ -113,7 +113,7 @@ def test_a_device_is_known_to_the_run_alone() -> None:
 
 
 def test_a_run_without_privacy_has_no_rounding_to_speak_of() -> None:
-    result = fp.train(clients_of(blank((6, 6))), fp.fedavg(0.1), fp.Privacy(at="none"), rounds=1)
+    result = fp.train(clients_of(blank((6, 6))), fp.fedavg(0.1), fp.Privacy(noise_on="none"), rounds=1)
     assert result.spent.float64_noise == ()
     assert "rounding" not in str(result.spent)
 

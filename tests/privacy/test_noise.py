@@ -176,7 +176,7 @@ def test_releases_lie_on_a_grid_that_only_the_claimed_scale_decides(law: str, dt
 
 
 def test_messages_carry_the_claimed_noise() -> None:
-    privacy = fp.Privacy(noise_multiplier=3.0, clip=fp.Clip(BOUND), unit="client", at="message")
+    privacy = fp.Privacy(noise_multiplier=3.0, clip=fp.Clip(BOUND), unit="client", noise_on="message")
     oracle = oracle_of(digits_of(SIZES), privacy)
     message = torch.ones(len(SIZES), DIM, dtype=torch.float64)
     exact, noise = message * BOUND / math.sqrt(DIM), []

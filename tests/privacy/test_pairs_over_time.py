@@ -51,7 +51,7 @@ def test_a_stopped_run_is_resumed_at_the_planned_price(name: str, noise: Any, tm
 
 
 def client_run(**more: Any) -> dict[str, Any]:
-    return {"unit": "client", "at": "message", "sampling": fp.FullBatch(), **more}
+    return {"unit": "client", "noise_on": "message", "sampling": fp.FullBatch(), **more}
 
 
 CHANGING: dict[str, tuple[dict[str, Any], dict[str, Any], Strategy]] = {

@@ -198,7 +198,7 @@ def test_delta_zero_is_pure() -> None:
 
 
 def test_an_exact_answer_is_beyond_every_limit() -> None:
-    exact = record(mechanism="none", noise_multiplier=0.0, non_private="privacy.at is none")
+    exact = record(mechanism="none", noise_multiplier=0.0, non_private="privacy.noise_on is none")
     with pytest.raises(BudgetExhausted, match="infinite"):
         filter_of([exact], 1, 5.0).admit(exact)
 

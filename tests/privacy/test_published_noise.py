@@ -76,7 +76,7 @@ def test_why_it_is_not_private() -> None:
     [
         ("epsilon_bar", 0.0),
         ("law", "cauchy"),
-        ("at", "server"),
+        ("noise_on", "server"),
         ("delta_bar", 0.0),
         ("delta_bar", 1.0),
         ("gradient_bound", 0.0),
@@ -92,5 +92,9 @@ def test_what_no_paper_can_mean_is_refused_by_name(field: str, value: object) ->
 
 def test_noise_on_messages_needs_a_scale() -> None:
     with pytest.raises(fp.ConfigError, match=r"privacy\.published\.scale"):
-        Published(1.0, at="message")
-    assert Published(1.0, at="message", scale=1.0).at == Published(math.inf, at="message").at == "message"
+        Published(1.0, noise_on="message")
+    assert (
+        Published(1.0, noise_on="message", scale=1.0).noise_on
+        == Published(math.inf, noise_on="message").noise_on
+        == "message"
+    )

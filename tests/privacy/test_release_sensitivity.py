@@ -240,7 +240,7 @@ def test_the_bound_holds_for_a_network_with_group_norm(norm: str, backend: str) 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 def test_messages_are_bounded_client_by_client(norm: str, relation: str) -> None:
     privacy = fp.Privacy(
-        noise_multiplier=MULTIPLIER, clip=fp.Clip(BOUND, norm), unit="client", at="message", relation=relation
+        noise_multiplier=MULTIPLIER, clip=fp.Clip(BOUND, norm), unit="client", noise_on="message", relation=relation
     )
     base = start_rows(3)
     partner = 0.0 if relation == "add_remove" else -1.0

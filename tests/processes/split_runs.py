@@ -28,17 +28,17 @@ BARE = Path(__file__).parents[1] / "run.yaml"
 PRIVACY: dict[str, dict[str, Any]] = {
     "batches": {"sampling": fp.Poisson(0.5)},
     "fixed batches": {"sampling": fp.FixedSize(4)},
-    "clients": {"unit": "client", "at": "message"},
+    "clients": {"unit": "client", "noise_on": "message"},
     "sums": {"trust": fp.SecureAggregation(min_honest=2)},
-    "client sums": {"unit": "client", "at": "message", "trust": fp.SecureAggregation(min_honest=2)},
-    "curator": {"unit": "client", "at": "message", "trust": fp.Central(cohort_rate=0.6)},
+    "client sums": {"unit": "client", "noise_on": "message", "trust": fp.SecureAggregation(min_honest=2)},
+    "curator": {"unit": "client", "noise_on": "message", "trust": fp.Central(cohort_rate=0.6)},
     "curator of examples": {"trust": fp.Central()},
     "over time": {"sampling": fp.Cyclic(3), "noise": fp.BSR(3)},
     "sums over time": {"sampling": fp.Cyclic(3), "noise": fp.BLT(2), "trust": fp.SecureAggregation(min_honest=2)},
     "drawn slots": {"sampling": fp.Cyclic(2, 0.6), "noise": fp.BSR(2)},
     "turns of clients": {
         "unit": "client",
-        "at": "message",
+        "noise_on": "message",
         "noise": fp.BSR(2),
         "trust": fp.SecureAggregation(min_honest=2),
     },
@@ -48,7 +48,7 @@ PRIVACY: dict[str, dict[str, Any]] = {
         "trust": fp.Pairwise(colluders=1, ratio=2.0),
         "statistics": fp.Statistics(bound=2.0, ratio=1.0),
     },
-    "nothing": {"at": "none"},
+    "nothing": {"noise_on": "none"},
     "pairs over time": {
         "trust": fp.Pairwise(colluders=1, ratio=2.0),
         "sampling": fp.Cyclic(3),
@@ -154,7 +154,7 @@ def finished(run: fp.Training) -> Outcome:
     state |= dict(flat(result.measures)) if mesh.is_main else {}
     records = list(run.ledger.records) if mesh.is_main else None
     adopted = [parameter.detach().clone() for parameter in run.population.clients[0].model.parameters()]
-    at_gradient = run.plan.privacy.private and run.plan.privacy.at == "gradient"
+    at_gradient = run.plan.privacy.private and run.plan.privacy.noise_on == "gradient"
     parts = mesh.clients.all_gather_object(run.oracle.noise_variance if at_gradient else torch.zeros(0))
     # where all participants have one answer, all processes have its variance
     variance = parts[0] if run.oracle.is_aggregate else torch.cat([*parts])

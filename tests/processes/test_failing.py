@@ -107,7 +107,7 @@ def refused(what: str) -> str:
         data = [client.loader.dataset for client in clients]
         clients = fp.lazy_clients(model, loss, data.__getitem__, split_runs.SIZES[:5])
     if what in ("a comparison", "exact answers"):
-        clients, strategy, promise = split_runs.clients(3, "constraints"), fp.proximal_al(), fp.Privacy(at="none")
+        clients, strategy, promise = split_runs.clients(3, "constraints"), fp.proximal_al(), fp.Privacy(noise_on="none")
         more["compare"] = what == "a comparison"
     try:
         fp.Training(clients, strategy, promise, rounds=2, **more)

@@ -93,7 +93,7 @@ def ended_where_one_node_overflows(engine: str) -> tuple[str, int, bool]:
     """How and when a run ends of which the last node's model overflows in the first round; whether those here did."""
     data = [TensorDataset(torch.full((4, 3), 1e25 if node == 6 else 0.5), torch.arange(4) % 3) for node in range(7)]
     clients = fp.make_clients(split_runs.SoftmaxRegression(3, 3), nn.CrossEntropyLoss(), data)
-    exact, compute = fp.Privacy(at="none"), fp.Compute(engine=engine, timeout=60.0)  # pyright: ignore
+    exact, compute = fp.Privacy(noise_on="none"), fp.Compute(engine=engine, timeout=60.0)  # pyright: ignore
     more = {"network": fp.Graph(nx.path_graph(7)), "evaluate_every": 3, "compute": compute, "seed": 0}
     run = fp.Training(clients, fp.decentralized_sgd(1e20), exact, rounds=4, **more)  # pyright: ignore
     for _ in run:

@@ -40,7 +40,7 @@ def test_nothing_that_is_written_tells_how_long_a_round_took(tmp_path: Path) -> 
         (fp.Privacy(epsilon=1, delta=1e-3, sampling=fp.Poisson(0.3)), True),
         (fp.Privacy(epsilon=1, delta=1e-2, unit="client", trust=fp.Central(0.5)), True),
         (fp.Privacy(epsilon=1, delta=1e-3), False),
-        (fp.Privacy(at="none", sampling=fp.Poisson(0.3)), False),
+        (fp.Privacy(noise_on="none", sampling=fp.Poisson(0.3)), False),
     ],
     ids=["secret batches", "secret cohorts", "nothing secret", "no privacy guarantee"],
 )
@@ -55,7 +55,7 @@ def test_the_time_of_a_run_with_secret_draws_has_one_digit(privacy: fp.Privacy, 
 def test_the_time_of_a_run_with_secret_sizes_has_one_digit(at: str) -> None:
     """All examples are in each batch, so the time tells how many there are."""
     declared = [fp.Client(client.model, client.loss, client.loader, public_size=50) for client in clients()]
-    training = fp.Training(declared, fp.fedavg(0.5), fp.Privacy(epsilon=1, delta=1e-2, at=at), rounds=2)
+    training = fp.Training(declared, fp.fedavg(0.5), fp.Privacy(epsilon=1, delta=1e-2, noise_on=at), rounds=2)
     list(training)
     training._seconds = 137.25
     assert training.result().seconds == (137.25 if at == "none" else 100.0)

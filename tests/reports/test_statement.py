@@ -154,7 +154,7 @@ def test_altered_and_incomplete_runs_get_no_page(runs: list[Path], tmp_path: Pat
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (("privacy={at: none}",), ["Not private: epsilon=inf", "no bound"]),
+        (("privacy={noise_on: none}",), ["Not private: epsilon=inf", "no bound"]),
         (
             ("privacy={epsilon: 3, trust: {secure_aggregation: {min_honest: 4}}}", FEDAVG),
             [
@@ -165,7 +165,7 @@ def test_altered_and_incomplete_runs_get_no_page(runs: list[Path], tmp_path: Pat
         ),
         (
             (
-                "privacy={epsilon: 3, unit: client, at: message, relation: add_remove, trust: central}",
+                "privacy={epsilon: 3, unit: client, noise_on: message, relation: add_remove, trust: central}",
                 FEDAVG,
             ),
             [

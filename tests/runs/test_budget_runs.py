@@ -99,7 +99,7 @@ def test_what_was_not_reserved_is_not_released(budget: Budget, tmp_path: Path):
 
 
 def test_runs_that_no_epsilon_covers_are_refused(budget: Budget, tmp_path: Path):
-    exact = {"at": "none", "noise_multiplier": None}
+    exact = {"noise_on": "none", "noise_multiplier": None}
     with pytest.raises(fp.PrivacyError, match="epsilon=inf"):
         training(budget.path, privacy=exact)
     with pytest.raises(fp.PrivacyError, match="no epsilon covers"):

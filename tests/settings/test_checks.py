@@ -99,7 +99,7 @@ SECTION: dict[str, tuple[Callable[[], object], str]] = {
     "privacy.epsilon=true": (lambda: fp.Privacy(epsilon=True), "privacy.epsilon"),
     "privacy.delta=1": (lambda: fp.Privacy(epsilon=1, delta=1), "privacy.delta"),
     "privacy.unit=row": (lambda: fp.Privacy(epsilon=1, unit="row"), "privacy.unit"),
-    "privacy.durable=1": (lambda: fp.Privacy(epsilon=1, durable=1), "privacy.durable"),
+    "privacy.fsync=1": (lambda: fp.Privacy(epsilon=1, fsync=1), "privacy.fsync"),
     "privacy.clip.bound=.inf": (lambda: fp.Clip(INF), "privacy.clip.bound"),
     "privacy.clip.norm=linf": (lambda: fp.Clip(1, "linf"), "privacy.clip.norm"),
     "privacy.sampling.poisson.rate=2": (lambda: fp.Poisson(2), "privacy.sampling.poisson.rate"),

@@ -205,7 +205,7 @@ def test_a_plan_that_is_not_what_it_says_is_not_accepted(found: Party, tmp_path:
         ({"settings__privacy__trust": {"secure_aggregation": {"min_honest": 2}}}, "would receive single rows"),
         ({"settings__privacy__trust": "central"}, "would receive single rows"),
         ({"settings__privacy__at": "none"}, "only private query results"),
-        ({"settings__privacy__durable": False}, "before it answers"),
+        ({"settings__privacy__fsync": False}, "before it answers"),
         ({"settings__privacy__budget": "/etc/passwd"}, "names no files"),
         ({"settings__privacy__sampling": {"cyclic": {"blocks": 2}}}, "privacy cost would be unknown"),
         (

@@ -42,13 +42,13 @@ CASES = {
     "whole clients": (
         "strategy={name: fedavg, learning_rate: .5, local_steps: 2}",
         "privacy.unit=client",
-        "privacy.at=message",
+        "privacy.noise_on=message",
         "privacy.relation=add_remove",
     ),
     "adaptive clip": (
         "strategy={name: fedavg, learning_rate: .5, adaptive_clip: {initial: .3}}",
         "privacy.unit=client",
-        "privacy.at=message",
+        "privacy.noise_on=message",
     ),
     "pairs": ("strategy={name: fedavg, learning_rate: .5}", "privacy.trust={pairwise: {colluders: 1, ratio: 3.0}}"),
     "pairs, a constraint": (*FAIR, "privacy.trust={pairwise: {colluders: 1, ratio: 3.0}}"),

@@ -22,7 +22,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "howto" / "federation.md"
 
 # overrides, the field that the error names, words of the error, and words of the page
 REFUSED = {
-    "no noise": (("privacy.at=none", FEDAVG), "privacy.at", "only private query results", "runs that are not private"),
+    "no noise": (
+        ("privacy.noise_on=none", FEDAVG),
+        "privacy.noise_on",
+        "only private query results",
+        "runs that are not private",
+    ),
     "sums": (
         (FEDAVG, "privacy.trust={secure_aggregation: {min_honest: 3}}"),
         "privacy.trust",
@@ -48,11 +53,11 @@ REFUSED = {
         "no price",
         "random allocation",
     ),
-    "not durable": (
-        (FEDAVG, "privacy.durable=false"),
-        "privacy.durable",
+    "no fsync": (
+        (FEDAVG, "privacy.fsync=false"),
+        "privacy.fsync",
         "before it answers",
-        "`privacy.durable: false`",
+        "`privacy.fsync: false`",
     ),
     "budget": ((FEDAVG, "privacy.budget=budget.json"), "privacy.budget", "its own budget", "`privacy.budget`"),
     "secret seed": ((FEDAVG, "secret_seed=3"), "secret_seed", "every site has its own", "`secret_seed`"),

@@ -47,7 +47,7 @@ def test_errors_without_noise(
     step: fp.Prox | fp.Trust, expected: tuple[float, ...], rounds: tuple[int, ...], data_root: Path
 ) -> None:
     strategy = fp.inexact_admm(step, fp.Penalty(2.0, 0.0, 1.2, 1e4))
-    found = errors(strategy, fp.Privacy(at="none"), rounds, data_root)
+    found = errors(strategy, fp.Privacy(noise_on="none"), rounds, data_root)
     assert found == pytest.approx(expected[: len(rounds)], abs=0.1)
 
 

@@ -28,7 +28,7 @@ BOUNDARIES = {
     "none": EXACT,
     "gradient": fp.Privacy(**WIDE),
     "gradient, client": fp.Privacy(unit="client", **WIDE),
-    "message": fp.Privacy(at="message", unit="client", **WIDE),
+    "message": fp.Privacy(noise_on="message", unit="client", **WIDE),
 }
 
 
@@ -120,7 +120,7 @@ def test_a_message_is_clipped_with_its_weight():
 
     for strategy in (fp.fedavg(RATE, STEPS), fp.scaffold(RATE, STEPS)):
         clients = fp.make_clients(LogisticRegression(5), resolve_loss("logistic"), [TensorDataset(*d) for d in DATA])
-        privacy = fp.Privacy(at="message", unit="client", noise_multiplier=1e-9, clip=fp.Clip(bound))
+        privacy = fp.Privacy(noise_on="message", unit="client", noise_multiplier=1e-9, clip=fp.Clip(bound))
         fp.train(clients, strategy, privacy, rounds=2, network=Wire(3), compute=fp.Compute(dtype="float64"))
     lengths = torch.stack([rows.norm(dim=1) for rows in sent if rows.shape[1] == 5])
     assert float(lengths.max()) == pytest.approx(bound, abs=1e-6)

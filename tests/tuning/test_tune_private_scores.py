@@ -155,7 +155,10 @@ def test_what_would_not_be_protected_is_refused():
         search(score_noise=3.0, metric="test_loss")
     with pytest.raises(ConfigError, match="protects one test example"):
         search(
-            "privacy.unit=client", "privacy.at=message", "strategy={name: fedavg, learning_rate: .5}", score_noise=3.0
+            "privacy.unit=client",
+            "privacy.noise_on=message",
+            "strategy={name: fedavg, learning_rate: .5}",
+            score_noise=3.0,
         )
     with pytest.raises(ConfigError, match=r"log\.stop"):
         _ = search("log.stop={metric: test_loss}", score_noise=3.0).price
