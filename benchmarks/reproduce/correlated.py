@@ -151,7 +151,7 @@ def accuracy(study: Study, noise: Noise, factor: float, epsilon: float, seed: in
         "network": noise.network,
         "rounds": 20 if quick else study.rounds,
         "log": {"evaluate_every": study.rounds},
-        "compute": {"chunk": 65536},
+        "compute": {"max_physical_batch_size": 65536},
         "seed": seed,
         "secret_seed": seed,
     }

@@ -37,7 +37,7 @@ class Extractor:
             `.onnx` file, which contains its layers; it needs the extra `onnx`.
         model: The network's architecture, a key of `MODELS` or `package.module:Name`; none for ONNX.
         options: The options of that model, such as `{n_classes: 1000}`.
-        without: Patterns of names that keep their initial values, such as `fc.*` if the head is not used.
+        exclude: Patterns of names that keep their initial values, such as `fc.*` if the head is not used.
         layer: Name of the layer with the features as output; empty for the output of the network.
         unit: Scale each example's features to norm 1, so that gradients have similar norms.
         sha256: Digest that the file must have; empty skips the check. The statement includes it.
@@ -49,14 +49,14 @@ class Extractor:
     file: str
     model: str = ""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    without: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
     layer: str = ""
     unit: bool = True
     sha256: str = ""
 
     def __post_init__(self) -> None:
-        if self.is_onnx and (self.model or self.options or self.without or self.layer):
-            fix = "an ONNX file contains its layers: leave out model, options, without and layer"
+        if self.is_onnx and (self.model or self.options or self.exclude or self.layer):
+            fix = "an ONNX file contains its layers: leave out model, options, exclude and layer"
             raise ConfigError(_FIELD, self.file, fix)
         if not self.is_onnx and not self.model:
             raise ConfigError(f"{_FIELD}.model", self.model, "name the model of these weights, or use an .onnx file")
@@ -241,7 +241,7 @@ def through(extractor: Extractor, split: Split, build: Callable[..., nn.Module])
         n_classes = options.pop("n_classes", split.n_classes)
         shape = tuple(split.train[0][0].shape)
         network = build(extractor.model, input_shape=shape, n_classes=n_classes, **options)
-        load_weights(network, extractor.file, without=extractor.without)
+        load_weights(network, extractor.file, exclude=extractor.exclude)
 
     def features(dataset: Dataset[Any]) -> TensorDataset:
         return extract_features(network, dataset, layer=extractor.layer, unit=extractor.unit)

@@ -13,7 +13,7 @@ from fedpriv.network.engines import EngineName, StateName
 from fedpriv.oracle.backends import BackendName
 from fedpriv.settings.checks import Bound, Count, Positive, checked
 
-_EXAMPLES = 16384  # more at once are not faster on any device, and a sum of fewer chunks is rounded worse
+_EXAMPLES = 16384  # more at once are not faster on any device, and a sum of fewer batches is rounded worse
 _COPIES = 4  # of an example's gradient: the gradient, two of a part while it is widened, and the size of activations
 _OTHER_NAMES = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps", "processor": "cpu", "host": "cpu"}  # of devices
 PrecisionName = Literal["full", "bfloat16"]
@@ -34,9 +34,10 @@ class Compute:
         precision: `"full"` (default), or `"bfloat16"`, which runs forward and backward passes under `torch.autocast`,
             for the unit sample and the relation replace_one, with any backend except linear. Clipping, sums, noise and
             epsilon are the same; the trajectory differs.
-        chunk: Largest number of examples that are computed at once. By default 16384 on a CPU, where gradients are
-            computed in smaller pieces that fit its cache, and on a GPU the number that fits a quarter of its free
-            memory. A resumed run keeps its first value, since another value would change the rounding of sums.
+        max_physical_batch_size: Largest number of examples that are computed at once; larger batches are divided. By
+            default 16384 on a CPU, where gradients are computed in smaller pieces that fit its cache, and on a GPU the
+            number that fits a quarter of its free memory. A resumed run keeps its first value, since
+            another value would change the rounding of sums.
         threads: Number of CPU threads of torch. By default torch's number, but at most the number of cores that this
             process may use, including a container's limit. One thread is used for little computation: for linear models
             rounds of less than ten million multiplications; for other models rounds with fewer clients than threads and
@@ -62,14 +63,14 @@ class Compute:
 
     Example:
         >>> import fedpriv
-        >>> fedpriv.Compute(device="cpu", chunk=256).planned_device.type
+        >>> fedpriv.Compute(device="cpu", max_physical_batch_size=256).planned_device.type
         'cpu'
     """
 
     backend: BackendName = "auto"
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"
-    chunk: Count | None = None
+    max_physical_batch_size: Count | None = None
     threads: Threads | None = None
     engine: EngineName = "local"
     timeout: Positive = 600.0
@@ -120,22 +121,24 @@ class Compute:
         return self.torch_device()
 
     def examples_at_once(self, device: torch.device, dim: int, begun_with: int | None = None) -> int:
-        """Returns the chunk of a run: `chunk` if it is set, else the run's first value, else a value for the device.
+        """Returns the largest number of examples that are computed at once.
+
+        It is `max_physical_batch_size` if it is set, else the run's first value, else a value for the device.
 
         Args:
             device: Where gradients are computed.
             dim: Number of trainable parameters.
-            begun_with: The chunk of a run that is resumed; None for a new one.
+            begun_with: The value of a run that is resumed; None for a new one.
         """
-        if self.chunk is not None:
-            return self.chunk
+        if self.max_physical_batch_size is not None:
+            return self.max_physical_batch_size
         if begun_with is not None:
             return begun_with
         if device.type != "cuda":
             return _EXAMPLES
         free, _ = torch.cuda.mem_get_info(device)
         capacity = free // 4 // (_COPIES * dim * getattr(torch, self.dtype).itemsize)
-        power = max(capacity.bit_length() - 1, 2)  # rounded, so that almost the same free memory gives the same chunk
+        power = max(capacity.bit_length() - 1, 2)  # rounded, so that almost the same free memory gives the same number
         return min(2**power, _EXAMPLES)
 
     @property

@@ -40,7 +40,7 @@ class Checkpoint:
         first_nonfinite: See `fedpriv.runs.results.Result`.
         stopping: Number of rounds without improvement of the metric of `stop`; see
             `fedpriv.evaluation.early_stopping.EarlyStopping`.
-        chunk: See `fedpriv.planning.compute.Compute`.
+        max_physical_batch_size: See `fedpriv.planning.compute.Compute`.
         state: See `Compute`. On disk, `progress` lists the clients' rows in the files next to this one.
         processes: Number of processes of the run.
         words: The settings by name, to list the differences on a resume with other settings.
@@ -65,7 +65,7 @@ class Checkpoint:
     model: str
     first_nonfinite: dict[str, int]
     stopping: dict[str, float] = field(default_factory=dict[str, float])
-    chunk: int | None = None
+    max_physical_batch_size: int | None = None
     state: StateName = "memory"
     processes: int = 1
     words: dict[str, str] = field(default_factory=dict[str, str])

@@ -463,7 +463,7 @@ def load_data(experiment: Experiment, run: OpenRun, public: EvaluationData, mesh
     # the examples of this process's clients; a resumed run splits batches as before
     chunk_before = None
     if origin is not None:
-        chunk_before = origin.chunk
+        chunk_before = origin.max_physical_batch_size
     chunk = compute.examples_at_once(experiment.device, Layout.of(clients[0].model).dim, chunk_before)
     shard = sharding.shard_clients(ClientShard.whole(clients), mesh)
     local_clients = shard.select(clients)

@@ -402,7 +402,7 @@ class Training:
             stopping=self._monitor.stopping.stored(),
             kept=self._monitor.best.stored(),
             data=self._data.fingerprints.stored(),
-            chunk=self.population.chunk,
+            max_physical_batch_size=self.population.chunk,
             state=self._state_kind,
             processes=self._mesh.world.world_size,
         )

@@ -178,8 +178,8 @@ def test_runs_agree_whatever_computes_them(backend: str, privacy: str) -> None:
     steps = 3 if privacy == "message" else 1
     augmentation = Augmentation([fp.Crop(1), noisy], 2)
     found = [
-        train(None, augmentation, privacy=settings, local_steps=steps, compute=fp.Compute(backend=name, chunk=chunk))
-        for name, chunk in (("loop", None), (backend, 5))
+        train(None, augmentation, privacy=settings, local_steps=steps, compute=compute)
+        for compute in (fp.Compute("loop"), fp.Compute(backend, max_physical_batch_size=5))
     ]
     torch.testing.assert_close(found[0].params, found[1].params, rtol=1e-5, atol=1e-6)
 

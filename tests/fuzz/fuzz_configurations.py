@@ -92,7 +92,7 @@ def _sound(rng: random.Random) -> dict[str, Any]:
         # a noise is priced at once, an epsilon is searched for
         "privacy": {rng.choice(("noise_multiplier",) * 4 + ("epsilon",)): 3.0, "delta": 1e-5},
         "rounds": rng.choice((1, 2, 3, 4)),
-        "compute": {"backend": "auto", "device": "cpu", "chunk": 512, "threads": 1},
+        "compute": {"backend": "auto", "device": "cpu", "max_physical_batch_size": 512, "threads": 1},
         "log": {"evaluate_every": 1, "checkpoint_every": 2, "tensorboard": False, "csv": True},
     }
     config["privacy"]["sampling"] = copy.deepcopy(rng.choice(SAMPLING))

@@ -129,7 +129,10 @@ SECTION: dict[str, tuple[Callable[[], object], str]] = {
     "network.cohort.fixed=11": (lambda: fp.Star(10, fp.FixedCohort(11)), "network.cohort.fixed"),
     "compute.backend=fast": (lambda: fp.Compute("fast"), "compute.backend"),
     "compute.dtype=float16": (lambda: fp.Compute(dtype="float16"), "compute.dtype"),
-    "compute.chunk=1.5": (lambda: fp.Compute(chunk=1.5), "compute.chunk"),
+    "compute.max_physical_batch_size=1.5": (
+        lambda: fp.Compute(max_physical_batch_size=1.5),
+        "compute.max_physical_batch_size",
+    ),
     "compute.threads=0": (lambda: fp.Compute(threads=0), "compute.threads"),
     "compute.threads=2000": (lambda: fp.Compute(threads=2000), "compute.threads"),
     "data.partition.n_clients=0": (lambda: divided("iid", 0), "data.partition.n_clients"),

@@ -90,7 +90,7 @@ OF_A_RUN = {
     "max_iter": (10, "write rounds=10"),
     "class_weight": (None, "class weights are part of the loss"),
     "l2_norm_clip": (1.0, "clip=fedpriv.Clip(1.0)"),
-    "num_microbatches": (4, "compute=fedpriv.Compute(chunk=4)"),
+    "num_microbatches": (4, "compute=fedpriv.Compute(max_physical_batch_size=4)"),
 }
 
 

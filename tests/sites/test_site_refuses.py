@@ -219,7 +219,7 @@ def test_a_plan_that_is_not_what_it_says_is_not_accepted(found: Party, tmp_path:
         ({"settings__network": {**GRAPH, "activity": "one_peer_exponential"}}, "go one way"),
         ({"settings__network": {**GRAPH, "mixing_steps": 2}}, "neighbours of neighbours"),
         ({"settings__network": GRAPH}, "needs a server"),
-        ({"settings__model__weights": {"file": "/etc/passwd", "without": []}}, "a plan has no files"),
+        ({"settings__model__weights": {"file": "/etc/passwd", "exclude": []}}, "a plan has no files"),
         ({"settings__strategy": {"name": "os:system"}}, "plugins"),
         ({"settings__privacy__schedule": {"function": "os:abs"}}, "plugins"),
         ({"settings__seed": None}, "filled in"),

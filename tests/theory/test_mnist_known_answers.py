@@ -22,7 +22,8 @@ def errors(strategy: fp.Strategy, privacy: fp.Privacy, rounds: tuple[int, ...], 
     clients = fp.make_clients(
         SoftmaxRegression(784, 10), nn.CrossEntropyLoss(), [Subset(split.train, p.tolist()) for p in parts]
     )
-    training = fp.Training(clients, strategy, privacy, rounds=max(rounds) - 1, seed=0, compute=fp.Compute(chunk=60_000))
+    compute = fp.Compute(max_physical_batch_size=60_000)
+    training = fp.Training(clients, strategy, privacy, rounds=max(rounds) - 1, seed=0, compute=compute)
     inputs, labels = split.test[:]
     found: list[float] = []
     for report in training:
