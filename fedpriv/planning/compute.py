@@ -61,7 +61,7 @@ class Compute:
     Raises:
         ConfigError: an argument is out of range.
 
-    Example:
+    Examples:
         >>> import fedpriv
         >>> fedpriv.Compute(device="cpu", max_physical_batch_size=256).planned_device.type
         'cpu'
