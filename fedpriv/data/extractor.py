@@ -39,7 +39,7 @@ class Extractor:
         options: The options of that model, such as `{n_classes: 1000}`.
         exclude: Patterns of names that keep their initial values, such as `fc.*` if the head is not used.
         layer: Name of the layer with the features as output; empty for the output of the network.
-        unit: Scale each example's features to norm 1, so that gradients have similar norms.
+        normalize: Scale each example's features to norm 1, so that gradients have similar norms.
         sha256: Digest that the file must have; empty skips the check. The statement includes it.
 
     Raises:
@@ -51,7 +51,7 @@ class Extractor:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     exclude: tuple[str, ...] = ()
     layer: str = ""
-    unit: bool = True
+    normalize: bool = True
     sha256: str = ""
 
     def __post_init__(self) -> None:
@@ -90,7 +90,12 @@ class Extractor:
 
 @checked("extract_features")
 def extract_features(
-    network: nn.Module | Network, dataset: Dataset[Any], *, layer: str = "", unit: bool = True, batch_size: Count = 256
+    network: nn.Module | Network,
+    dataset: Dataset[Any],
+    *,
+    layer: str = "",
+    normalize: bool = True,
+    batch_size: Count = 256,
 ) -> TensorDataset:
     """Replaces each input by its features, which a frozen network computes once.
 
@@ -100,7 +105,7 @@ def extract_features(
         network: A module, which is used in eval mode, or a function of batches.
         dataset: Examples `(input, target)`.
         layer: Name of the module's layer that provides the features; empty for the module's output.
-        unit: Scale each example's features to norm 1; features of norm 0 stay.
+        normalize: Scale each example's features to norm 1; features of norm 0 stay.
         batch_size: Examples at a time.
 
     Returns:
@@ -120,7 +125,7 @@ def extract_features(
     with torch.no_grad():
         _check_alone(compute, first)
         features = torch.cat([_features(compute, inputs) for inputs in _batches(dataset, batch_size)])
-    if unit:
+    if normalize:
         norms = torch.linalg.vector_norm(features, dim=1, keepdim=True)
         features = features / norms.clamp_min(torch.finfo(features.dtype).tiny)
     return TensorDataset(features, labels_of(dataset))
@@ -244,7 +249,7 @@ def through(extractor: Extractor, split: Split, build: Callable[..., nn.Module])
         load_weights(network, extractor.file, exclude=extractor.exclude)
 
     def features(dataset: Dataset[Any]) -> TensorDataset:
-        return extract_features(network, dataset, layer=extractor.layer, unit=extractor.unit)
+        return extract_features(network, dataset, layer=extractor.layer, normalize=extractor.normalize)
 
     return Split(
         train=features(split.train),

@@ -152,7 +152,7 @@ def test_an_unfinished_run_is_charged_for_no_more_than_its_target_allows(tmp_pat
 def test_a_run_that_ended_early_is_charged_for_its_whole_plan(tmp_path: Path):
     early = [
         "rounds=9",
-        "log.stop={metric: accuracy, patience: 1, least: 0.9}",
+        "log.stop={metric: accuracy, patience: 1, min_delta: 0.9}",
         "privacy.sampling={poisson: {rate: 0.3}}",
     ]
     run = trained(tmp_path / "run", *early)

@@ -103,7 +103,7 @@ def test_a_client_without_one_is_left_out_and_they_change_no_run() -> None:
 
 
 def test_a_run_can_end_when_the_worst_client_no_longer_gains() -> None:
-    run = training(stop=fp.Stop("client_test_accuracy_min", 1, least=0.99, min_rounds=0), rounds=6)
+    run = training(stop=fp.Stop("client_test_accuracy_min", 1, min_delta=0.99, min_rounds=0), rounds=6)
     assert len(list(run)) == 2
     assert run.result().ended == "metric"
 
