@@ -126,8 +126,8 @@ class Search:
             raise ConfigError("secret_seed", "(given)", fix)
         if self.settings.score_noise is not None:
             scores.check(self.base)
-        if self.settings.hidden is not None and self.base.privacy.budget is not None:
-            fix = "would reveal the number of trials of a hidden search: leave it out"
+        if self.settings.secret_trials is not None and self.base.privacy.budget is not None:
+            fix = "would reveal the number of trials of a search with secret trials: leave it out"
             raise ConfigError("privacy.budget", self.base.privacy.budget, fix)
 
     @cached_property
@@ -229,7 +229,7 @@ class Search:
                 n_finished = sum(trial.finished for trial in state.trials)
             self._close(state, start)
             best = self.best_trial(state.trials)
-            if self.settings.hidden is not None:
+            if self.settings.secret_trials is not None:
                 return self._publish_best(folder, price, best)
             if best is None:
                 return Outcome(price, best=None, chosen=None, score=None, trials=state.trials)
@@ -244,7 +244,7 @@ class Search:
     @property
     def _chooses_beforehand(self) -> bool:
         """True if all settings are chosen before the first trial."""
-        return self.settings.sampler == "random" and self.settings.hidden is None
+        return self.settings.sampler == "random" and self.settings.secret_trials is None
 
     def _choices(self, count: int) -> list[dict[str, Value]]:
         return [sampling.choose(self.space, self.settings, (), self._seed(k)) for k in range(count)]
@@ -270,7 +270,7 @@ class Search:
     @property
     def _trials_folder(self) -> str:
         """Name of the folder with all trials."""
-        if self.settings.hidden is None:
+        if self.settings.secret_trials is None:
             return SEEN
         return _SECRET
 
@@ -293,7 +293,7 @@ class Search:
         state = self.read_state(folder.path)
         if state is not None:
             return state
-        if self.settings.hidden is not None:
+        if self.settings.secret_trials is not None:
             number = self.settings.number.draw(secrets.randbits(53) * 2.0**-53)
         else:
             number = self.settings.trials
@@ -318,7 +318,7 @@ class Search:
         """Runs the next trial, or resumes the one that was begun; returns the new state."""
         if len(state.trials) == n_finished:
             # the settings of a hidden trial must not reveal its number
-            if self.settings.hidden is None:
+            if self.settings.secret_trials is None:
                 seed = self._seed(n_finished)
             else:
                 seed = secrets.randbits(32)
@@ -331,7 +331,7 @@ class Search:
             Budget(self.base.privacy.budget).advance(state.name, start, len(state.trials))
         trial = state.trials[-1]
         # reports of hidden trials would reveal their scores
-        if self.settings.hidden is not None:
+        if self.settings.secret_trials is not None:
             watch = _ignore_report
         path = self.trial_folder(folder.path, trial.number)
         score = run_trial(self.config(trial.chosen), path, trial.number, self.settings, watch)
@@ -371,7 +371,7 @@ class Search:
             budget.close(state.name, "rounds")
 
     def _publish_best(self, folder: RunFolder, price: SearchPrice, best: Trial | None) -> Outcome:
-        """Stores the best model with its settings, and removes all trials of a hidden search."""
+        """Stores the best model with its settings, and removes all trials of a search with secret trials."""
         path = folder.path
         published = path / BEST
         if not published.exists():

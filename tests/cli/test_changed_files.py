@@ -100,14 +100,14 @@ def test_unfinished_run_is_not_charged_by_the_plan_for_other_rows(tmp_path: Path
 
 
 def test_a_search_has_the_price_of_the_rows_that_it_began_with(tmp_path: Path):
-    """No ledger of a hidden search is left, and with a hundred times as many rows its plan costs next to nothing."""
+    """No ledger of secret trials is left, and with a hundred times as many rows their plan costs next to nothing."""
     space = tmp_path / "space.yaml"
     space.write_text("strategy.learning_rate: [0.1, 0.5]\n")
     write_table(tmp_path / "train.csv", {"b": 4, "z": 4})
     train(tmp_path, "run", privacy={"trust": "central"})
     search = ["tune", str(tmp_path / "config.yaml"), str(space), "--sampler", "random", "--trials", "2"]
     seen = [*search, "--out", str(tmp_path / "seen"), "--json"]
-    hidden = [*search, "--hidden", "logarithmic", "--out", str(tmp_path / "hidden"), "--json"]
+    hidden = [*search, "--secret-trials", "logarithmic", "--out", str(tmp_path / "hidden"), "--json"]
     paid = [json.loads(fedpriv(*words).stdout)["epsilon"] for words in (seen, hidden)]
     write_table(tmp_path / "train.csv", {"b": 400, "z": 400})
     for words in (seen, hidden):

@@ -17,7 +17,7 @@ FEDAVG = "strategy={name: fedavg, learning_rate: 0.5}"
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("compare") / "all"
-    words = (DIGITS, *SHORT, "--with", FEDAVG, "--with", "rounds=6", "--seeds", "2", "--out", str(folder))
+    words = (DIGITS, *SHORT, "--variant", FEDAVG, "--variant", "rounds=6", "--seeds", "2", "--out", str(folder))
     return folder, fedpriv("compare", *words)
 
 
@@ -45,7 +45,7 @@ def test_the_table_has_a_line_for_each_setting_with_all_its_seeds(compared):
 
 def test_the_plan_alone_trains_nothing_and_knows_the_price(compared):
     folder, _ = compared
-    done = fedpriv("compare", DIGITS, *SHORT, "--with", FEDAVG, "--with", "rounds=6", "--seeds", "2", "--plan")
+    done = fedpriv("compare", DIGITS, *SHORT, "--variant", FEDAVG, "--variant", "rounds=6", "--seeds", "2", "--plan")
     together = json.loads((folder / "comparison.json").read_text())["together"]["epsilon"]
     assert done.exit_code == 0 and f"{together:.3f}"[:4] in done.output
 
@@ -61,7 +61,7 @@ def test_what_does_not_compare_is_refused_before_a_run(tmp_path: Path):
     other.write_text(Path(DIGITS).read_text().replace("digits", "mnist"))
     assert "differs from that of" in refused("compare", DIGITS, str(other), *out)
     assert "share their noise" in refused("compare", DIGITS, "secret_seed=1", *out)
-    assert "named twice" in refused("compare", DIGITS, "--with", "rounds=2", "--with", "rounds=2", *out)
+    assert "named twice" in refused("compare", DIGITS, "--variant", "rounds=2", "--variant", "rounds=2", *out)
     assert "prove what was spent" in refused("compare", DIGITS)
     assert "name at least one" in refused("compare", "rounds=3", *out)
     assert not (tmp_path / "all").exists()

@@ -57,8 +57,8 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_accuracy_is_that_of_stand_in_data(config: Path, tmp_path: Path):
-    stand_in, test = table(tmp_path / "a.csv", 2, 400), table(tmp_path / "b.csv", 3, 400)
-    options = ["--stand-in", f"data.train={stand_in}", "--stand-in", f"data.test={test}", "--seeds", "2"]
+    public_data, test = table(tmp_path / "a.csv", 2, 400), table(tmp_path / "b.csv", 3, 400)
+    options = ["--public-data", f"data.train={public_data}", "--public-data", f"data.test={test}", "--seeds", "2"]
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     result = as_json(str(config), "epsilon=.05,50", *options)
     low, high = result["targets"]
@@ -85,7 +85,7 @@ def test_private_data_are_never_the_stand_in(config: Path, tmp_path: Path):
         "data.augment=[flip]",
         same,
     ):
-        said = refused("tradeoff", str(config), "epsilon=1", "--stand-in", setting)
+        said = refused("tradeoff", str(config), "epsilon=1", "--public-data", setting)
         assert "does not replace the data" in said
 
 

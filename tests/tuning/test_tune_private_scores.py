@@ -34,8 +34,8 @@ def test_the_price_is_that_of_all_answers_and_all_scores():
 
 def test_a_hidden_search_pays_for_its_scores():
     assert (
-        central(hidden="geometric", score_noise=5.0).price.spent.epsilon
-        > central(hidden="geometric").price.spent.epsilon
+        central(secret_trials="geometric", score_noise=5.0).price.spent.epsilon
+        > central(secret_trials="geometric").price.spent.epsilon
     )
 
 
