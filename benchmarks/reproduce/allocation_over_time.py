@@ -318,7 +318,7 @@ def accuracy(family: str, band: int, multiplier: float, rate: float, seed: int) 
         "delta": DELTA,
         **study.privacy,
         "sampling": {"cyclic": {"blocks": 100}},
-        "noise": {"time": {family: {"band": band}}},
+        "noise": {"correlated": {family: {"band": band}}},
     }
     settings = {
         "data": study.data,

@@ -72,7 +72,7 @@ def shared(min_honest: int, **more: Any) -> dict[str, Any]:
     return {"trust": {"secure_aggregation": {"min_honest": min_honest}}, **more}
 
 
-BLT, AVERAGE = {"time": {"blt": {"buffers": 4}}}, {"average": {"decay": 0.99}}
+BLT, AVERAGE = {"correlated": {"blt": {"buffers": 4}}}, {"average": {"decay": 0.99}}
 MNIST = {"name": "mnist", "transforms": ["deskew", "unit"], "flat": True}
 SAMPLE = {"clip": {"bound": 0.2}, "relation": "replace_one", "trust": "local"}
 COHORTS = {"cohort": {"cyclic": {"blocks": 8}}}
@@ -84,7 +84,7 @@ STUDIES = {
         {**SAMPLE, "relation": "add_remove", "trust": "central"},
         (
             Noise("fixed batches, independent", 20, turns(100)),
-            Noise("fixed batches, band of 100", 40, turns(100, noise={"time": {"bsr": {"band": 100}}})),
+            Noise("fixed batches, band of 100", 40, turns(100, noise={"correlated": {"bsr": {"band": 100}}})),
             Noise("fixed batches, 4 buffers", 40, turns(100, noise=BLT)),
             Noise("secret draws, independent", 40, {"sampling": {"poisson": {"rate": 0.01}}}),
             Noise("random allocation, independent", 80, {"sampling": {"allocation": {"batches": 100}}}),

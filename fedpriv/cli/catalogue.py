@@ -58,7 +58,7 @@ CHOICES: dict[str, tuple[str, type[Choice]]] = {
     "samplings": ("privacy.sampling", choice_of(SAMPLING)),
     "trusts": ("privacy.trust", choice_of(TRUST)),
     "secrets": ("privacy.trust.pairwise.secrets", choice_of(SECRETS)),
-    "noises": ("privacy.noise.time", choice_of(MATRIX)),
+    "noises": ("privacy.noise.correlated", choice_of(MATRIX)),
     "schedules": ("privacy.schedule", ScheduleChoice),
     "cohorts": ("network.cohort", CohortChoice),
     "optimizers": ("strategy.optimizer", choice_of(SPELLINGS[Optimizer[Any]])),

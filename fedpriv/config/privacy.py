@@ -51,8 +51,7 @@ SAMPLING = by_key(
     cyclic=Cyclic,
 )
 
-_FOR = {"iterate": "for"}  # `for` cannot be a name in Python
-MATRIX = by_key("independent", None, bsr=BSR, banded=by_fields(Banded, {}, _FOR), blt=by_fields(BLT, {}, _FOR))
+MATRIX = by_key("independent", None, bsr=BSR, banded=Banded, blt=BLT)
 choice_of(MATRIX).words["independent"] = Independent  # the value if there is no matrix
 SECRETS = by_key("complete", Complete(), random_regular=RandomRegular, topology=Topology)
 TRUST = by_key(
@@ -81,15 +80,15 @@ class ScheduleChoice(Choice):
 
 
 class NoiseChoice(Choice):
-    """Noise that is independent between rounds, or partly cancels over them: `{time: {bsr: {band: 16}}}`."""
+    """Noise that is independent between rounds, or partly cancels over them: `{correlated: {bsr: {band: 16}}}`."""
 
     neither = "independent"
 
-    time: Annotated[BSR | Banded | BLT, Spelled(MATRIX)] | None = None
+    correlated: Annotated[BSR | Banded | BLT, Spelled(MATRIX)] | None = None
 
     def build(self) -> Noise:
         """Builds the noise."""
-        return self.time or Independent()
+        return self.correlated or Independent()
 
 
 _SPELLINGS: dict[Any, Any] = {Trust: TRUST, Sampling: SAMPLING}

@@ -123,8 +123,7 @@ def test_options_of_a_word_are_those_of_its_class(kind: str, word: str):
     parameters = inspect.signature(choice.words[word]).parameters
     assert word == choice.neither or not parameters or len(rows) > 1
     if {*rows} - {"is", "value"}:
-        names = {"for" if name == "iterate" else name for name in parameters}
-        assert {row.partition(".")[0] for row in rows} - {"is"} == names
+        assert {row.partition(".")[0] for row in rows} - {"is"} == {*parameters}
 
 
 def test_samplings_say_what_they_take():

@@ -44,7 +44,7 @@ BAD = {
     "strategy={fedavg: {learning_rate: 1}}": "write {name: fedavg, ...}, its options beside it",
     "data.partition={n_clients: 3}": "data.partition.kind = None: is required",
     "data.partition={kind: iid}": "data.partition.n_clients = None: is required",
-    "privacy.noise={time: bsr}": "privacy.noise.time.bsr.band = None: is required",
+    "privacy.noise={correlated: bsr}": "privacy.noise.correlated.bsr.band = None: is required",
     "strategy.rho={cosine: {peak: 1, rounds: 3, warmup: 4}}": "strategy.rho.cosine.warmup = 4: must be less",
     "strategy.rho={function: 'a:b'}": "strategy.rho.function = 'a:b': no module 'a'",
     "log.metrics=[rmse]": "log.metrics = ['rmse']: give a mapping",

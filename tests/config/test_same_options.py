@@ -35,7 +35,7 @@ PRIVACY_ELSEWHERE = {
     "schedule": "a word, a geometric schedule, or the name of a function",
     "published": "strategy.variant",
     "shared": "a run fills it in",
-    "noise": "noise.time",
+    "noise": "noise.correlated",
     "budget": "a path as text",
 }
 

@@ -79,7 +79,9 @@ def test_a_stopped_run_is_resumed_at_the_planned_price(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("noise", [fp.BSR(BLOCKS + 1), fp.BLT(2)], ids=str)
 def test_noise_that_reaches_over_a_turn_is_refused(noise: fp.BSR | fp.BLT) -> None:
-    with pytest.raises(ConfigError, match=r"privacy\.noise\.time.*at most as many rounds as there are slots \(4\)"):
+    with pytest.raises(
+        ConfigError, match=r"privacy\.noise\.correlated.*at most as many rounds as there are slots \(4\)"
+    ):
         training_of(replace(PRIVACY, noise=noise))
 
 

@@ -24,7 +24,7 @@ CONFIG = """
 model: softmax
 data: {name: digits, partition: {kind: iid, n_clients: 3}}
 strategy: {name: fedavg, learning_rate: .5}
-privacy: {epsilon: 2, sampling: {cyclic: {blocks: 3}}, noise: {time: {bsr: {band: 3}}}}
+privacy: {epsilon: 2, sampling: {cyclic: {blocks: 3}}, noise: {correlated: {bsr: {band: 3}}}}
 rounds: 6
 seed: 1
 """

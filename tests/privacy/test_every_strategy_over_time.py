@@ -34,7 +34,7 @@ REFUSED = {
     "proximal_al": "exact answers",
 }
 PRIVACY = (
-    "{epsilon: 3, sampling: {cyclic: {blocks: 3}}, noise: {time: {banded: {band: 3}}}, "
+    "{epsilon: 3, sampling: {cyclic: {blocks: 3}}, noise: {correlated: {banded: {band: 3}}}, "
     "trust: {pairwise: {colluders: 1, ratio: 3}}}"
 )
 

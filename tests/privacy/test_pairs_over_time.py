@@ -99,7 +99,7 @@ privacy:
   epsilon: 2
   trust: {pairwise: {colluders: 1, ratio: 2}}
   sampling: {cyclic: {blocks: 3}}
-  noise: {time: {bsr: {band: 3}}}
+  noise: {correlated: {bsr: {band: 3}}}
 rounds: 6
 seed: 1
 """

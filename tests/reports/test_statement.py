@@ -91,7 +91,11 @@ def test_the_small_verifier_counts_the_ledger_that_the_page_names(runs: list[Pat
             "laplace noise under a clip of l2",
         ),
         (
-            ("privacy.sampling={cyclic: {blocks: 2, rate: 0.5}}", "privacy.noise={time: {banded: {band: 2}}}", FEDAVG),
+            (
+                "privacy.sampling={cyclic: {blocks: 2, rate: 0.5}}",
+                "privacy.noise={correlated: {banded: {band: 2}}}",
+                FEDAVG,
+            ),
             "correlated noise with secret draws",
             "secret draws with correlated noise",
         ),
