@@ -63,7 +63,7 @@ STRATEGIES = {
     ),
     "FedAvg, 1 local step": Entry("fedavg, learning_rate: 300, average: 2"),
     "FedAvg, 2 local steps": Entry("fedavg, learning_rate: 150, local_steps: 2, average: 2"),
-    "FedProx": Entry("fedprox, learning_rate: 150, local_steps: 2, proximal: 1.0e-3, average: 2"),
+    "FedProx": Entry("fedprox, learning_rate: 150, local_steps: 2, proximal_mu: 1.0e-3, average: 2"),
     "FedOpt (Adam)": Entry("fedopt, learning_rate: 10, server_learning_rate: 0.3, tau: 1.0e-2, average: 2"),
     "SCAFFOLD": Entry("scaffold, learning_rate: 150, local_steps: 2"),
     "DP-GD": Entry("dp_gd, learning_rate: 300, report: average, average: 2"),

@@ -189,7 +189,7 @@ def test_its_result_is_in_the_one_model() -> None:
 
 
 def rounds_of(n: int, privacy: fp.Privacy, network: fp.Star) -> Callable[[], None]:
-    clients = lazy(sizes=[SIZES[i % N] for i in range(n)], workers=1)
+    clients = lazy(sizes=[SIZES[i % N] for i in range(n)], num_workers=1)
     population, streams, strategy = Population(clients), Randomness(3, 4), fp.fedavg(0.5, local_steps=2)
     sums = ClippedSums(choose("auto", population.model, population.loss), n, population.device)
     oracle = data_oracle(population, sums, privacy, Ledger(Anything()), streams)

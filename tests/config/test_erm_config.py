@@ -35,8 +35,8 @@ CASES = {
         "{name: fedavg, learning_rate: 0.5, local_steps: 2, adaptive_clip: {initial: 0.3}}",
         ", noise_on: message, unit: client",
     ),
-    "fedprox": ("{name: fedprox, learning_rate: 0.5, proximal: 0.1, local_steps: 2}", ""),
-    "fedopt": ("{name: fedopt, learning_rate: 0.5, server: yogi}", ""),
+    "fedprox": ("{name: fedprox, learning_rate: 0.5, proximal_mu: 0.1, local_steps: 2}", ""),
+    "fedopt": ("{name: fedopt, learning_rate: 0.5, server_optimizer: yogi}", ""),
     "scaffold": ("{name: scaffold, learning_rate: 0.5, local_steps: 2}", ", noise_on: message, unit: client"),
 }
 

@@ -23,7 +23,7 @@ STRATEGIES: list[dict[str, Any]] = [
     {"name": "iadmm_output", "rho": {"scale": 2.0}, "linearize_at": "received"},
     {"name": "fedavg", "learning_rate": 0.5, "local_steps": 2, "server_momentum": 0.9},
     {"name": "fedprox", "learning_rate": 0.5, "proximal": 0.1},
-    {"name": "fedopt", "learning_rate": 0.5, "server": "yogi", "beta1": 0.9, "tau": 0.001},
+    {"name": "fedopt", "learning_rate": 0.5, "server_optimizer": "yogi", "beta1": 0.9, "tau": 0.001},
     {"name": "scaffold", "learning_rate": 0.5, "local_steps": 2},
     {"name": "dp_gd", "smoothness": 0.25, "momentum": 0.5, "report": "average", "average": 1.0},
     {"name": "dp_svrg", "epoch_length": 3, "learning_rate": 0.1, "regularizer": {"l2": {"lam": 0.01}}},

@@ -88,8 +88,8 @@ CASES: dict[str, Case] = {
     "inexact_admm_prox": Case(lambda: fp.inexact_admm(fp.Prox())),
     "inexact_admm_trust": Case(lambda: fp.inexact_admm(fp.Trust(fp.Decay(0.1, 0)))),
     "fedavg": Case(lambda: fp.fedavg(0.5, local_steps=2)),
-    "fedprox": Case(lambda: fp.fedprox(0.5, proximal=0.1, local_steps=2)),
-    "fedopt": Case(lambda: fp.fedopt(0.5, server="adam")),
+    "fedprox": Case(lambda: fp.fedprox(0.5, proximal_mu=0.1, local_steps=2)),
+    "fedopt": Case(lambda: fp.fedopt(0.5, server_optimizer="adam")),
     "scaffold": Case(lambda: fp.scaffold(0.5, local_steps=2)),
     "adaptive_clipping": Case(
         lambda: fp.adaptive_clipping(fp.fedavg(0.5)), {"noise_on": "message", "unit": "client", "trust": fp.Central()}

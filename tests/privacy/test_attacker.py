@@ -110,7 +110,7 @@ STRATEGIES: dict[str, Callable[[], Strategy]] = {
     "inexact_admm": fp.inexact_admm,
     "trust region": lambda: fp.inexact_admm(fp.Trust(fp.Decay(0.1, 0))),
     "fedavg": lambda: fp.fedavg(0.5, local_steps=2),
-    "fedprox": lambda: fp.fedprox(0.5, proximal=0.1, local_steps=2),
+    "fedprox": lambda: fp.fedprox(0.5, proximal_mu=0.1, local_steps=2),
     "fedopt": lambda: fp.fedopt(0.5),
     "scaffold": lambda: fp.scaffold(0.5, local_steps=2),
     "dual_averaging": fp.dual_averaging,

@@ -48,8 +48,11 @@ STRATEGY: dict[str, tuple[Callable[[], object], str]] = {
         lambda: fp.adaptive_clipping(fp.fedavg(1), share=1),
         "adaptive_clip.share",
     ),
-    "name: fedprox, learning_rate: 1, proximal: -1": (lambda: fp.fedprox(1, -1), "proximal"),
-    "name: fedopt, learning_rate: 1, server: sgd": (lambda: fp.fedopt(1, server="sgd"), "server"),
+    "name: fedprox, learning_rate: 1, proximal_mu: -1": (lambda: fp.fedprox(1, -1), "proximal_mu"),
+    "name: fedopt, learning_rate: 1, server_optimizer: sgd": (
+        lambda: fp.fedopt(1, server_optimizer="sgd"),
+        "server_optimizer",
+    ),
     "name: fedopt, learning_rate: 1, beta2: 1": (lambda: fp.fedopt(1, beta2=1), "beta2"),
     "name: scaffold, learning_rate: 1, average: -1": (lambda: fp.scaffold(1, average=-1), "average"),
     "name: scaffold, learning_rate: 1, control_rate: 2": (lambda: fp.scaffold(1, control_rate=2), "control_rate"),

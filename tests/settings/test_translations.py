@@ -59,7 +59,7 @@ def test_python_of_the_table_can_be_evaluated(setting: Setting):
 
 STRATEGIES = (
     "{name: fedavg, learning_rate: 0.1}",
-    "{name: fedprox, learning_rate: 0.1, proximal: 0.1}",
+    "{name: fedprox, learning_rate: 0.1, proximal_mu: 0.1}",
     "{name: dp_gd, learning_rate: 0.1}",
 )
 

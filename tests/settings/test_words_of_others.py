@@ -110,7 +110,7 @@ def test_other_words_for_arguments_of_a_run(call: Any, word: str):
 OF_STRATEGIES = {
     "lr": (fedpriv.fedavg, 0.5, "write learning_rate=0.5"),
     "epochs": (fedpriv.fedavg, 5, "write local_steps=5"),
-    "mu": (fedpriv.fedprox, 0.1, "write proximal=0.1"),
+    "mu": (fedpriv.fedprox, 0.1, "write proximal_mu=0.1"),
     "server_lr": (fedpriv.fedopt, 0.1, "write server_learning_rate=0.1"),
     "ema": (fedpriv.fedavg, 0.99, "write average=fedpriv.Ema(0.99)"),
     "step_size": (fedpriv.gradient_descent, 0.1, "write learning_rate=0.1"),

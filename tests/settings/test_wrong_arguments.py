@@ -16,7 +16,7 @@ from fedpriv import DataError
 
 SAID = {
     "fedavg": (lambda: run(strategy="fedavg"), "strategy = 'fedavg': make it with fedpriv.fedavg(learning_rate=0.1)"),
-    "FedProx": (lambda: run(strategy="FedProx"), "make it with fedpriv.fedprox(learning_rate=0.1, proximal=0.1)"),
+    "FedProx": (lambda: run(strategy="FedProx"), "make it with fedpriv.fedprox(learning_rate=0.1, proximal_mu=0.1)"),
     "none": (lambda: run(privacy="none"), 'make it with fedpriv.Privacy(noise_on="none")'),
     "a device for compute": (lambda: run(compute="cuda:0"), "make it with fedpriv.Compute()"),
     "cuda for compute": (lambda: run(compute="cuda"), 'make it with fedpriv.Compute(device="cuda")'),

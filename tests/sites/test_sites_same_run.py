@@ -15,8 +15,8 @@ from fedpriv.privacy.ledger_file import LedgerFile
 STRATEGIES = (
     "{name: fedavg, learning_rate: .5}",
     "{name: fedavg, learning_rate: .5, local_steps: 2, server_momentum: .9, weighting: clients, average: 1}",
-    "{name: fedprox, learning_rate: .5, proximal: .1}",
-    "{name: fedopt, learning_rate: .5, server: yogi, tau: .01}",
+    "{name: fedprox, learning_rate: .5, proximal_mu: .1}",
+    "{name: fedopt, learning_rate: .5, server_optimizer: yogi, tau: .01}",
     "{name: scaffold, learning_rate: .5, local_steps: 2, control_rate: .5}",
     "{name: iadmm_prox, average: 1}",
     "{name: iadmm_trust}",

@@ -260,7 +260,7 @@ def test_an_optimizer_stands_where_steps_are_free_alone() -> None:
         options = {
             "fedavg": "learning_rate: 1",
             "fedopt": "learning_rate: 1",
-            "fedprox": "learning_rate: 1, proximal: 1",
+            "fedprox": "learning_rate: 1, proximal_mu: 1",
         }
         text = f"strategy={{name: {name}, optimizer: adam, {options.get(name, '')}}}"
         if name in having:
