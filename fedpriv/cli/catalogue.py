@@ -51,7 +51,7 @@ PLAIN: dict[str, tuple[str, Mapping[Any, Any]]] = {
     "partitions": ("data.partition", PARTITIONS),
     "mechanisms": ("privacy.mechanism", MECHANISMS),
     "backends": ("compute.backend", BACKENDS),
-    "engines": ("compute.engine", MESHES),
+    "parallelism": ("compute.parallelism", MESHES),
 }
 # choices that are not plug-ins: one word, or a word with options, `privacy.sampling: {poisson: {rate: 0.01}}`
 CHOICES: dict[str, tuple[str, type[Choice]]] = {

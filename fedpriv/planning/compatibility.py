@@ -159,15 +159,15 @@ def check_compute(
         check_bfloat16(privacy, compute.dtype, compute.backend)
     if compute.backend != "auto":
         choose(compute.backend, model, loss)
-    state = compute.state
+    state = compute.client_state
     if state == "memory":
         return
     if not has_rows(strategy.local_step.init(torch.zeros(1, 1))):
         fix = f"clients of {strategy.name} keep no state between rounds (a server's state is in memory); leave it out"
-        raise ConfigError("compute.state", state, fix)
+        raise ConfigError("compute.client_state", state, fix)
     if network.everyone and not privacy.samples_clients_before_compute:
         fix = "every client takes part in every round, so all state must be in memory; leave it out, or draw cohorts"
-        raise ConfigError("compute.state", state, fix)
+        raise ConfigError("compute.client_state", state, fix)
 
 
 def check_shared(
@@ -198,9 +198,9 @@ def check_shared(
     """
     if size == 1:
         return
-    alone = "train in one process (leave out --processes, or engine 'local' of compute)"
-    if compute.state != "memory":
-        raise ConfigError("compute.state", compute.state, f"works in one process only: use memory, or {alone}")
+    alone = "train in one process (leave out --processes, or parallelism 'none' of compute)"
+    if compute.client_state != "memory":
+        raise ConfigError("compute.client_state", compute.client_state, f"works in one process only: use memory, or {alone}")
     if not isinstance(network, Star | Graph):
         fix = f"only a star or a graph can be divided among processes: {alone}"
         raise ConfigError("network", type(network).__name__, fix)

@@ -9,7 +9,7 @@ import torch
 
 from fedpriv.distributed.cores import usable_cores
 from fedpriv.errors import ConfigError, in_short
-from fedpriv.network.engines import EngineName, StateName
+from fedpriv.network.engines import ParallelismName, StateName
 from fedpriv.oracle.backends import BackendName
 from fedpriv.settings.checks import Bound, Count, Positive, checked
 
@@ -44,12 +44,12 @@ class Compute:
             less than twenty million examples times parameters. A very large number can crash the process. With several
             threads, several clients are computed at once; if there are at least as many clients as threads, all bits of
             the result stay the same.
-        engine: Distribution of clients: `"local"` (default), all in this process, or `"processes"`, some of them in
-            each process that torchrun starts (`fedpriv train CONFIG --processes 2`); the processes must trust each
-            other. With `"examples"` all clients are in every process, and the processes share the examples of a batch:
-            for few clients with large batches.
+        parallelism: What the processes that torchrun starts divide among them (`fedpriv train CONFIG --processes 2`).
+            `"none"` (default): there is one process. `"clients"`: each process computes some of the clients; the
+            processes must trust each other. `"examples"`: all clients are in every process, and the processes share
+            the examples of a batch, for few clients with large batches.
         timeout: Seconds after which a process that waits for another one raises; 600 by default.
-        state: Storage of the clients' state between rounds: `"memory"` (default), or `"disk"`, where a round reads and
+        client_state: Storage of the clients' state between rounds: `"memory"` (default), or `"disk"`, where a round reads and
             writes only the rows of its cohort. The numbers are the same.
         pace: Length of a round in seconds: a round ends a whole multiple of it after the round's start, so that its
             duration does not reveal the sizes of secret batches and cohorts. It should exceed the time of the longest
@@ -72,9 +72,9 @@ class Compute:
     dtype: Literal["float32", "float64"] = "float32"
     max_physical_batch_size: Count | None = None
     threads: Threads | None = None
-    engine: EngineName = "local"
+    parallelism: ParallelismName = "none"
     timeout: Positive = 600.0
-    state: StateName = "memory"
+    client_state: StateName = "memory"
     precision: PrecisionName = "full"
     pace: Positive | None = None
     pad_batches: bool = False
@@ -93,13 +93,13 @@ class Compute:
         return f"{self.dtype} in {self.precision}"
 
     def check_goes_on(self, begun_with: StateName) -> None:
-        """Raises if the client state of a checkpoint is stored elsewhere than in `state`.
+        """Raises if the client state of a checkpoint is stored elsewhere than in `client_state`.
 
         Raises:
             ConfigError: the two differ.
         """
-        if self.state != begun_with:
-            raise ConfigError("compute.state", self.state, f"cannot change on resume; set compute.state={begun_with}")
+        if self.client_state != begun_with:
+            raise ConfigError("compute.client_state", self.client_state, f"cannot change on resume; set compute.client_state={begun_with}")
 
     def start(self) -> torch.device:
         """Sets the number of threads and returns the device, see `torch_device`.

@@ -66,9 +66,9 @@ class EarlierRun:
                 f"{path} has finished {checkpoint.round} of {checkpoint.rounds} rounds: finish it first "
                 "(resume). A run that ended early, which may depend on data, cannot be extended"
             )
-        if checkpoint.state != "memory":
+        if checkpoint.client_state != "memory":
             raise ConfigError(
-                "compute.state", checkpoint.state, f"{path} stores its state on disk, so it cannot be extended"
+                "compute.client_state", checkpoint.client_state, f"{path} stores its state on disk, so it cannot be extended"
             )
         records = files.ledger.records
         if len(records) != checkpoint.records:

@@ -218,7 +218,7 @@ def open_run(experiment: Experiment, options: TrainingOptions, directory: RunDir
     if earlier is not None:
         origin = earlier.checkpoint
     if origin is not None:
-        compute.check_goes_on(origin.state)
+        compute.check_goes_on(origin.client_state)
 
     identity = _identify(experiment, options, directory, mesh, resumed=resumed, earlier=earlier)
     run = OpenRun(directory, identity, resumed, earlier, None)

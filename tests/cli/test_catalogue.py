@@ -21,7 +21,7 @@ from fedpriv.settings.checks import Bound
 
 GIVEN = {"n_examples", "labels", "writers", "generator"}
 ALL = [(kind, name) for kind, rows in look_up(None, {}).items() for name in rows]
-NO_OPTIONS = ("mechanisms", "backends", "engines", *CHOICES)
+NO_OPTIONS = ("mechanisms", "backends", "parallelism", *CHOICES)
 EXAMPLES = {
     "a positive, finite number": 1.0,
     "a positive, finite number or {scale, power, ratio} or {cosine, warmup, steps, function}": 1.0,

@@ -98,6 +98,6 @@ def test_other_sections_keep_their_fingerprints(setting: str):
 def test_how_fast_and_where_a_run_computes_leaves_fingerprints_alone():
     first = next(iter(SHIPPED))
     speed = [
-        "compute={state: disk, threads: 2, max_physical_batch_size: 8, backend: loop, device: cpu, pad_batches: true}"
+        "compute={client_state: disk, threads: 2, max_physical_batch_size: 8, backend: loop, device: cpu, pad_batches: true}"
     ]
     assert fingerprint(load_config(ROOT / "configs" / f"{first}.yaml", speed)) == SHIPPED[first]

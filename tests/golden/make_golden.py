@@ -198,7 +198,7 @@ CASES: dict[str, Case] = {
     "state_on_disk": Case(
         lambda: fp.inexact_admm(fp.Prox()),
         network=lambda: fp.Star(N_CLIENTS, fp.FixedCohort(2)),
-        compute={"state": "disk"},
+        compute={"client_state": "disk"},
     ),
 }
 

@@ -30,7 +30,7 @@ from fedpriv.strategies.spreading import keywords
 from fedpriv.strategies.state import flatten_with_names, select_rows
 
 N, FEATURES, ROUNDS = 12, 4, 7
-DISK, MEMORY = fp.Compute(state="disk"), fp.Compute()
+DISK, MEMORY = fp.Compute(client_state="disk"), fp.Compute()
 
 
 def some() -> fp.Star:
@@ -214,12 +214,12 @@ def test_files_that_are_not_those_of_the_checkpoint_are_refused(harm: str, tmp_p
 @pytest.mark.parametrize(("begun", "going"), [(DISK, MEMORY), (MEMORY, DISK)])
 def test_a_run_goes_on_where_its_state_is(begun: fp.Compute, going: fp.Compute, tmp_path: Path) -> None:
     trajectory(training_of("iadmm_prox", begun, tmp_path / "a"), stop=3)
-    with pytest.raises(fp.ConfigError, match=rf"compute\.state.*{going.state}.*began with {begun.state}"):
+    with pytest.raises(fp.ConfigError, match=rf"compute\.client_state.*{going.state}.*began with {begun.state}"):
         training_of("iadmm_prox", going, tmp_path / "a", resume=True)
 
 
 def test_what_saves_nothing_is_refused() -> None:
-    with pytest.raises(fp.ConfigError, match=r"compute\.state = 'disk'.*clients of fedavg keep nothing between rounds"):
+    with pytest.raises(fp.ConfigError, match=r"compute\.client_state = 'disk'.*clients of fedavg keep nothing between rounds"):
         fp.train(
             fp.lazy_clients(nn.Linear(4, 2), nn.CrossEntropyLoss(), load, [5] * N),
             fp.fedavg(0.1),
@@ -228,7 +228,7 @@ def test_what_saves_nothing_is_refused() -> None:
             network=some(),
             compute=DISK,
         )
-    with pytest.raises(fp.ConfigError, match=r"compute\.state = 'disk'.*every client takes part in every round"):
+    with pytest.raises(fp.ConfigError, match=r"compute\.client_state = 'disk'.*every client takes part in every round"):
         fp.train(
             fp.lazy_clients(nn.Linear(4, 2), nn.CrossEntropyLoss(), load, [5] * N),
             fp.inexact_admm(),
@@ -236,8 +236,8 @@ def test_what_saves_nothing_is_refused() -> None:
             rounds=2,
             compute=DISK,
         )
-    with pytest.raises(fp.ConfigError, match=r"compute\.state"):
-        fp.Compute(state="tape")  # type: ignore[arg-type]
+    with pytest.raises(fp.ConfigError, match=r"compute\.client_state"):
+        fp.Compute(client_state="tape")  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ class ByPlace(Momentum):
 
 def test_clients_that_start_apart_are_refused() -> None:
     apart = Strategy(ByPlace(), AddMeanUpdate(), name="own")
-    with pytest.raises(fp.ConfigError, match=r"compute\.state = 'disk'.*start with different rows \(seen\.0\)"):
+    with pytest.raises(fp.ConfigError, match=r"compute\.client_state = 'disk'.*start with different rows \(seen\.0\)"):
         fp.train(
             fp.lazy_clients(nn.Linear(4, 2), nn.CrossEntropyLoss(), load, [5] * N),
             apart,
@@ -275,13 +275,13 @@ def megabytes():
 
 n = 30_000
 privacy = fp.Privacy(noise_multiplier=1.0, delta=1e-7)
-network, compute = fp.Star(n, fp.FixedCohort(20)), fp.Compute(state=sys.argv[1])
+network, compute = fp.Star(n, fp.FixedCohort(20)), fp.Compute(client_state=sys.argv[1])
 def train(n, network, compute):
     clients = fp.lazy_clients(nn.Linear(1999, 2), nn.CrossEntropyLoss(), load, [2] * n)
     training = fp.Training(clients, fp.inexact_admm(), privacy, rounds=3, seed=0, network=network, compute=compute)
     list(training)
     return training.population.dim
-train(60, fp.Star(60, fp.FixedCohort(20)), fp.Compute(state=sys.argv[1]))  # what any run takes
+train(60, fp.Star(60, fp.FixedCohort(20)), fp.Compute(client_state=sys.argv[1]))  # what any run takes
 before = megabytes()
 dim = train(n, network, compute)
 print((megabytes() - before) / (n * dim * 8 / 2**20))

@@ -69,7 +69,7 @@ def test_a_second_engine_gives_the_same_run(monkeypatch: pytest.MonkeyPatch, str
 
 
 def test_an_engine_that_is_not_there_is_refused() -> None:
-    with pytest.raises(fp.ConfigError, match=r"compute\.engine = 'elsewhere'"):
-        load_config(BARE, ["compute.engine=elsewhere"])
-    with pytest.raises(fp.ConfigError, match=r"compute\.engine = 'elsewhere'"):
+    with pytest.raises(fp.ConfigError, match=r"compute\.parallelism = 'elsewhere'"):
+        load_config(BARE, ["compute.parallelism=elsewhere"])
+    with pytest.raises(fp.ConfigError, match=r"compute\.parallelism = 'elsewhere'"):
         fp.Compute(engine="elsewhere")  # pyright: ignore[reportArgumentType]

@@ -113,8 +113,8 @@ def test_data() -> TensorDataset:
     return TensorDataset(torch.rand(11, 3, generator=draw), torch.randint(3, (11,), generator=draw))
 
 
-def training(case: Case, engine: str, **more: Any) -> fp.Training:
-    compute = fp.Compute(engine=engine, dtype=case.dtype, device="cpu", timeout=60.0)  # pyright: ignore
+def training(case: Case, parallelism: str, **more: Any) -> fp.Training:
+    compute = fp.Compute(parallelism=parallelism, dtype=case.dtype, device="cpu", timeout=60.0)  # pyright: ignore
     privacy = fp.Privacy(clip=fp.Clip(1.0), **case.noise, **PRIVACY[case.privacy])
     network = NETWORKS[case.network]()
     options = {"test": test_data(), "rounds": case.rounds, "seed": 5, "secret_seed": 6, "network": network}
@@ -136,9 +136,9 @@ class Outcome:
     variance: torch.Tensor | None
 
 
-def outcome(case: Case, engine: str = "processes") -> Outcome:
+def outcome(case: Case, parallelism: str = "clients") -> Outcome:
     """Train to the end."""
-    return finished(training(case, engine))
+    return finished(training(case, parallelism))
 
 
 def finished(run: fp.Training) -> Outcome:

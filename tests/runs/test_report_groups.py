@@ -131,7 +131,7 @@ def test_own_code_gets_no_value_that_is_not_on_the_disk(disk: SyncedDisk, tmp_pa
 def test_state_on_the_disk_is_not_there_before_the_ledger(disk: SyncedDisk, tmp_path: Path) -> None:
     strategy = fp.fedavg(0.1, 2, optimizer=fp.Momentum(), optimizer_state="keep")
     network = fp.Star(2, fp.FixedCohort(1))
-    compute = fp.Compute(state="disk")
+    compute = fp.Compute(client_state="disk")
     fp.train(**arguments(tmp_path / "run", strategy=strategy), network=network, compute=compute, sinks=[Seen(disk)])
     assert disk.syncs == 1 + ROUNDS
 
