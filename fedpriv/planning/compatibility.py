@@ -200,7 +200,8 @@ def check_shared(
         return
     alone = "train in one process (leave out --processes, or parallelism 'none' of compute)"
     if compute.client_state != "memory":
-        raise ConfigError("compute.client_state", compute.client_state, f"works in one process only: use memory, or {alone}")
+        fix = f"works in one process only: use memory, or {alone}"
+        raise ConfigError("compute.client_state", compute.client_state, fix)
     if not isinstance(network, Star | Graph):
         fix = f"only a star or a graph can be divided among processes: {alone}"
         raise ConfigError("network", type(network).__name__, fix)

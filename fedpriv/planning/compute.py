@@ -49,11 +49,11 @@ class Compute:
             processes must trust each other. `"examples"`: all clients are in every process, and the processes share
             the examples of a batch, for few clients with large batches.
         timeout: Seconds after which a process that waits for another one raises; 600 by default.
-        client_state: Storage of the clients' state between rounds: `"memory"` (default), or `"disk"`, where a round reads and
-            writes only the rows of its cohort. The numbers are the same.
-        pace: Length of a round in seconds: a round ends a whole multiple of it after the round's start, so that its
-            duration does not reveal the sizes of secret batches and cohorts. It should exceed the time of the longest
-            round. None (default) does not wait.
+        client_state: Storage of the clients' state between rounds: `"memory"` (default), or `"disk"`, where a round
+            reads and writes only the rows of its cohort. The numbers are the same.
+        pad_seconds: Seconds. A round ends a whole multiple of this time after its start, so that its duration does not
+            reveal the sizes of secret batches and cohorts. It should exceed the time of the longest round. None
+            (default) does not wait.
         pad_batches: True pads every secret batch with examples of weight zero, up to the size that is exceeded with a
             probability of 1e-12, so that processor time and memory do not reveal the number of drawn examples. Sums are
             the same up to rounding. Not for secret cohorts and random views. False by default.
@@ -76,7 +76,7 @@ class Compute:
     timeout: Positive = 600.0
     client_state: StateName = "memory"
     precision: PrecisionName = "full"
-    pace: Positive | None = None
+    pad_seconds: Positive | None = None
     pad_batches: bool = False
 
     def __post_init__(self) -> None:
@@ -99,7 +99,8 @@ class Compute:
             ConfigError: the two differ.
         """
         if self.client_state != begun_with:
-            raise ConfigError("compute.client_state", self.client_state, f"cannot change on resume; set compute.client_state={begun_with}")
+            fix = f"cannot change on resume; set compute.client_state={begun_with}"
+            raise ConfigError("compute.client_state", self.client_state, fix)
 
     def start(self) -> torch.device:
         """Sets the number of threads and returns the device, see `torch_device`.

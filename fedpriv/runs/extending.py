@@ -67,9 +67,8 @@ class EarlierRun:
                 "(resume). A run that ended early, which may depend on data, cannot be extended"
             )
         if checkpoint.client_state != "memory":
-            raise ConfigError(
-                "compute.client_state", checkpoint.client_state, f"{path} stores its state on disk, so it cannot be extended"
-            )
+            fix = f"{path} stores its state on disk, so it cannot be extended"
+            raise ConfigError("compute.client_state", checkpoint.client_state, fix)
         records = files.ledger.records
         if len(records) != checkpoint.records:
             raise FedprivError(f"{path} has released results after its last checkpoint: resume it first")

@@ -79,7 +79,7 @@ class Training:
             # settings, folder and seeds, planned releases and their cost: no data have been read
             experiment = stages.resolve_experiment(options, compute, mesh)
             self._directory = RunDirectory(options.folder if mesh.is_main else None, options.checkpoint_every)
-            self._pace = compute.pace
+            self._pace = compute.pad_seconds
             self._save_nodes = options.save_node_models
             run = stages.open_run(experiment, options, self._directory, mesh)
             self.plan = stages.plan_run(experiment, run, options, mesh)

@@ -35,7 +35,7 @@ def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The files of a run that `kill -9` ended between two checkpoints."""
     folder = tmp_path_factory.mktemp("killed") / "run"
     # rounds that take their time are reported one by one: the checkpoint is that of round 8
-    killed(folder, [*SMALL, *LONG, "compute.pace=0.05"], after=10)
+    killed(folder, [*SMALL, *LONG, "compute.pad_seconds=0.05"], after=10)
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -65,7 +65,7 @@ def test_private_run_killed_and_resumed_makes_each_release_once(stopped_folder: 
 
 
 def test_exact_run_killed_and_resumed_is_the_unbroken_run(tmp_path: Path):
-    killed(tmp_path / "run", [*SMALL, *LONG, EXACT, "compute.pace=0.05"], after=10)
+    killed(tmp_path / "run", [*SMALL, *LONG, EXACT, "compute.pad_seconds=0.05"], after=10)
     done = fedpriv("resume", str(tmp_path / "run"))
     assert done.exit_code == 0, done.stderr
     same_run(tmp_path / "run", trained(tmp_path / "whole", *LONG, EXACT))
@@ -117,7 +117,7 @@ def test_copy_of_a_run_that_goes_on_has_other_noise(stopped_run: dict[str, bytes
 def test_control_c_says_how_to_go_on_even_before_the_first_checkpoint(tmp_path: Path, whole_run: Path):
     folder = tmp_path / "run"
     words = [*COMMAND, "train", DIGITS, "--out", str(folder), *SMALL, *LONG, "log.checkpoint_every=100"]
-    words += ["compute.pace=0.05"]  # or the rounds are over when the first is reported
+    words += ["compute.pad_seconds=0.05"]  # or the rounds are over when the first is reported
     words += ["--allow-plugins"]  # without it such a run could not go on
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # shells let background jobs ignore it
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=heard) as run:

@@ -137,7 +137,7 @@ def test_state_on_the_disk_is_not_there_before_the_ledger(disk: SyncedDisk, tmp_
 
 
 def test_rounds_that_take_a_fixed_time_wait_for_no_sync(disk: SyncedDisk, tmp_path: Path) -> None:
-    fp.train(**arguments(tmp_path / "run"), compute=fp.Compute(pace=1e-3), sinks=[Seen(disk)])
+    fp.train(**arguments(tmp_path / "run"), compute=fp.Compute(pad_seconds=1e-3), sinks=[Seen(disk)])
     assert disk.syncs == 1 + ROUNDS
 
 

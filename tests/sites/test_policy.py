@@ -110,7 +110,7 @@ def test_every_reply_leaves_at_the_pace_and_is_what_it_is_without(
     clock = Clock()
     monkeypatch.setattr(pace, "time", clock)
     monkeypatch.setattr(site_module, "time", clock)
-    site = with_policy(found, pace=2.5)
+    site = with_policy(found, pad_seconds=2.5)
     question = pack(TrainRequest(found.proposal.hash, 0, torch.zeros(DIM)))
     reply = site.answer(question)
     assert unpack_response(reply, DIM).code is None

@@ -120,9 +120,9 @@ def test_every_refusal_of_the_source_is_tried() -> None:
 
 def test_what_has_no_effect_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    speed = ("compute.threads=1", "compute.pace=2.0", "log.stop={metric: test_accuracy, patience: 2}")
+    speed = ("compute.threads=1", "compute.pad_seconds=2.0", "log.stop={metric: test_accuracy, patience: 2}")
     assert settings_without_effect(config_of(FEDAVG), PLAN_SECTIONS) == []
-    names = ["compute.threads", "compute.pace", "log.stop"]
+    names = ["compute.threads", "compute.pad_seconds", "log.stop"]
     assert settings_without_effect(config_of(FEDAVG, *speed), PLAN_SECTIONS) == names
 
     digits = "{name: digits, flat: true, partition: {kind: iid, n_clients: 1}}"
