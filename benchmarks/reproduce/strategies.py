@@ -66,8 +66,8 @@ STRATEGIES = {
     "FedProx": Entry("fedprox, learning_rate: 150, local_steps: 2, proximal_mu: 1.0e-3, average: 2"),
     "FedOpt (Adam)": Entry("fedopt, learning_rate: 10, server_learning_rate: 0.3, tau: 1.0e-2, average: 2"),
     "SCAFFOLD": Entry("scaffold, learning_rate: 150, local_steps: 2"),
-    "DP-GD": Entry("dp_gd, learning_rate: 300, report: average, average: 2"),
-    "DP-SGD": Entry("dp_gd, learning_rate: 300, report: average, average: 2", (DRAWN,)),
+    "DP-GD": Entry("dp_gd, learning_rate: 300, output: average, average: 2"),
+    "DP-SGD": Entry("dp_gd, learning_rate: 300, output: average, average: 2", (DRAWN,)),
     "DP-SVRG": Entry("dp_svrg, learning_rate: 100, epoch_length: 5, anchor_share: 2, smoothness: 0.5", (DRAWN,)),
     "DP-SVRG++": Entry(
         "dp_svrg_plus_plus, learning_rate: 100, epoch_length: 2, anchor_share: 2, smoothness: 0.5",

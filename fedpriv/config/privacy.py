@@ -93,7 +93,7 @@ class NoiseChoice(Choice):
 
 _SPELLINGS: dict[Any, Any] = {Trust: TRUST, Sampling: SAMPLING}
 # these have another form in YAML, or are filled in
-_NOT_AS_IN_PYTHON = ("mechanism", "schedule", "noise", "published", "shared", "budget")
+_NOT_AS_IN_PYTHON = ("mechanism", "schedule", "noise", "published", "invariants", "budget")
 _SETTINGS = {field.name for field in fields(Privacy)}
 _AS_IN_PYTHON: Any = options_section(Privacy, _SETTINGS - {*_NOT_AS_IN_PYTHON}, _SPELLINGS)
 

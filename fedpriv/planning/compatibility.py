@@ -215,7 +215,9 @@ def check_shared(
         fix = f"the gap to it is computed on the data of all clients in one process: leave it out, or {alone}"
         raise ConfigError("log.optimum", optimum, fix)
     if compare:
-        raise ConfigError("problem.compare", True, f"it needs all data in one process: leave it out, or {alone}")
+        raise ConfigError(
+            "problem.compare_centralized", True, f"it needs all data in one process: leave it out, or {alone}"
+        )
     if "exact" in query_names and size > len(clients) // 2:
         fix = f"exact query results need two clients in every process: use at most {max(len(clients) // 2, 1)}"
         raise ConfigError("processes", size, fix)
@@ -363,8 +365,8 @@ def check_problem(
 
     Raises:
         ConfigError: the strategy would ignore an objective or a constraint; it queries private constraint values, and
-            there are none, or they are unbounded, or need group sizes that are not public; or `compare` is set for a
-            strategy that has no centralised counterpart.
+            there are none, or they are unbounded, or need group sizes that are not public; or `compare_centralized` is
+            set for a strategy that has no centralised counterpart.
     """
     needs_sums = "lagrangian_gradient" in query_names or ("statistic:constraints" in query_names and privacy.private)
     sees_problem = needs_sums or not {"exact", "statistic:constraints"}.isdisjoint(query_names)
@@ -375,10 +377,10 @@ def check_problem(
             "only an exact run of proximal_al (privacy.noise_on 'none') can be compared with a centralized solver; "
             "leave it out"
         )
-        raise ConfigError("problem.compare", True, fix)
+        raise ConfigError("problem.compare_centralized", True, fix)
     if compare and not isinstance(strategy.regularizer.remainder, Zero):
         fix = f"the centralized solver accepts no regularizer or l2, not {strategy.regularizer}; leave it out"
-        raise ConfigError("problem.compare", True, fix)
+        raise ConfigError("problem.compare_centralized", True, fix)
     if needs_sums:
         for term in (term for problem in problems for term in problem.terms if term.sums() is None):
             fix = (

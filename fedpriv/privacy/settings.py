@@ -342,7 +342,8 @@ class Privacy:
             or cyclic batches, and no cohorts.
         budget: Path of the lifetime budget of these data (`fedpriv budget`). The run reserves the cost of its whole
             plan there before its first release, and does not start if the budget is too small.
-        shared: Further facts that neighbouring data sets have in common, printed with `relation`; a run fills it in.
+        invariants: Further facts that neighbouring data sets have in common, printed with `relation`; a run fills them
+            in.
 
     Raises:
         ConfigError: a setting is out of range, or two settings contradict each other.
@@ -367,7 +368,7 @@ class Privacy:
     schedule: Schedule = field(default_factory=Uniform)
     published: Published | None = None
     statistics: Statistics = field(default_factory=Statistics)
-    shared: str = ""
+    invariants: str = ""
     fsync: bool = True
     noise: Noise = Independent()
     budget: str | Path | None = field(default=None, metadata=ASIDE)

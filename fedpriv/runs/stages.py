@@ -356,7 +356,7 @@ def plan_run(experiment: Experiment, run: OpenRun, options: TrainingOptions, mes
 
     plan: Plan = mesh.world.broadcast(on_main).on(experiment.device, run.float64_noise)
     compatibility.check_problem(
-        experiment.strategy, experiment.problems, experiment.privacy, plan.queries, compare=options.compare
+        experiment.strategy, experiment.problems, experiment.privacy, plan.queries, compare=options.compare_centralized
     )
     compatibility.check_shared(
         mesh.world.world_size,
@@ -366,7 +366,7 @@ def plan_run(experiment: Experiment, run: OpenRun, options: TrainingOptions, mes
         experiment.privacy,
         plan.queries,
         optimum=options.optimum,
-        compare=options.compare,
+        compare=options.compare_centralized,
     )
     return plan
 
@@ -566,7 +566,7 @@ def prepare_evaluation(
         fix = "its model is not finite, or its metric stopped improving: further rounds would end at once"
         raise ConfigError("extend", str(run.earlier.folder), fix)
     central = None
-    if options.compare:
+    if options.compare_centralized:
         central = data.start
     client_tests = public.client_tests(evaluator)
     measures = ModelMetrics(

@@ -44,7 +44,8 @@ class SitePolicy(Section):
         proposers: Certificate names (common names) of servers that may propose plans over the network. None, if
             omitted.
         pad_seconds: Seconds. A reply is sent a whole multiple of this time after its request arrived, so that its time
-            does not reveal the size of a secret batch. Must be more than any reply takes, and less than the server waits.
+            does not reveal the size of a secret batch. Must be more than any reply takes, and less than the server
+            waits.
         hours: Windows of time (UTC) in which the site replies to requests, such as `20:00-06:00`.
     """
 

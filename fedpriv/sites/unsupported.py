@@ -109,8 +109,8 @@ def _check_files(config: Config) -> None:
     if config.model.weights is not None:
         fix = "a plan has no files, and names none on other machines: start from a seed"
         raise ConfigError("model.weights", "(file)", fix)
-    if config.problem.compare:
-        raise ConfigError("problem.compare", True, "needs the data of all sites in one place: leave it out")
+    if config.problem.compare_centralized:
+        raise ConfigError("problem.compare_centralized", True, "needs the data of all sites in one place: leave it out")
     if config.problem.server is not None:
         raise ConfigError("problem.server", "(some)", "the server has no data between organisations: leave it out")
     if config.data.augment:

@@ -35,7 +35,7 @@ def wdbc(
     parts = partition("stratified", labels_of(train), n_clients, torch.Generator().manual_seed(0))
     sets = [Subset(train, part.tolist()) for part in parts]
     clients = fp.make_clients(LogisticRegression(4), resolve_loss("logistic"), sets, NEYMAN_PEARSON)
-    return fp.Training(clients, strategy, privacy, rounds=rounds, compute=FLOAT64, compare=compare)
+    return fp.Training(clients, strategy, privacy, rounds=rounds, compute=FLOAT64, compare_centralized=compare)
 
 
 def test_known_optimum_of_neyman_pearson() -> None:
@@ -97,7 +97,9 @@ def quadratic_run(dim: int, n: int, m: int, seed: int) -> tuple[fp.Training, np.
     torch.nn.init.zeros_(model.weight)
     clients = [fp.make_clients(model, torch.nn.MSELoss(), [nothing], problem)[0] for problem in problems]
     strategy = fp.proximal_al(fp.Outer(10.0, 1e-1, 1e-4, 1e-5), 1.0, solver=Quadratic())
-    training = fp.Training(clients, strategy, fp.Privacy(noise_on="none"), rounds=3000, compute=FLOAT64, compare=True)
+    training = fp.Training(
+        clients, strategy, fp.Privacy(noise_on="none"), rounds=3000, compute=FLOAT64, compare_centralized=True
+    )
     c, d = np.concatenate(rows), np.concatenate(offsets)
     system = np.block([[total, c.T], [c, np.zeros((len(c), len(c)))]])
     solution = np.linalg.solve(system, -np.concatenate([linear, d]))
@@ -181,7 +183,7 @@ def test_only_what_can_be_compared_is_compared() -> None:
         (fp.private_al(), fp.Privacy(epsilon=1, statistics=fp.Statistics(public_counts=True)), "only an exact run"),
         (fp.inexact_admm(), fp.Privacy(epsilon=1), "only an exact run"),
     ):
-        with pytest.raises(fp.ConfigError, match=rf"problem\.compare = True.*{message}"):
+        with pytest.raises(fp.ConfigError, match=rf"problem\.compare_centralized = True.*{message}"):
             wdbc(2, strategy, 3, privacy=privacy, compare=True)
 
 
@@ -193,7 +195,12 @@ def test_the_method_in_one_place_starts_where_the_run_did() -> None:
     sets = [TensorDataset(x, torch.tensor([0, 1, 1, 0]))]
     clients = fp.make_clients(model, resolve_loss("logistic"), sets, fp.Problem(constraints=(fp.LossAtMost(0.3),)))
     training = fp.Training(
-        clients, fp.proximal_al(rho=0.1), fp.Privacy(noise_on="none"), rounds=3, compute=FLOAT64, compare=True
+        clients,
+        fp.proximal_al(rho=0.1),
+        fp.Privacy(noise_on="none"),
+        rounds=3,
+        compute=FLOAT64,
+        compare_centralized=True,
     )
     assert finished(training)["centralised"]["objective"] < 0.3 + 1e-3
 

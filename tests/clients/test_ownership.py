@@ -131,7 +131,7 @@ def test_the_servers_public_data_may_be_the_test_data() -> None:
     gap = fp.GroupLossGap(-1, 0.1, fraction=0.5)
     clients = fp.make_clients(*make, [WHOLE], fp.Problem(constraints=(gap,)))
     clients += fp.make_clients(*make, [test], fp.Problem(None, (gap,)))
-    fp.Training(clients, fp.private_al(beta=0.5, largest=0.5), PRIVATE, rounds=2, test=test)
+    fp.Training(clients, fp.private_al(beta=0.5, max_multiplier=0.5), PRIVATE, rounds=2, test=test)
 
 
 def test_identity_is_cheap_and_reads_nothing() -> None:

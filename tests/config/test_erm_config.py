@@ -23,9 +23,9 @@ privacy: {epsilon: 3, delta: 1e-5PRIVACY}
 rounds: 6
 """
 CASES = {
-    "dp_gd": ("{name: dp_gd, regularizer: {l2: {lam: 1e-3}}, report: average}", ""),
-    "dp_gd momentum": ("{name: dp_gd, learning_rate: 1, momentum: 0.9, report: average, average: 4}", ""),
-    "dp_gd random": ("{name: dp_gd, report: random}", ""),
+    "dp_gd": ("{name: dp_gd, regularizer: {l2: {lam: 1e-3}}, output: average}", ""),
+    "dp_gd momentum": ("{name: dp_gd, learning_rate: 1, momentum: 0.9, output: average, average: 4}", ""),
+    "dp_gd random": ("{name: dp_gd, output: random}", ""),
     "dp_svrg": ("{name: dp_svrg, epoch_length: 3, anchor_share: 4}", ", sampling: {poisson: {rate: 0.2}}"),
     "dp_svrg with the paper's epochs": ("{name: dp_svrg, smoothness: 0.5, regularizer: {l2: {lam: 0.5}}}", ""),
     "dp_svrg_plus_plus": ("{name: dp_svrg_plus_plus, epoch_length: 1}", ", sampling: {poisson: {rate: 0.2}}"),

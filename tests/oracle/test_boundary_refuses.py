@@ -35,7 +35,7 @@ def test_noised_messages_protect_whole_clients_only() -> None:
     [
         (fp.Privacy(noise_on="none"), "exact query results, no noise"),
         (fp.Privacy(published=fp.Published(0.05)), "the noise scale is measured on the client's own data"),
-        (fp.Privacy(published=fp.Published(0.05, law="gaussian")), "the gradient bound is assumed, not enforced"),
+        (fp.Privacy(published=fp.Published(0.05, mechanism="gaussian")), "the gradient bound is assumed, not enforced"),
         (fp.Privacy(published=fp.Published(math.inf)), "exact query results, no noise"),
         (fp.Privacy(noise_on="message", unit="client", published=fp.Published(0.05)), "the noise scale is measured"),
     ],

@@ -223,7 +223,7 @@ def test_without_noise_it_finds_the_constrained_optimum() -> None:
         ).to_json()
 
     exact = run(fp.proximal_al(fp.Outer(10.0, 1e-3, 1e-3, 1e-4), solver=Newton()), 1000)
-    private = run(fp.private_al(beta=1.0, largest=30.0, learning_rate=0.5, decay=0.0, average=8.0), 600)
+    private = run(fp.private_al(beta=1.0, max_multiplier=30.0, learning_rate=0.5, decay=0.0, average=8.0), 600)
     assert private["objective"] == pytest.approx(exact["objective"], abs=1e-3)
     assert private["max_violation"] < 1e-2
     np.testing.assert_allclose(private["multipliers"], exact["multipliers"], atol=2e-2)

@@ -23,7 +23,7 @@ from fedpriv.privacy.budget import Budget
             "protects one client",
         ),
         ({"relation": "add_remove"}, {}, "has relation replace_one, but the budget has add_remove"),
-        ({}, {"shared": "same slots"}, r"promises replace_one\(same slots\), which is less .*--shared"),
+        ({}, {"shared": "same slots"}, r"promises replace_one\(same slots\), which is less .*--invariants"),
         ({"unit": "client"}, {"unit": "client", "shared": "sizes public"}, "sizes public"),
         ({"accountant": "gaussian"}, {"sampling": "poisson", "rate": 0.1}, "epsilon=inf"),
     ],

@@ -124,7 +124,7 @@ def one_round_of_accmd(x: torch.Tensor, published: bool, seed: int) -> torch.Ten
     """What one round of AccMD returns, at a nominal epsilon of 0.1."""
     y = torch.arange(len(x)) % 10
     privacy = (
-        fp.Privacy(published=Published(0.1, "gaussian", 1e-3, scale=0.05, exact=("full_gradient",)))
+        fp.Privacy(published=Published(0.1, "gaussian", 1e-3, scale=0.05, exact_queries=("full_gradient",)))
         if published
         else fp.Privacy(epsilon=0.1, delta=1e-3)
     )

@@ -60,7 +60,7 @@ def test_there_and_back():
 
 def test_earlier_training_counts_in_a_budget_once(tmp_path: Path):
     path = tmp_path / "b.jsonl"
-    terms: dict[str, Any] = {"delta": DELTA, "relation": "add_remove", "shared": "sizes public"}
+    terms: dict[str, Any] = {"delta": DELTA, "relation": "add_remove", "invariants": "sizes public"}
     budget = fedpriv.Budget.create(path, epsilon=epsilon_of_opacus(HISTORY) + 0.5, **terms)
     cost = fedpriv.from_opacus(HISTORY, "earlier", poisson_sampling=True)
     budget.reserve(cost)
@@ -157,7 +157,7 @@ def test_the_command_charges_a_checkpoint_and_the_next_run_gets_what_is_left(tmp
         private[1].step()
     checkpoint, file = tmp_path / "march.pt", tmp_path / "clinic.jsonl"
     engine.save_checkpoint(path=checkpoint, module=private[0])
-    terms = ("--epsilon", "4", "--relation", "add_remove", "--shared", "sizes public")
+    terms = ("--epsilon", "4", "--relation", "add_remove", "--invariants", "sizes public")
     assert "Poisson draws" in refused("budget", str(file), *terms, "--opacus", str(checkpoint))
     earlier = ("--opacus", str(checkpoint), "--poisson-sampling")
     charged = command("budget", str(file), *earlier, "--json")
@@ -176,7 +176,7 @@ def test_the_command_charges_a_checkpoint_and_the_next_run_gets_what_is_left(tmp
 
 def test_a_file_that_runs_code_is_not_read_as_a_history(tmp_path: Path):
     file, evil = tmp_path / "b.jsonl", tmp_path / "evil.pt"
-    fedpriv.Budget.create(file, epsilon=9.0, delta=DELTA, relation="add_remove", shared="sizes public")
+    fedpriv.Budget.create(file, epsilon=9.0, delta=DELTA, relation="add_remove", invariants="sizes public")
     torch.save({"history": Path}, evil)
     assert "cannot be read" in refused("budget", str(file), "--opacus", str(evil), "--poisson-sampling")
     state = tmp_path / "state.json"

@@ -53,7 +53,7 @@ BAD_SETTINGS = {
     "min_honest nan": (lambda: fp.SecureAggregation(math.nan), "min_honest"),
     "half an example": (lambda: fp.FixedSize(2.5), "sampling.size"),
     "batch nan": (lambda: fp.FixedSize(math.nan), "sampling.size"),
-    "published law": (lambda: fp.Published(0.05, law="gausian"), "published.law"),
+    "published mechanism": (lambda: fp.Published(0.05, mechanism="gausian"), "published.mechanism"),
     "published at": (lambda: fp.Published(0.05, noise_on="msg"), "published.noise_on"),
     "published delta_bar": (lambda: fp.Published(0.05, "gaussian", delta_bar=2.0), "published.delta_bar"),
     "published bound": (lambda: fp.Published(0.05, "gaussian", gradient_bound=-1.0), "published.gradient_bound"),

@@ -108,7 +108,7 @@ def refused(what: str) -> str:
         clients = fp.lazy_clients(model, loss, data.__getitem__, split_runs.SIZES[:5])
     if what in ("a comparison", "exact answers"):
         clients, strategy, promise = split_runs.clients(3, "constraints"), fp.proximal_al(), fp.Privacy(noise_on="none")
-        more["compare"] = what == "a comparison"
+        more["compare_centralized"] = what == "a comparison"
     try:
         fp.Training(clients, strategy, promise, rounds=2, **more)
     except fp.ConfigError as error:
@@ -123,7 +123,7 @@ def refused(what: str) -> str:
         ("a paper's noise", "strategy.variant = 'published'"),
         ("an optimum", "log.optimum = 0.1"),
         ("lazy clients", "clients = 'lazy_clients'"),
-        ("a comparison", "problem.compare = True"),
+        ("a comparison", "problem.compare_centralized = True"),
         ("exact answers", "processes = 2: for exact answers every process needs two clients: give at most 1"),
     ],
 )

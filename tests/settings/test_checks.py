@@ -70,7 +70,7 @@ STRATEGY: dict[str, tuple[Callable[[], object], str]] = {
     "name: proximal_al, beta: 0": (lambda: fp.Outer(0), "beta"),
     "name: proximal_al, inner_decay: 1": (lambda: fp.proximal_al(inner_decay=1), "inner_decay"),
     "name: private_al, measurements: 0": (lambda: fp.private_al(9, measurements=0), "measurements"),
-    "name: private_al, largest: .inf": (lambda: fp.private_al(9, largest=INF), "largest"),
+    "name: private_al, max_multiplier: .inf": (lambda: fp.private_al(9, max_multiplier=INF), "max_multiplier"),
     "name: dual_averaging, gamma: -1": (lambda: fp.dual_averaging(gamma=-1), "gamma"),
     "name: dual_averaging, inactive: none": (lambda: fp.dual_averaging(inactive="none"), "inactive"),
     "name: dual_averaging, regularizer: {l2: {lam: .inf}}": (lambda: L2(INF), "regularizer.l2.lam"),
@@ -88,7 +88,7 @@ STRATEGY: dict[str, tuple[Callable[[], object], str]] = {
     "name: decentralized_sgd, average: .inf": (lambda: fp.decentralized_sgd(average=INF), "average"),
     "name: dp_svrg_plus_plus, epoch_length: 0": (lambda: fp.svrg(1, 0), "epoch_length"),
     "name: dp_svrg_plus_plus, learning_rate: .inf": (lambda: fp.svrg(INF, 1), "learning_rate"),
-    "name: dp_gd, report: random, seed: 1.0": (lambda: fp.gradient_descent(1, random_iterate=3, seed=1.0), "seed"),
+    "name: dp_gd, output: random, seed: 1.0": (lambda: fp.gradient_descent(1, random_iterate=3, seed=1.0), "seed"),
     "name: dp_accmd, radius: -1": (lambda: fp.L1Ball(-1), "radius"),
     "name: dp_accmd, radius: 1, smoothness: 0": (
         lambda: fp.accelerated_mirror_descent(fp.L1Ball(1), 0),

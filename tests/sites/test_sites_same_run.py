@@ -21,7 +21,7 @@ STRATEGIES = (
     "{name: iadmm_prox, average: 1}",
     "{name: iadmm_trust}",
     "{name: iadmm_output}",
-    "{name: dp_gd, learning_rate: 1, momentum: .9, report: average, average: 4, regularizer: {box: {bound: 2}}}",
+    "{name: dp_gd, learning_rate: 1, momentum: .9, output: average, average: 4, regularizer: {box: {bound: 2}}}",
     "{name: dp_svrg, epoch_length: 3}",
     "{name: dp_svrg_plus_plus, epoch_length: 1, learning_rate: .1}",
     "{name: dp_accmd, radius: 2}",

@@ -67,7 +67,12 @@ REFUSED = {
         "no files",
         "weights from files",
     ),
-    "compare": ((FEDAVG, "problem.compare=true"), "problem.compare", "all sites in one place", "`problem.compare`"),
+    "compare": (
+        (FEDAVG, "problem.compare_centralized=true"),
+        "problem.compare_centralized",
+        "all sites in one place",
+        "`problem.compare_centralized`",
+    ),
     "server's data": (
         (FEDAVG, "problem.server={constraints: [{name: class_loss_at_most, label: 1, bound: .4}]}"),
         "problem.server",

@@ -42,8 +42,8 @@ def test_variance_reduction_speaks_of_rounds_that_end_no_epoch(rounds: int, word
 
 def test_multipliers_that_drown_are_told_with_the_beta_that_would_not() -> None:
     noise = ConstraintNoise(deviation=2.0)
-    assert private_al(9, beta=0.25, largest=5.0).advice(Outlook(9, constraints=noise)) == []
-    (said,) = private_al(9, beta=0.26, largest=5.0).advice(Outlook(9, constraints=noise))
+    assert private_al(9, beta=0.25, max_multiplier=5.0).advice(Outlook(9, constraints=noise)) == []
+    (said,) = private_al(9, beta=0.26, max_multiplier=5.0).advice(Outlook(9, constraints=noise))
     assert "beta = 0.26 drowns" in said and "a beta of at most 0.25" in said
 
 

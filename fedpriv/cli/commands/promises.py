@@ -54,8 +54,8 @@ def budget(
     relation: Annotated[
         str, typer.Option("--relation", help="Neighbouring relation: replace_one or add_remove.")
     ] = "replace_one",
-    shared: Annotated[
-        str, typer.Option("--shared", help="What neighbouring data sets also have in common, e.g. 'sizes public'.")
+    invariants: Annotated[
+        str, typer.Option("--invariants", help="What neighbouring data sets also have in common, e.g. 'sizes public'.")
     ] = "",
     data: Annotated[str, typer.Option("--data", help="Name of the data set; default: name of the file.")] = "",
     accountant: Annotated[
@@ -82,7 +82,7 @@ def budget(
     from fedpriv.cli import budgeting
 
     if epsilon is not None:
-        terms = {"unit": unit, "relation": relation, "shared": shared, "data": data, "accountant": accountant}
+        terms = {"unit": unit, "relation": relation, "invariants": invariants, "data": data, "accountant": accountant}
         budgeting.create(file, epsilon=epsilon, delta=delta, **terms)
     if opacus is not None:
         budgeting.charge_opacus(file, opacus, name, poisson_sampling=poisson_sampling)
