@@ -144,7 +144,7 @@ def forecast(config: Config, *, timed: bool = False) -> Forecast:
     result = of_draft(
         draft,
         compute=config.compute,
-        compare_centralized=config.problem.compare_centralized,
+        compare=config.problem.compare_centralized,
         time_round=time_round if timed else None,
         claim=recipe.claimed(config.privacy.delta),
         formula=entry.variants.formula if entry else None,
