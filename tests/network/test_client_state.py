@@ -130,7 +130,7 @@ def test_a_run_is_the_same_bit_for_bit(name: str, in_a_folder: bool, tmp_path: P
 
 
 def test_no_strategy_with_state_of_clients_is_left_out() -> None:
-    required = {"learning_rate": 0.1, "proximal": 0.1, "rounds": 3, "radius": 1.0}
+    required = {"learning_rate": 0.1, "proximal_mu": 0.1, "rounds": 3, "radius": 1.0}
     more = {
         "dual_averaging": {"inactive": "literal"},
         **{key: {"epoch_length": 2} for key in ("dp_svrg", "dp_svrg_plus_plus")},

@@ -72,4 +72,4 @@ def test_an_engine_that_is_not_there_is_refused() -> None:
     with pytest.raises(fp.ConfigError, match=r"compute\.parallelism = 'elsewhere'"):
         load_config(BARE, ["compute.parallelism=elsewhere"])
     with pytest.raises(fp.ConfigError, match=r"compute\.parallelism = 'elsewhere'"):
-        fp.Compute(engine="elsewhere")  # pyright: ignore[reportArgumentType]
+        fp.Compute(parallelism="elsewhere")  # pyright: ignore[reportArgumentType]

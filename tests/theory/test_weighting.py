@@ -91,7 +91,7 @@ def test_unequal_clients_follow_the_papers_algorithm(name: str, weighting: str, 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_examples_count_the_same_by_default(name: str):
-    default = {"fedprox": {"proximal": MU}, "fedopt": {"server_learning_rate": 0.1}}.get(name, {})
+    default = {"fedprox": {"proximal_mu": MU}, "fedopt": {"server_learning_rate": 0.1}}.get(name, {})
     path = run(getattr(fp, name)(RATE, local_steps=STEPS, **default), DATA, ROUNDS)
     np.testing.assert_allclose(path, run(METHODS[name][0]("examples"), DATA, ROUNDS), atol=0, rtol=0)
     assert np.abs(path[-1] - run(METHODS[name][0]("clients"), DATA, ROUNDS)[-1]).max() > 1e-3
