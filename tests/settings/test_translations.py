@@ -20,7 +20,8 @@ from fedpriv.config import load_config
 from fedpriv.settings.translations import Setting, settings
 
 RUN = Path(__file__).parents[1] / "run.yaml"
-TRIED: tuple[Any, ...] = (10, 1, 0.5, 0.0, "a", True, "float64", "nonfinite", None, fedpriv.Uniform())
+WORDS = ("a", "float64", "nonfinite", "gradient", "last", "adam", "laplace")
+TRIED: tuple[Any, ...] = (10, 1, 0.5, 0.0, True, None, fedpriv.Uniform(), *WORDS)
 
 
 def alternatives(text: str, make: Callable[[str, object], object]) -> list[str]:
@@ -60,6 +61,8 @@ def test_python_of_the_table_can_be_evaluated(setting: Setting):
 STRATEGIES = (
     "{name: fedavg, learning_rate: 0.1}",
     "{name: fedprox, learning_rate: 0.1, proximal_mu: 0.1}",
+    "{name: fedopt, learning_rate: 0.1}",
+    "{name: private_al}",
     "{name: dp_gd, learning_rate: 0.1}",
 )
 
