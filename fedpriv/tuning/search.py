@@ -71,10 +71,10 @@ class Outcome:
 
     Attributes:
         price: The privacy cost of the search.
-        best: Folder of the best run, or of its model if the others stay hidden; None if no trial has a score.
+        best: Folder of the best run, or of its model if the others stay secret; None if no trial has a score.
         chosen: The best settings.
         score: Their score.
-        trials: All trials; empty if they stay hidden.
+        trials: All trials; empty if they stay secret.
     """
 
     price: SearchPrice
@@ -209,7 +209,7 @@ class Search:
 
         Args:
             path: Folder of the search. If it already contains this search, the search resumes.
-            watch: Called with the report of every round; never if trials stay hidden.
+            watch: Called with the report of every round; never if trials stay secret.
 
         Raises:
             FedprivError: If the folder holds another search, or a trial cannot run.
@@ -218,7 +218,7 @@ class Search:
         price = self.price
         with RunFolder(path) as folder:
             self._begin(folder)
-            if (path / BEST).exists():  # the search was killed while it removed the hidden trials
+            if (path / BEST).exists():  # the search was killed while it removed the secret trials
                 return self._publish_best(folder, price, None)
             state = self._read_or_start(folder)
             start = secrets.token_hex(16)
@@ -288,7 +288,7 @@ class Search:
         return path / self._trials_folder / f"{number:04d}"
 
     def _read_or_start(self, folder: RunFolder) -> State:
-        """Returns the state of the folder's search; draws the number of trials, if hidden, when there is none."""
+        """Returns the state of the folder's search; draws the number of trials, if secret, when there is none."""
         (folder.path / self._trials_folder).mkdir(0o700, exist_ok=True)
         state = self.read_state(folder.path)
         if state is not None:
@@ -300,7 +300,7 @@ class Search:
         return self._write_state(folder, State(number, secrets.token_hex(16)))
 
     def read_state(self, path: Path) -> State | None:
-        """Reads the state of the search in a folder; None if it has not begun, or if its hidden trials are removed."""
+        """Reads the state of the search in a folder; None if it has not begun, or if its secret trials are removed."""
         file = path / self._trials_folder / STATE
         if not file.exists():
             return None
@@ -317,7 +317,7 @@ class Search:
     def _run_next(self, folder: RunFolder, state: State, n_finished: int, watch: Watch, start: str) -> State:
         """Runs the next trial, or resumes the one that was begun; returns the new state."""
         if len(state.trials) == n_finished:
-            # the settings of a hidden trial must not reveal its number
+            # the settings of a secret trial must not reveal its number
             if self.settings.secret_trials is None:
                 seed = self._seed(n_finished)
             else:
@@ -330,7 +330,7 @@ class Search:
         if self.base.privacy.budget is not None:
             Budget(self.base.privacy.budget).advance(state.name, start, len(state.trials))
         trial = state.trials[-1]
-        # reports of hidden trials would reveal their scores
+        # reports of secret trials would reveal their scores
         if self.settings.secret_trials is not None:
             watch = _ignore_report
         path = self.trial_folder(folder.path, trial.number)
@@ -398,4 +398,4 @@ class Search:
 
 
 def _ignore_report(number: int, report: RoundReport) -> None:
-    """A `Watch` that does nothing, for hidden trials."""
+    """A `Watch` that does nothing, for secret trials."""

@@ -33,7 +33,7 @@ class SearchSettings:
         better: `"higher"` or `"lower"` scores are better; required for user-defined metrics.
         epsilon: Largest cost of the search; None for no limit.
         secret_trials: Distribution of the number of trials, which is drawn in secret: one model is published, and
-            everything else stays hidden. None: every trial is visible.
+            everything else stays secret. None: every trial is visible.
         seed: Public seed of the choices.
 
     Raises:

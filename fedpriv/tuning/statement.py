@@ -60,7 +60,7 @@ def search_statement(folder: Path, *, colluders: int = 1, group: int = 10) -> St
         group: Number of records that may belong to one person.
 
     Raises:
-        FedprivError: If a file is missing, damaged or altered, or the trials are hidden and the search is not finished.
+        FedprivError: If a file is missing, damaged or altered, or the trials are secret and the search is not finished.
     """
     search = Search.read(folder)
     if search.settings.secret_trials is None:
