@@ -45,14 +45,14 @@ def noise_of(randomness: Randomness) -> bytes:
         return str(error).encode()
 
 
-def test_a_fork_after_seeding_draws_no_noise():
+def test_noise_in_fork_after_seeding_raises():
     torch.set_num_threads(1)
     randomness = Randomness(0)
     assert len(noise_of(randomness)) == 80
     assert b"has a copy of it with the same noise" in in_a_fork(lambda: noise_of(randomness))
 
 
-def test_a_run_that_is_forked_stops_in_the_child_and_goes_on_in_the_parent():
+def test_forked_run_raises_in_child_only():
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     datasets = [
@@ -83,7 +83,7 @@ def test_a_run_that_is_forked_stops_in_the_child_and_goes_on_in_the_parent():
         lambda randomness: randomness.pair_key(0, 1, 0, 0),
     ],
 )
-def test_every_kind_of_noise_is_refused_to_a_fork_and_public_draws_are_not(draw: Callable[[Randomness], object]):
+def test_fork_draws_public_streams_only(draw: Callable[[Randomness], object]):
     randomness = Randomness(*Randomness(0).seeds())
     draw(randomness)
 
@@ -98,7 +98,7 @@ def test_every_kind_of_noise_is_refused_to_a_fork_and_public_draws_are_not(draw:
     assert in_a_fork(in_child) == b"refused"
 
 
-def test_the_processes_of_a_run_which_are_sent_its_seeds_share_its_noise():
+def test_processes_with_sent_seeds_share_noise():
     torch.set_num_threads(1)
     randomness = Randomness(0)
     sent = pickle.dumps(randomness.seeds())
@@ -119,13 +119,13 @@ def test_copy_of_training_raises(copy_of: Callable[[object], object]):
         copy.deepcopy(training)
 
 
-def test_a_run_that_begins_in_a_fork_has_noise_of_its_own():
+def test_randomness_created_in_fork_is_fresh():
     torch.set_num_threads(1)
     answers = {in_a_fork(lambda: noise_of(Randomness(0))) for _ in range(3)} | {noise_of(Randomness(0))}
     assert {len(answer) for answer in answers} == {80} and len(answers) == 4
 
 
-def test_clones_whose_generator_repeats_have_other_secrets(monkeypatch: pytest.MonkeyPatch):
+def test_cloned_machines_draw_different_secrets(monkeypatch: pytest.MonkeyPatch):
     """As after a snapshot of a virtual machine: each clone reads the same bytes, in the same order."""
     tape = [os.urandom(32) for _ in range(8)]
 
@@ -138,13 +138,13 @@ def test_clones_whose_generator_repeats_have_other_secrets(monkeypatch: pytest.M
     assert {len(secret) for secret in drawn} == {64} and len({*drawn}) == 4
 
 
-def test_a_generator_that_stands_still_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_constant_system_generator_raises(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(secrets, "token_bytes", bytes)
     with pytest.raises(PrivacyError, match="repeats itself"):
         new_secret()
 
 
-def test_secrets_are_fair_bits():
+def test_secret_bits_unbiased():
     drawn = [new_secret() for _ in range(2000)]
     ones = sum(secret.bit_count() for secret in drawn)
     assert max(drawn) < 2**128 and abs(ones - 128_000) < 5 * 256**0.5 * 2000**0.5 / 2
