@@ -36,7 +36,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("said", REFUSED)
 @pytest.mark.usefixtures("allow_plugins")
-def test_a_plan_refuses_what_its_run_refuses_in_the_same_words(said: str) -> None:
+def test_plan_and_run_raise_same_error(said: str) -> None:
     found: list[str] = []
     for make in (build, forecast):
         with pytest.raises(ConfigError, match=f"^{said}") as caught:
@@ -46,8 +46,8 @@ def test_a_plan_refuses_what_its_run_refuses_in_the_same_words(said: str) -> Non
 
 
 @pytest.mark.usefixtures("allow_plugins")
-def test_a_plan_takes_what_its_run_takes() -> None:
-    """What a metric gives for examples that are made up is not asked."""
+def test_plan_accepts_valid_run_options() -> None:
+    """Metrics are not computed on the generated examples of a plan."""
     stop = ["log.metrics.far=math:hypot", "log.stop={metric: far, better: lower}"]
     ghost = ["compute={precision: bfloat16, backend: ghost}"]
     for taken in (stop, ["log.stop.metric=loss"], ["compute.precision=bfloat16"], ghost):

@@ -77,13 +77,13 @@ TRACKING = {
 
 @pytest.mark.parametrize("network", ["ring", "erdos_renyi", "star"])
 @pytest.mark.parametrize("name", TRACKING)
-def test_tracking_reaches_the_optimum(network: str, name: str) -> None:
+def test_tracking_reaches_optimum(network: str, name: str) -> None:
     oracle, optimum = quadratics()
     found = final(TRACKING[name], oracle, NETWORKS[network](), 900)
     torch.testing.assert_close(found, optimum.expand_as(found), rtol=0, atol=1e-8)
 
 
-def test_tracking_is_linear() -> None:
+def test_tracking_converges_linearly() -> None:
     """The error falls by about the same factor in every hundred rounds."""
     oracle, optimum = quadratics()
     errors = [float((final(TRACKING["sent"], oracle, NETWORKS["ring"](), k) - optimum).norm()) for k in (100, 200, 300)]
@@ -91,7 +91,7 @@ def test_tracking_is_linear() -> None:
     assert errors[2] < errors[0] / 10
 
 
-def test_dpsgd_has_its_heterogeneity_bias() -> None:
+def test_dpsgd_bias_equals_closed_form() -> None:
     """The fixed point of x = W (x - a (A x - b)), in closed form; it halves with the step; on a star there is none."""
     oracle, optimum = quadratics()
     ring = Graph(topology.ring(N))
@@ -120,7 +120,7 @@ def test_dpsgd_has_its_heterogeneity_bias() -> None:
     [*TRACKING.values(), decentralized_sgd(StepSize(0.1)), dual_averaging(proximal.L2(0.1))],
     ids=[*TRACKING, "dpsgd", "dual"],
 )
-def test_uniform_weights_are_the_centralised_method(strategy: Strategy) -> None:
+def test_uniform_weights_equal_centralised(strategy: Strategy) -> None:
     """W = 11'/n: the mean over nodes walks as one node with the mean objective does; so does the star."""
     oracle, _ = quadratics()
     alone = Exact(lambda x, _: oracle._gradient(x.expand(N, DIM), torch.arange(N)).mean(0, keepdim=True), 1)
@@ -132,7 +132,7 @@ def test_uniform_weights_are_the_centralised_method(strategy: Strategy) -> None:
         torch.testing.assert_close(complete.mean(0), one[0], rtol=0, atol=1e-10)
 
 
-def test_one_node_descends() -> None:
+def test_one_node_equals_gradient_descent() -> None:
     """n = 1: tracking is gradient descent, with its iterates in closed form."""
     oracle = Exact(lambda x, _: 2 * x - 4, 1)
     for strategy in (TRACKING["sent"], TRACKING["mixed"], decentralized_sgd(StepSize(0.1))):
@@ -141,7 +141,7 @@ def test_one_node_descends() -> None:
 
 
 @pytest.mark.parametrize("drawn", [activity.RandomLinks(0.5), activity.RandomEdges(2)], ids=["links", "edges"])
-def test_dual_averaging_rates(drawn: activity.Activity) -> None:
+def test_dual_averaging_strongly_convex_rate(drawn: activity.Activity) -> None:
     """Strongly convex h: suboptimality of the average falls as 1/t. A fitted slope.
 
     The rate is one of the expectation over the draws of links: a single run scatters by a factor of two, so four are
@@ -199,7 +199,7 @@ SETS = [
 
 
 @pytest.mark.parametrize("h", SETS, ids=lambda h: type(h).__name__)
-def test_dual_map_solves_its_subproblem(h: proximal.Proximal) -> None:
+def test_dual_map_minimises_subproblem(h: proximal.Proximal) -> None:
     """x minimises <z, x> + iota A h(x) + gamma/2 ||x||^2: no random feasible point is better."""
     generator = torch.Generator().manual_seed(1)
     z = torch.randn(1, 4, generator=generator, dtype=torch.float64)
@@ -216,7 +216,7 @@ def test_dual_map_solves_its_subproblem(h: proximal.Proximal) -> None:
 
 
 @pytest.mark.parametrize("inactive", ["lazy", "literal"])
-def test_both_treatments_of_inactive_nodes_converge(inactive: str) -> None:
+def test_dual_averaging_inactive_nodes_converges(inactive: str) -> None:
     oracle, _ = quadratics()
     network = Graph(topology.complete(N), activity=activity.RandomEdges(2))
     strategy = dual_averaging(proximal.L2(2.0), active_fraction=network.active_fraction, inactive=inactive)
@@ -229,8 +229,8 @@ def test_both_treatments_of_inactive_nodes_converge(inactive: str) -> None:
     assert (found - optimum).norm() < 0.1
 
 
-def test_literal_dual_averaging_is_algorithm_1_line_by_line() -> None:
-    """Whoever is inactive keeps z and x, in the reported average too."""
+def test_literal_dual_averaging_equals_algorithm_1() -> None:
+    """Inactive nodes keep z and x, also in the reported average."""
     oracle, _ = quadratics()
     network = Graph(topology.complete(N), activity=activity.RandomEdges(2))
     mu, gamma, rounds = 0.5, 3.0, 30
@@ -252,7 +252,7 @@ def test_literal_dual_averaging_is_algorithm_1_line_by_line() -> None:
     [*TRACKING.values(), decentralized_sgd(StepSize(0.1)), dual_averaging(proximal.L2(1.0))],
     ids=[*TRACKING, "dpsgd", "dual"],
 )
-def test_node_failures_are_survived(strategy: Strategy) -> None:
+def test_node_outages_models_stay_bounded(strategy: Strategy) -> None:
     """Drop out, come back, vanish for good; everyone gone for a round."""
     oracle, _ = quadratics()
     outages = [activity.Outage(0, 5, 9), activity.Outage(3, 7), *(activity.Outage(i, 20, 21) for i in range(N))]
@@ -261,12 +261,12 @@ def test_node_failures_are_survived(strategy: Strategy) -> None:
     assert found.norm() < 100
 
 
-def test_steps_start_at_their_scale_and_decay() -> None:
+def test_step_size_decay_values() -> None:
     assert StepSize(2, power=0.5, ratio=0.9)(1) == 2
     assert StepSize(2, power=0.5, ratio=0.9)(4) == pytest.approx(2 * 0.9**3 / 2)
 
 
-def test_tracking_schedules_spend_what_they_should() -> None:
+def test_tracking_schedule_total_epsilon() -> None:
     """Published: epsilon / q2 over an infinite horizon; ours: exactly epsilon."""
     from fedpriv.papers.claims import gradient_tracking_total
 
@@ -287,7 +287,7 @@ def test_tracking_schedules_spend_what_they_should() -> None:
     ("epsilon", "sensitivity", "final_model", "messages"),
     [(0.8, 1, 1479, 1508), (0.8, 2, 6375, 6405)],  # 0.2: in tests/papers/test_decentralised_claims.py
 )
-def test_true_epsilon_of_the_dual_averaging_paper(
+def test_dual_averaging_paper_true_epsilon(
     epsilon: float, sensitivity: float, final_model: float, messages: float
 ) -> None:
     from fedpriv.papers import claims
