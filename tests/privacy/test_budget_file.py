@@ -27,7 +27,7 @@ def _try(path: str, number: int, gate: object, told: object) -> None:
         told.put("refused")
 
 
-def test_one_of_several_processes_gets_the_last_piece(tmp_path: Path):
+def test_concurrent_reservations_one_succeeds(tmp_path: Path):
     found, count = budget(tmp_path, 1.4), 4
     context = multiprocessing.get_context("fork")
     gate, told = context.Barrier(count), context.Queue()
@@ -40,7 +40,7 @@ def test_one_of_several_processes_gets_the_last_piece(tmp_path: Path):
     assert len(found.balance().entries) == 1
 
 
-def test_only_the_owner_reads_a_budget(tmp_path: Path):
+def test_budget_file_mode_is_owner_only(tmp_path: Path):
     before = os.umask(0)
     try:
         found = budget(tmp_path)
@@ -50,14 +50,14 @@ def test_only_the_owner_reads_a_budget(tmp_path: Path):
     assert {oct(path.stat().st_mode & 0o777) for path in tmp_path.iterdir() if path.is_file()} == {"0o600"}
 
 
-def test_a_symbolic_link_to_a_budget_is_refused(tmp_path: Path):
+def test_budget_symbolic_link_raises(tmp_path: Path):
     found = budget(tmp_path)
     (tmp_path / "link.jsonl").symlink_to(found.path)
     with pytest.raises(fp.FedprivError, match="symbolic link"):
         Budget(tmp_path / "link.jsonl")
 
 
-def test_every_edit_of_a_budget_is_refused(tmp_path: Path):
+def test_edited_budget_raises(tmp_path: Path):
     found = budget(tmp_path)
     for number in range(3):
         found.reserve(run(9.0, f"r{number}"))
@@ -83,7 +83,7 @@ def test_every_edit_of_a_budget_is_refused(tmp_path: Path):
     assert len(found.balance().entries) == 3
 
 
-def test_an_earlier_copy_of_a_budget_is_refused(tmp_path: Path):
+def test_earlier_copy_of_budget_raises(tmp_path: Path):
     found = budget(tmp_path)
     old = found.path.read_bytes()
     found.reserve(run(9.0, "r"))
@@ -98,7 +98,7 @@ def test_an_earlier_copy_of_a_budget_is_refused(tmp_path: Path):
     assert len(found.balance().entries) == 1
 
 
-def test_unknown_fields_and_impossible_changes_are_refused(tmp_path: Path):
+def test_unknown_budget_fields_raise(tmp_path: Path):
     from fedpriv.privacy.chain import START, chained
 
     found = budget(tmp_path)
@@ -154,7 +154,7 @@ class _Killed(BaseException):
     pass
 
 
-def test_a_crash_at_any_operation_forgets_nothing_and_blocks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_crash_at_any_operation_keeps_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for last in range(60):
         folder = tmp_path / str(last)
         folder.mkdir()

@@ -55,9 +55,7 @@ def lower_bound(scores: np.ndarray, present: np.ndarray, delta: float) -> float:
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_an_audit_exceeds_the_claim_only_if_one_block_comes_again(
-    broken: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_audit_exceeds_epsilon_only_if_block_repeats(broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every client is a trial: half of them hold a canary in slot 0, whose gradient is as long as the clip allows."""
     blocks, rounds, multiplier, n = 4, 8, 3.0, 4000
     present = np.arange(n) % 2 == 0
@@ -88,7 +86,7 @@ def _at_round(draws: BatchSampler, round_index: int, call: Callable[[], Any]) ->
 
 @pytest.mark.parametrize("noise", NOISES, ids=str)
 @pytest.mark.parametrize("slot", range(4))
-def test_one_example_moves_the_answers_by_the_claimed_sensitivity_at_most(noise: Matrix, slot: int) -> None:
+def test_example_moves_releases_within_sensitivity(noise: Matrix, slot: int) -> None:
     """Two neighbours with the same noise: the difference of what they release has none."""
     blocks, rounds = 4, 10
     without = torch.zeros(1, blocks)
@@ -102,7 +100,7 @@ def test_one_example_moves_the_answers_by_the_claimed_sensitivity_at_most(noise:
         assert moved == pytest.approx(claim, rel=1e-4)
 
 
-def test_a_block_that_takes_part_twice_in_a_row_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_block_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BatchSampler, "slot", lambda self, sampling: min(self._round, 2) % sampling.blocks)
     training = training_of()
     with pytest.raises(PrivacyError, match="has block 2 take part, and it is the turn of block 3"):

@@ -30,14 +30,14 @@ seed: 1
 """
 
 
-def test_a_configuration_can_name_correlated_noise(tmp_path: Path) -> None:
+def test_correlated_noise_from_configuration(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(CONFIG)
     config = load_config(tmp_path / "config.yaml")
     assert config.promise(3).noise == fp.BSR(3) and config.promise(3).sampling == fp.Cyclic(3)
     assert build(config, tmp_path / "run").plan.privacy.over_time == CorrelatedNoise(fp.BSR(3).factor(6, 3), 3)
 
 
-def test_an_edited_number_of_blocks_is_found(tmp_path: Path) -> None:
+def test_edited_blocks_reported_as_finding(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(CONFIG)
     list(build(load_config(tmp_path / "config.yaml"), tmp_path / "run"))
     folder = RunFiles.read(tmp_path / "run")
@@ -79,7 +79,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_settings_without_a_price_are_refused(name: str) -> None:
+def test_correlated_noise_unsupported_settings_raise(name: str) -> None:
     privacy, options, field = REFUSED[name]
     with pytest.raises(ConfigError) as error:
         training_of(replace(PRIVACY, **privacy), **options)
@@ -87,7 +87,7 @@ def test_settings_without_a_price_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["two questions", "differences", "random cohort", "laplace"])
-def test_cyclic_batches_without_a_price_are_refused_with_independent_noise(name: str) -> None:
+def test_cyclic_batches_unsupported_settings_raise(name: str) -> None:
     privacy, options, field = REFUSED[name]
     with pytest.raises(ConfigError) as error:
         training_of(replace(PRIVACY, noise=fp.Independent(), **privacy), **options)
@@ -95,7 +95,7 @@ def test_cyclic_batches_without_a_price_are_refused_with_independent_noise(name:
     assert error.value.field == field.replace("privacy.noise", "privacy.sampling")
 
 
-def test_a_plan_says_how_much_noise_is_kept_in_memory(tmp_path: Path) -> None:
+def test_plan_states_noise_memory(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(CONFIG)
     found = forecast(load_config(tmp_path / "config.yaml"))
     kept = 2 * 3 * found.parameters * 8 / 1e6
@@ -106,7 +106,7 @@ def test_a_plan_says_how_much_noise_is_kept_in_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("factor", [Factor((0.5, 0.25)), Factor((), (0.3,), (0.9,))], ids=["banded", "exponential"])
-def test_a_column_of_few_rounds_is_the_beginning_of_that_of_many(factor: Factor) -> None:
+def test_factor_column_prefix_of_longer(factor: Factor) -> None:
     whole = factor.column(6)
     assert whole[0] == 1
     for rounds in range(1, 6):
@@ -114,8 +114,8 @@ def test_a_column_of_few_rounds_is_the_beginning_of_that_of_many(factor: Factor)
 
 
 @pytest.mark.parametrize("number", [1e3 + 1, math.inf, math.nan, -1e3 - 1])
-def test_a_factor_of_large_numbers_is_none(number: float) -> None:
-    """Their sums would be rounded: a thousand is the most."""
+def test_factor_numbers_above_thousand_raise(number: float) -> None:
+    """Sums of such numbers would be rounded."""
     assert Factor((1e3, -1e3)).band == (1e3, -1e3)
     with pytest.raises(ValueError, match="not a factor"):
         Factor((0.5, number))

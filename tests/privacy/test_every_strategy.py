@@ -118,8 +118,8 @@ PRIVACIES = {
 
 @pytest.mark.parametrize("at", PRIVACIES)
 @pytest.mark.parametrize("name", sorted(set(STRATEGIES) - EXACT))
-def test_all_that_leaves_is_a_function_of_the_recorded_answers(name: str, at: str, tmp_path: Path) -> None:
-    """Two neighbouring data sets, the answers of the one put in the place of the other's: nothing else may differ."""
+def test_outputs_depend_on_recorded_results_only(name: str, at: str, tmp_path: Path) -> None:
+    """Two neighbouring data sets, with the query results of one given to the other run: nothing else may differ."""
     data = digits_of(SIZES)
     other = with_record(data, 1, 4, torch.full((64,), 50.0, dtype=torch.float64), 3)
     runs: list[tuple[list[Any], list[Tensor]]] = []
@@ -141,11 +141,11 @@ def test_all_that_leaves_is_a_function_of_the_recorded_answers(name: str, at: st
 
 
 @pytest.mark.parametrize("name", sorted(EXACT))
-def test_a_strategy_of_exact_answers_is_refused_a_promise(name: str) -> None:
+def test_exact_strategy_with_privacy_raises(name: str) -> None:
     with pytest.raises(fp.ConfigError, match="exact answers"):
         training_of(digits_of(SIZES), name, PRIVACIES["gradient"])
 
 
-def test_the_table_of_options_names_strategies() -> None:
+def test_options_table_names_strategies() -> None:
     assert {*OPTIONS, *EXACT} <= set(STRATEGIES)
     assert "gradient" in QUESTIONS and "statistic" in QUESTIONS

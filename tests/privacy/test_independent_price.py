@@ -183,7 +183,7 @@ def checked(name: str, every: list[fp.Privacy], root: Path) -> list[tuple[str, s
 
 
 @pytest.mark.parametrize("name", TELLING)
-def test_records_and_epsilon_follow_from_the_settings_and_the_file(name: str, tmp_path: Path) -> None:
+def test_records_and_epsilon_equal_reference(name: str, tmp_path: Path) -> None:
     accepted = checked(name, list(settings()), tmp_path)
     assert ("sample", "gradient", "local") in accepted
     if name == "fedavg":  # one local step, of which only the sum is used: it fits everywhere
@@ -191,25 +191,25 @@ def test_records_and_epsilon_follow_from_the_settings_and_the_file(name: str, tm
 
 
 @pytest.mark.parametrize("name", sorted(set(PRIVATE) - set(TELLING)))
-def test_the_other_strategies_are_priced_alike(name: str, tmp_path: Path) -> None:
+def test_other_strategies_epsilon_equals_reference(name: str, tmp_path: Path) -> None:
     assert checked(name, list(settings())[PRIVATE.index(name) % 3 :: 3], tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PRIVATE)
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
-def test_every_strategy_under_all_settings(name: str, law: str, tmp_path: Path) -> None:
+def test_all_strategies_all_settings_equal_reference(name: str, law: str, tmp_path: Path) -> None:
     assert checked(name, list(settings(law)), tmp_path)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-5])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_laplace_noise_with_and_without_a_delta(sampling: str, delta: float, tmp_path: Path) -> None:
+def test_laplace_epsilon_with_and_without_delta(sampling: str, delta: float, tmp_path: Path) -> None:
     privacy = next(p for p in settings("laplace") if p.sampling == SAMPLINGS[sampling])
     assert check(strategy_of("fedavg"), replace(privacy, delta=delta), tmp_path)
 
 
-def test_laplace_noise_under_an_l2_clip(tmp_path: Path) -> None:
+def test_laplace_l2_clip_epsilon_above_reference(tmp_path: Path) -> None:
     privacy = fp.Privacy(noise_multiplier=NOISE, clip=fp.Clip(BOUND), mechanism=fp.Laplace())
     training = training_of(strategy_of("fedavg"), privacy, tmp_path)
     list(training)
@@ -223,14 +223,14 @@ def test_laplace_noise_under_an_l2_clip(tmp_path: Path) -> None:
     [{}, {"sampling": fp.Poisson(RATE)}, {"sampling": fp.FixedSize(BATCH)}, {"unit": "client", "at": "message"}],
     ids=str,
 )
-def test_noise_that_was_chosen_for_a_target_meets_it(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_calibrated_noise_meets_target(changes: dict[str, Any], tmp_path: Path) -> None:
     privacy = fp.Privacy(epsilon=2.0, schedule=fp.Geometric(DECAY), **changes)
     training = training_of(strategy_of("fedavg"), privacy, tmp_path)
     list(training)
     assert max(epsilons_of(tmp_path / "ledger.jsonl", len(SIZES), 1e-5)) == pytest.approx(2.0, rel=2e-3)
 
 
-def test_clients_that_were_not_asked_pay_nothing(tmp_path: Path) -> None:
+def test_public_cohort_epsilon_equals_reference(tmp_path: Path) -> None:
     """Public cohorts: the records name their clients, and fixed sizes give each its own rate."""
     for name, sampling in SAMPLINGS.items():
         folder = tmp_path / name
