@@ -96,7 +96,7 @@ def mu_of(epsilon: float, delta: float) -> float:
     return float(optimize.brentq(excess, 1e-3, 20))
 
 
-def test_whole_runs_cost_what_is_claimed_and_with_one_more_colluder_more() -> None:
+def test_attack_exceeds_claim_only_with_extra_colluder() -> None:
     (one, ones, plan), (other, others, _) = runs_of(30.0), runs_of(-30.0)
     spent = plan.spent()
     claimed, found, proved = mu_of(spent.epsilon, spent.delta), {}, {}
