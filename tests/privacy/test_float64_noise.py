@@ -69,7 +69,7 @@ RUNS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_epsilon_line_rounding_equals_code(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each release either is rounded as a real number, pairwise noise included, or the line contains rounding=float64."""
+    """Each release is rounded as a real number, with pairwise noise, or the line contains rounding=float64."""
     settings, kinds = RUNS[name]
     exact = list[bool]()
     decide = mechanisms.is_rounded_exactly

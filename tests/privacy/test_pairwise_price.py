@@ -92,7 +92,7 @@ def test_exposure_rounding_up_is_tiny() -> None:
 
 
 def test_spectral_bound_none_at_critical_connectivity() -> None:
-    """Two cliques with matched nodes: lambda_2 is 2, so two colluders may leave nothing; rounding of the eigenvalue must not hide this."""
+    """Two cliques with matched nodes: lambda_2 is 2, so two colluders may leave no connectivity, exactly."""
     for a in (30, 60, 100):
         graph = nx.convert_node_labels_to_integers(nx.cartesian_product(nx.complete_graph(a), nx.path_graph(2)))
         shared = price.adjacency(in_order(graph.edges), 2 * a)
