@@ -22,7 +22,7 @@ EXACT = fp.Privacy(at="none")
 TIGHT = fp.Outer(beta=300.0, tolerance=1e-4, stationarity=1e-4, feasibility=1e-6)
 
 
-def finished(training: fp.Training) -> dict:
+def run_to_json(training: fp.Training) -> dict:
     list(training)
     return training.result().to_json()
 
@@ -40,7 +40,7 @@ def wdbc(
 
 def test_neyman_pearson_known_optimum() -> None:
     training = wdbc(1, fp.proximal_al(TIGHT, 0.01, solver=Newton()))
-    result = finished(training)
+    result = run_to_json(training)
     assert result["converged"]
     assert result["objective"] == pytest.approx(0.99125188, abs=1e-3)
     assert result["multipliers"][0][0] == pytest.approx(3.20, abs=1e-2)
@@ -50,7 +50,7 @@ def test_neyman_pearson_known_optimum() -> None:
 
 def test_three_clients_optimum_equals_scipy() -> None:
     training = wdbc(3, fp.proximal_al(TIGHT, 0.3, solver=Newton()), compare=True)
-    result = finished(training)
+    result = run_to_json(training)
     parts = [[t.double().numpy() for t in client.examples()] for client in training.population.clients]
 
     def loss(w: np.ndarray, part: list[np.ndarray], label: int) -> float:
@@ -111,7 +111,7 @@ def _quadratic(a: torch.Tensor, b: torch.Tensor) -> fp.Function:
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (4, 2)])
 def test_quadratic_program_equals_linear_system(n: int, m: int) -> None:
     training, w, multipliers = quadratic_run(20, n, m, seed=n)
-    result = finished(training)
+    result = run_to_json(training)
     assert result["converged"]
     np.testing.assert_allclose(training.result().params, w, atol=1e-3)
     np.testing.assert_allclose(np.concatenate(result["multipliers"]), multipliers, atol=1e-3)
@@ -124,7 +124,7 @@ def test_capped_inner_rounds_not_converged() -> None:
     """Few inner rounds: whatever the run then says must agree with scipy's view of its point."""
     loose = fp.Outer(300.0, tolerance=1e-3, stationarity=0.05, feasibility=1.0)  # the outer rule alone would stop
     training = wdbc(3, fp.proximal_al(loose, 0.3, solver=Newton(), inner_rounds=2), rounds=30)
-    result = finished(training)
+    result = run_to_json(training)
     assert result["status"] == "round limit"
     assert not result["converged"]
     w = training.result().params.numpy()
@@ -167,7 +167,7 @@ def test_unconstrained_l1_gives_soft_threshold() -> None:
     clients = fp.make_clients(model, torch.nn.MSELoss(), [nothing] * 3, fp.Problem(objective))
     strategy = fp.proximal_al(fp.Outer(10.0, 1e-3, 1e-4, 1e-4), 0.3, regularizer=L1(0.2), solver=Quadratic())
     training = fp.Training(clients, strategy, fp.Privacy(at="none"), rounds=1000, compute=FLOAT64)
-    result = finished(training)
+    result = run_to_json(training)
     assert result["converged"]
     assert result["kkt"]["stationarity"] < 1e-3
     w = training.result().params
@@ -195,11 +195,11 @@ def test_centralised_starts_at_model_of_run() -> None:
     training = fp.Training(
         clients, fp.proximal_al(rho=0.1), fp.Privacy(at="none"), rounds=3, compute=FLOAT64, compare=True
     )
-    assert finished(training)["centralised"]["objective"] < 0.3 + 1e-3
+    assert run_to_json(training)["centralised"]["objective"] < 0.3 + 1e-3
 
 
 def test_resumed_run_equals_uninterrupted(tmp_path) -> None:
-    whole = finished(wdbc(2, fp.proximal_al(fp.Outer(300.0), 0.3, solver=Newton()), rounds=12))
+    whole = run_to_json(wdbc(2, fp.proximal_al(fp.Outer(300.0), 0.3, solver=Newton()), rounds=12))
 
     def part(rounds: int, *, resume: bool) -> fp.Training:
         fresh = wdbc(2, fp.proximal_al(fp.Outer(300.0), 0.3, solver=Newton()), rounds=12)
@@ -222,12 +222,12 @@ def test_resumed_run_equals_uninterrupted(tmp_path) -> None:
     for report in part(12, resume=False):
         if report.round == 7:
             break
-    resumed = finished(part(12, resume=True))
+    resumed = run_to_json(part(12, resume=True))
     assert resumed["params_l2"] == whole["params_l2"]
     assert resumed["multipliers"] == whole["multipliers"]
 
 
 def test_bytes_sent_counts_all_numbers() -> None:
     """Down: w, the phase and the tolerance; up: the shifted primal and five numbers; of eight bytes."""
-    result = finished(wdbc(3, fp.proximal_al(fp.Outer(300.0), 0.3, solver=Newton()), rounds=7))
+    result = run_to_json(wdbc(3, fp.proximal_al(fp.Outer(300.0), 0.3, solver=Newton()), rounds=7))
     assert result["bytes_sent"] == 7 * 3 * ((4 + 2) + (4 + 5)) * 8

@@ -35,7 +35,7 @@ def config(tmp_path: Path, strategy: str, *overrides: str):
     return load_config(path, overrides)
 
 
-class Fixed:
+class ScriptedOracle:
     """Answers with the next of a list, whatever the point."""
 
     n_clients = 1
@@ -55,7 +55,10 @@ def test_two_variable_tracking_cost_equals_l1_gap() -> None:
     signs = [(-1.0) ** k for k in range(rounds)]  # the worst pair: both answers that enter y move apart
 
     def messages(gap: float) -> torch.Tensor:
-        state, oracle = step.init(torch.zeros(1, 1, dtype=torch.float64)), Fixed([gap * sign for sign in signs])
+        state, oracle = (
+            step.init(torch.zeros(1, 1, dtype=torch.float64)),
+            ScriptedOracle([gap * sign for sign in signs]),
+        )
         said = []
         for received in heard:
             message, state = step(received, state, oracle)

@@ -23,7 +23,7 @@ SMALL = {
 }
 
 
-def told(*words: str):
+def run_claims(*words: str):
     return CliRunner().invoke(app, ["claims", *words])
 
 
@@ -63,12 +63,12 @@ def test_claims_without_sufficient_noise():
 
 def test_claims_command_output_and_errors(tmp_path):
     picture = tmp_path / "claim.png"
-    done = told("iadmm", "rounds=200", "epsilon_bar=0.1", "--out", str(picture), "--json")
+    done = run_claims("iadmm", "rounds=200", "epsilon_bar=0.1", "--out", str(picture), "--json")
     facts = json.loads(done.stdout)
     assert facts["stated_epsilon"] == 0.1 and facts["basic_total"] == pytest.approx(20)
     assert 0.1 < facts["tight_total"] < 20 and facts["more_noise"] > 10
     assert image.imread(picture)[..., :3].std() > 0.05
-    text = told("proximal_al").stdout
+    text = run_claims("proximal_al").stdout
     assert "stated epsilon  inf" in text and "no message has noise" in text
     for words, said in (
         (["nobody"], "choose iadmm"),
@@ -78,7 +78,7 @@ def test_claims_command_output_and_errors(tmp_path):
         (["dp_accmd", "--out", str(picture)], "no finite epsilon"),
         (["iadmm", "rounds=10", "--out", "a.pdf"], "ends in .png"),
     ):
-        refused = told(*words)
+        refused = run_claims(*words)
         assert refused.exit_code == 2 and said in " ".join(refused.stderr.split())
 
 

@@ -39,7 +39,7 @@ FEATURES = 2
 
 
 @dataclass(frozen=True)
-class TooQuiet(fp.Gaussian):
+class ScaledGaussian(fp.Gaussian):
     """Says that it is Gaussian noise of unit scale, and draws a part of it."""
 
     part: float = 0.25
@@ -153,6 +153,6 @@ def test_audit_detects_too_little_noise() -> None:
     """With an eighth of the noise, the same attack proves a larger epsilon than claimed."""
     for privacy in (LOCAL, MESSAGES):
         proved, claimed = audited(
-            fp.fedavg(0.5), replace(privacy, mechanism=TooQuiet(part=0.125), noise_multiplier=9.0)
+            fp.fedavg(0.5), replace(privacy, mechanism=ScaledGaussian(part=0.125), noise_multiplier=9.0)
         )
         assert proved > claimed

@@ -16,27 +16,29 @@ from fedpriv.privacy.budget import Budget
 from fedpriv.storage import files
 
 
-def _try(path: str, number: int, gate: object, told: object) -> None:
+def _reserve_at_barrier(path: str, number: int, gate: object, results: object) -> None:
     wish = run(1 / mu_of(1.0), f"r{number}")
     found = Budget(path)
     gate.wait()
     try:
         found.reserve(wish)
-        told.put("won")
+        results.put("won")
     except BudgetExhausted:
-        told.put("refused")
+        results.put("refused")
 
 
 def test_concurrent_reservations_one_succeeds(tmp_path: Path):
     found, count = budget(tmp_path, 1.4), 4
     context = multiprocessing.get_context("fork")
-    gate, told = context.Barrier(count), context.Queue()
-    racing = [context.Process(target=_try, args=(str(found.path), i, gate, told)) for i in range(count)]
+    gate, results = context.Barrier(count), context.Queue()
+    racing = [
+        context.Process(target=_reserve_at_barrier, args=(str(found.path), i, gate, results)) for i in range(count)
+    ]
     for one in racing:
         one.start()
     for one in racing:
         one.join(60)
-    assert sorted(told.get(timeout=1) for _ in racing) == ["refused"] * (count - 1) + ["won"]
+    assert sorted(results.get(timeout=1) for _ in racing) == ["refused"] * (count - 1) + ["won"]
     assert len(found.balance().entries) == 1
 
 
@@ -116,7 +118,7 @@ def test_unknown_budget_fields_raise(tmp_path: Path):
             Budget(found.path)
 
 
-class _Stopping(files.Disk):
+class _CrashingDisk(files.Disk):
     """A disk whose process dies at its k-th operation, in the middle of it."""
 
     def __init__(self, last: int) -> None:
@@ -159,7 +161,7 @@ def test_crash_at_any_operation_keeps_budget(tmp_path: Path, monkeypatch: pytest
         folder = tmp_path / str(last)
         folder.mkdir()
         with monkeypatch.context() as patched:
-            patched.setattr(files, "disk", _Stopping(last))
+            patched.setattr(files, "disk", _CrashingDisk(last))
             done = list[str]()
             try:
                 found = budget(folder)

@@ -64,8 +64,8 @@ EDITS = {
     "swapped": (lambda lines: [*lines[:3], lines[4], lines[3], *lines[5:]], 4),
     "inserted without links": (lambda lines: [*lines[:3], record_of(9).to_json().encode(), *lines[3:]], 4),
     "garbage": (lambda lines: [*lines[:3], b"garbage", *lines[4:]], 4),
-    "an empty line": (lambda lines: [*lines[:3], b"", *lines[3:]], 4),
-    "a space": (lambda lines: [*lines[:3], lines[3].replace(b'":', b'": ', 1), *lines[4:]], 4),
+    "empty line": (lambda lines: [*lines[:3], b"", *lines[3:]], 4),
+    "space": (lambda lines: [*lines[:3], lines[3].replace(b'":', b'": ', 1), *lines[4:]], 4),
     "header": (lambda lines: [lines[0].replace(b'"n_clients": 2', b'"n_clients": 3'), *lines[1:]], 1),
     "no links": (lambda lines: [json.dumps({"fedpriv_ledger": 9}).encode(), *lines[1:]], 1),
 }

@@ -23,7 +23,9 @@ from fedpriv.privacy.matrices import Matrix
 from fedpriv.privacy.settings import Noise
 
 
-def answers(inputs: Tensor, noise: Noise, blocks: int, rounds: int, multiplier: float, seed: int = 1) -> np.ndarray:
+def released_rows(
+    inputs: Tensor, noise: Noise, blocks: int, rounds: int, multiplier: float, seed: int = 1
+) -> np.ndarray:
     """All released rows `[rounds, n]` of clients `[n, m]` with one parameter each."""
     data = [TensorDataset(own.unsqueeze(1), torch.zeros(len(own))) for own in inputs]
     model = nn.Linear(1, 1, bias=False)
@@ -67,7 +69,7 @@ def test_audit_exceeds_epsilon_only_if_block_repeats(broken: bool, monkeypatch: 
             BatchSampler, "_draw_batches", lambda self, *asked: _at_round(self, 0, lambda: honest(self, *asked))
         )
     factor = fp.BSR(3).factor(rounds, blocks)
-    found = answers(inputs, fp.BSR(3), blocks, rounds, multiplier)
+    found = released_rows(inputs, fp.BSR(3), blocks, rounds, multiplier)
     takes_part = np.ones(rounds) if broken else np.arange(rounds) % blocks == 0
     matrix = dense(factor, rounds)
     scores = (matrix @ takes_part) @ (matrix @ found)  # the best test between Gaussians
@@ -92,7 +94,7 @@ def test_example_moves_releases_within_sensitivity(noise: Matrix, slot: int) -> 
     without = torch.zeros(1, blocks)
     inputs = without.clone()
     inputs[0, slot] = 1.0
-    both = [answers(data, noise, blocks, rounds, 1.0, seed=7) for data in (inputs, without)]
+    both = [released_rows(data, noise, blocks, rounds, 1.0, seed=7) for data in (inputs, without)]
     factor = noise.factor(rounds, blocks)
     moved, claim = np.linalg.norm(dense(factor, rounds) @ (both[0] - both[1])), sensitivity(factor, rounds, blocks)
     assert moved <= claim * (1 + 1e-4)

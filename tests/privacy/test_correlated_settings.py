@@ -63,13 +63,13 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "random cohort": ({}, {"network": fp.Star(4, fp.FixedCohort(2))}, "network.cohort"),
     "random cohort of clients": (CLIENT, {"network": fp.Star(4, fp.PoissonCohort(0.5))}, "network.cohort"),
     "random nodes": ({}, {"network": fp.Graph(nx.cycle_graph(4), activity=fp.RandomNodes(0.5))}, "network.cohort"),
-    "turns of single clients": (CLIENT, {"network": fp.Star(4, fp.CyclicCohort(2))}, "network.cohort"),
-    "both in turns": ({}, {"network": fp.Star(4, fp.CyclicCohort(2))}, "network.cohort"),
-    "two questions": ({}, {"strategy": fp.fedavg(0.5, local_steps=2)}, "privacy.noise"),
+    "cyclic single clients": (CLIENT, {"network": fp.Star(4, fp.CyclicCohort(2))}, "network.cohort"),
+    "cyclic batches and clients": ({}, {"network": fp.Star(4, fp.CyclicCohort(2))}, "network.cohort"),
+    "two queries": ({}, {"strategy": fp.fedavg(0.5, local_steps=2)}, "privacy.noise"),
     "differences": ({}, {"strategy": fp.svrg(0.1, epoch_length=2)}, "privacy.noise"),
     "scaffold": ({}, {"strategy": fp.scaffold(0.1, local_steps=2)}, "privacy.noise"),
-    "a separation of one's own": ({"noise": CorrelatedNoise(Factor((0.5,)), 8)}, {}, "privacy.noise"),
-    "a matrix of one's own, random cohort": (
+    "custom separation": ({"noise": CorrelatedNoise(Factor((0.5,)), 8)}, {}, "privacy.noise"),
+    "custom matrix, random cohort": (
         {"noise": CorrelatedNoise(Factor(), 1), **CLIENT},
         {"network": fp.Star(4, fp.PoissonCohort(0.5))},
         "network.cohort",
@@ -86,12 +86,12 @@ def test_correlated_noise_unsupported_settings_raise(name: str) -> None:
     assert error.value.field == field
 
 
-@pytest.mark.parametrize("name", ["two questions", "differences", "random cohort", "laplace"])
+@pytest.mark.parametrize("name", ["two queries", "differences", "random cohort", "laplace"])
 def test_cyclic_batches_unsupported_settings_raise(name: str) -> None:
     privacy, options, field = REFUSED[name]
     with pytest.raises(ConfigError) as error:
         training_of(replace(PRIVACY, noise=fp.Independent(), **privacy), **options)
-    # nobody asked for noise over time: what does not fit are the batches
+    # noise over time is not set, so the batches are the unsupported setting
     assert error.value.field == field.replace("privacy.noise", "privacy.sampling")
 
 

@@ -189,7 +189,7 @@ def number_of_c(factor: Factor, back: int) -> mpmath.mpf:
 
 
 @dataclass(frozen=True)
-class TooSure:
+class UnderstatedError:
     """Promises a smaller error than its draws have."""
 
     noise: RealNoise
@@ -217,16 +217,16 @@ def test_pair_bound_too_small_detected(name: str, monkeypatch: pytest.MonkeyPatc
     """That of float64, and that of extended precision on a grid that is finer still."""
     noise = noise_of(name, dim=40)
     exact = rounded(noise, 2.0**-49)
-    assert not np.array_equal(rounded(TooSure(noise), 2.0**-49), exact)
+    assert not np.array_equal(rounded(UnderstatedError(noise), 2.0**-49), exact)
     fine = rounded(noise, 2.0**-56)
     promised = exact_rounding.extended_sum
 
-    def too_sure(*arguments: Any) -> Any:
+    def understated(*arguments: Any) -> Any:
         value, error = promised(*arguments)  # pyright: ignore[reportGeneralTypeIssues]
         return value, error * 2.0**-12
 
     with monkeypatch.context() as patch:
-        patch.setattr(exact_rounding, "extended_sum", too_sure)
+        patch.setattr(exact_rounding, "extended_sum", understated)
         assert not np.array_equal(rounded(noise, 2.0**-56), fine)
     # without extended precision, as on some machines, the same is released
     monkeypatch.setattr(extended_draws, "is_available", lambda: False)

@@ -89,7 +89,7 @@ def test_values_equal_rounded_real_sum(law: str, is_fine: bool, size: float):
 
 
 @dataclass(frozen=True)
-class TooSure(GaussianRows):
+class UnderstatedError(GaussianRows):
     """Promises a smaller error than its draws have."""
 
     def approximate(self, rows: slice) -> BoundedRows:
@@ -103,7 +103,7 @@ def test_rounding_bound_too_small_detected():
     values = np.zeros((1, DIM))
     expected = rounded_in_multiple_precision(values, noise, grids)
     result = np.empty_like(values)
-    for promised, is_right in ((noise, True), (TooSure(noise.keys, noise.scales, DIM), False)):
+    for promised, is_right in ((noise, True), (UnderstatedError(noise.keys, noise.scales, DIM), False)):
         add_and_round(values, promised, slice(0, 1), grids, result)
         assert np.array_equal(result, expected) == is_right
 

@@ -38,7 +38,7 @@ LAPLACE: dict[str, Any] = {"mechanism": fp.Laplace(), "clip": fp.Clip(1.0, "l1")
 
 @dataclass(frozen=True)
 class OwnGaussian(Gaussian):
-    """A user's own: it could draw anything."""
+    """A user-defined mechanism, which could draw anything."""
 
 
 RUNS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
@@ -62,8 +62,8 @@ RUNS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         (),
     ),
     "some pairs": ({"trust": fp.Pairwise(0, 2.0, RandomRegular(2))}, ()),
-    "own mechanism over time": ({**BUFFERED, "mechanism": OwnGaussian()}, ("noise of an own mechanism",)),
-    "own mechanism": ({"mechanism": OwnGaussian()}, ("noise of an own mechanism",)),
+    "custom mechanism over time": ({**BUFFERED, "mechanism": OwnGaussian()}, ("noise of an own mechanism",)),
+    "custom mechanism": ({"mechanism": OwnGaussian()}, ("noise of an own mechanism",)),
 }
 
 
@@ -95,9 +95,9 @@ def test_epsilon_line_rounding_equals_code(name: str, tmp_path: Path, monkeypatc
 def test_composed_runs_report_float64_noise() -> None:
     exact, custom = (
         fp.train(clients_of(blank((6, 6))), fp.fedavg(0.1), fp.Privacy(epsilon=1.0, **settings), rounds=2, seed=seed)
-        for seed, settings in enumerate(({}, RUNS["own mechanism"][0]))
+        for seed, settings in enumerate(({}, RUNS["custom mechanism"][0]))
     )
-    assert total([exact, custom]).float64_noise == RUNS["own mechanism"][1]
+    assert total([exact, custom]).float64_noise == RUNS["custom mechanism"][1]
     assert total([exact]).float64_noise == ()
 
 

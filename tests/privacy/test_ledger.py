@@ -46,7 +46,7 @@ def test_epsilon_from_file_equals_run(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Suspicious(Listener):
+class LedgerReadingListener(Listener):
     """A local step that looks at the file the moment it gets its answer."""
 
     path: Path = Path()
@@ -61,7 +61,7 @@ class Suspicious(Listener):
 
 def test_record_written_before_value_released(tmp_path: Path) -> None:
     path, seen = tmp_path / "ledger.jsonl", []
-    strategy = fp.Strategy(Suspicious([], sign=-1, path=path, seen=seen), AddMeanUpdate())
+    strategy = fp.Strategy(LedgerReadingListener([], sign=-1, path=path, seen=seen), AddMeanUpdate())
     training = fp.Training(clients_of(digits_of(SIZES)), strategy, PRIVACY, rounds=4, folder=tmp_path)
     run_until(training, 4)
     assert seen == [1, 2, 3, 4]

@@ -32,7 +32,7 @@ PRIVACY = fp.Privacy(epsilon=2.0, sampling=fp.Cyclic(10), noise=Banded(10))
 ROUNDS, BLOCKS = 60, 10
 
 
-def by_hand(rate: Callable[[int], float], momentum: float, kept: float) -> np.ndarray:
+def hand_computed_response(rate: Callable[[int], float], momentum: float, kept: float) -> np.ndarray:
     """What models have of each round's noise: steps with momentum, and an average of the models."""
     found, speed, model, average = np.zeros((ROUNDS, ROUNDS)), *np.zeros((3, ROUNDS))
     for t in range(ROUNDS):
@@ -44,13 +44,13 @@ def by_hand(rate: Callable[[int], float], momentum: float, kept: float) -> np.nd
 
 
 CASES: dict[str, tuple[Strategy, np.ndarray]] = {
-    "constant steps": (fp.fedavg(0.5), by_hand(lambda t: 0.5, 0, 0)),
-    "momentum": (fp.fedavg(0.5, server_momentum=0.9), by_hand(lambda t: 0.5, 0.9, 0)),
+    "constant steps": (fp.fedavg(0.5), hand_computed_response(lambda t: 0.5, 0, 0)),
+    "momentum": (fp.fedavg(0.5, server_momentum=0.9), hand_computed_response(lambda t: 0.5, 0.9, 0)),
     "schedule": (
         fp.fedavg(fp.Cosine(1.0, ROUNDS)),
-        by_hand(lambda t: fp.Cosine(1.0, ROUNDS)(t), 0, 0),
+        hand_computed_response(lambda t: fp.Cosine(1.0, ROUNDS)(t), 0, 0),
     ),
-    "average of models": (fp.fedavg(0.5, average=fp.Ema(0.9)), by_hand(lambda t: 0.5, 0, 0.9)),
+    "average of models": (fp.fedavg(0.5, average=fp.Ema(0.9)), hand_computed_response(lambda t: 0.5, 0, 0.9)),
 }
 
 
@@ -61,7 +61,7 @@ def errors(response: np.ndarray, factor: Factor, blocks: int) -> tuple[float, fl
     return float(squares.mean()), float(squares[-1])
 
 
-def followed(strategy: Strategy, rounds: int = ROUNDS, network: Any = None) -> np.ndarray | None:
+def noise_response(strategy: Strategy, rounds: int = ROUNDS, network: Any = None) -> np.ndarray | None:
     return responses(strategy, PRIVACY, network or Star(4), rounds, Randomness(0))
 
 
@@ -75,7 +75,7 @@ def factor_of(strategy: Strategy, noise: Any, rounds: int = ROUNDS, blocks: int 
 @pytest.mark.parametrize("name", CASES)
 def test_model_noise_response_equals_hand_computed(name: str) -> None:
     strategy, wanted = CASES[name]
-    assert followed(strategy) == pytest.approx(wanted, abs=1e-12)
+    assert noise_response(strategy) == pytest.approx(wanted, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -118,23 +118,23 @@ def test_optimised_band_sensitivity_covers_brute_force() -> None:
 def test_graph_strategy_noise_response() -> None:
     strategy, network = fp.decentralized_sgd(0.1), fp.Graph(nx.cycle_graph(4))
     # answers are alike at all nodes, so that mixing leaves them as they are
-    assert followed(strategy, network=network) == pytest.approx(-0.1 * np.tri(ROUNDS), abs=1e-12)
+    assert noise_response(strategy, network=network) == pytest.approx(-0.1 * np.tri(ROUNDS), abs=1e-12)
 
 
 @pytest.mark.parametrize("strategy", [fp.fedavg(0.5, optimizer=fp.Adam()), fp.fedopt(0.5)], ids=lambda s: s.name)
 def test_nonlinear_strategy_uses_constant_steps_band(strategy: Strategy) -> None:
-    assert followed(strategy) is None
+    assert noise_response(strategy) is None
     assert factor_of(strategy, Banded(4)) == Banded(4).factor(ROUNDS, BLOCKS)
 
 
 def test_noise_response_above_round_limit_is_none() -> None:
-    assert followed(fp.fedavg(0.5), MOST_ROUNDS + 1) is None
+    assert noise_response(fp.fedavg(0.5), MOST_ROUNDS + 1) is None
 
 
 def test_optimised_band_thousand_rounds_under_20_seconds() -> None:
     """With the steps of the MNIST benchmark."""
     start = time.process_time()
-    response = followed(fp.fedavg(40.0, average=fp.Ema(0.99)), 1000)
+    response = noise_response(fp.fedavg(40.0, average=fp.Ema(0.99)), 1000)
     assert response is not None
     factor = Banded(100).factor(1000, 100, lambda: response)
     assert time.process_time() - start < 20

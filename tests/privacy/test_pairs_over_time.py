@@ -56,7 +56,7 @@ def client_run(**more: Any) -> dict[str, Any]:
 
 CHANGING: dict[str, tuple[dict[str, Any], dict[str, Any], Strategy]] = {
     "random cohort": ({}, {"network": fp.Star(4, fp.FixedCohort(3))}, fp.fedavg(0.5)),
-    "clients in turns": (client_run(), {"network": fp.Star(4, fp.CyclicCohort(2))}, fp.fedavg(0.5)),
+    "cyclic clients": (client_run(), {"network": fp.Star(4, fp.CyclicCohort(2))}, fp.fedavg(0.5)),
     "random nodes": (
         {},
         {"network": fp.Graph(nx.cycle_graph(4), activity=fp.RandomNodes(0.5))},

@@ -64,7 +64,7 @@ def test_run_reuses_planned_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(training.ledger.records) == list(training.plan.records)
 
 
-def asked(training: fp.Training, round_index: int, cohort: list[int]) -> Tensor:
+def query_gradient(training: fp.Training, round_index: int, cohort: list[int]) -> Tensor:
     rows = training.population.params[cohort]
     training.oracle.begin_round(round_index, torch.tensor(cohort), rows)
     return training.oracle.client_gradient(rows)
@@ -75,14 +75,14 @@ def test_release_of_other_clients_raises() -> None:
     planned = list(training.plan.records[0].clients or ())
     other = [client for client in range(3) if client not in planned]
     with pytest.raises(UnplannedRelease, match="no such answer"):
-        asked(training, 0, [*other, planned[0]] if other[0] < planned[0] else [planned[0], *other])
+        query_gradient(training, 0, [*other, planned[0]] if other[0] < planned[0] else [planned[0], *other])
     assert not training.ledger.records
 
 
 def test_round_past_plan_raises() -> None:
     training = training_of()
     with pytest.raises(UnplannedRelease, match="no such answer"):
-        asked(training, 4, [0, 1])
+        query_gradient(training, 4, [0, 1])
 
 
 def test_larger_clip_bound_raises() -> None:
@@ -90,7 +90,7 @@ def test_larger_clip_bound_raises() -> None:
     clients = list(training.plan.records[0].clients or ())
     training.oracle.queries.privacy = replace(PRIVACY, clip=fp.Clip(2.0))
     with pytest.raises(UnplannedRelease, match="no such answer"):
-        asked(training, 0, clients)
+        query_gradient(training, 0, clients)
 
 
 def test_smaller_clip_bound_shrinks_record_and_noise() -> None:

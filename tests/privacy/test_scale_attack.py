@@ -39,7 +39,7 @@ def releases(data: Data, privacy: fp.Privacy, seed: int) -> Tensor:
     return torch.stack(found)
 
 
-def epsilon_shown(guesses_without: Tensor, guesses_with: Tensor) -> float:
+def epsilon_lower_bound(guesses_without: Tensor, guesses_with: Tensor) -> float:
     """95 % lower bound on epsilon from guesses "it is in": both error rates at 97.5 %, both directions."""
 
     def upper(errors: int) -> float:
@@ -55,7 +55,7 @@ def by_noise_size(privacy: fp.Privacy, threshold: float | None = None) -> float:
     sizes = [releases(data, privacy, seed).abs().mean(1) for seed, data in enumerate(neighbours())]
     if threshold is None:
         threshold = float(torch.cat(sizes).median())
-    return epsilon_shown(*(s > threshold for s in sizes))
+    return epsilon_lower_bound(*(s > threshold for s in sizes))
 
 
 def by_projection(privacy: fp.Privacy) -> float:
@@ -67,7 +67,7 @@ def by_projection(privacy: fp.Privacy) -> float:
     ]
     direction, middle = exact[1] - exact[0], (exact[0] + exact[1]) / 2
     scores = [(releases(side, privacy, seed) - middle) @ direction for seed, side in enumerate(data)]
-    return epsilon_shown(*(s > 0 for s in scores))
+    return epsilon_lower_bound(*(s > 0 for s in scores))
 
 
 def largest_l1(data: Data) -> float:

@@ -22,16 +22,18 @@ DELTA = 1e-5
 NUMBERS = [NegativeBinomial(20.0), NegativeBinomial(20.0, 1.0), PoissonTrials(20.0), NegativeBinomial(2.0)]
 
 
-def seen(trials: int, **made: object) -> float:
+def cost_of_visible_trials(trials: int, **made: object) -> float:
     records = [Record(t, "gradient", 0, "gaussian", 2.0, "sample", "add_remove", **made) for t in range(30)]
     return compose([RunCost(str(k), records, 3, "same") for k in range(trials)], DELTA).epsilon
 
 
 def test_visible_trials_cost_all_releases():
-    assert seen(20) == pytest.approx(gaussian.epsilon_of(math.sqrt(30 * 20) / 2, DELTA), rel=1e-9)
+    assert cost_of_visible_trials(20) == pytest.approx(gaussian.epsilon_of(math.sqrt(30 * 20) / 2, DELTA), rel=1e-9)
     grid = {"value_discretization_interval": 2e-4, "sampling_prob": 0.02}
     other = dpa.from_gaussian_mechanism(2.0, **grid).self_compose(30 * 20)
-    assert seen(20, sampling="poisson", rate=0.02) == pytest.approx(other.get_epsilon_for_delta(DELTA), rel=1e-3)
+    assert cost_of_visible_trials(20, sampling="poisson", rate=0.02) == pytest.approx(
+        other.get_epsilon_for_delta(DELTA), rel=1e-3
+    )
 
 
 def best_of(chances: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -129,7 +129,7 @@ def test_add_noise_in_pieces_equals_whole(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @dataclass(frozen=True)
-class OneForAll(fp.Gaussian):
+class SharedRowGaussian(fp.Gaussian):
     def draw(self, keys: Tensor, dim: int, amount: float = 1.0) -> Tensor:
         return super().draw(keys, dim, amount)[:1]
 
@@ -141,7 +141,7 @@ class OneForAll(fp.Gaussian):
         ([0, 1, 1], [1.0] * 3, fp.Gaussian()),
         ([0, 1, 2], [1.0], fp.Gaussian()),
         ([0, 1, 2, 3], [1.0] * 4, fp.Gaussian()),
-        ([0, 1, 2], [1.0] * 3, OneForAll()),
+        ([0, 1, 2], [1.0] * 3, SharedRowGaussian()),
     ],
 )
 def test_rows_sharing_noise_raise(clients: list[int], scales: list[float], mechanism: Mechanism) -> None:

@@ -90,7 +90,7 @@ def test_float64_laplace_sum_error_within_bound(shape: float) -> None:
     assert 1e-4 < max(ratios) <= 1
 
 
-def words_near_the_border(shape: float, count: int) -> list[tuple[int, int, int]]:
+def words_near_boundary(shape: float, count: int) -> list[tuple[int, int, int]]:
     """Candidates that are accepted or refused by a hair, also with small roots."""
     cases = []
     c = 1 / math.sqrt(9 * (shape - 1 / 3))
@@ -117,7 +117,7 @@ def words_near_the_border(shape: float, count: int) -> list[tuple[int, int, int]
 def wrong_decisions(shape: float) -> tuple[int, int]:
     """How many candidates are accepted or refused by mistake, and how many are left open; one at a time."""
     wrong, undecided = 0, 0
-    for radius, angle, uniform in words_near_the_border(shape, 1200):
+    for radius, angle, uniform in words_near_boundary(shape, 1200):
         _, is_accepted, is_refused, _ = gamma_draws._candidates(
             *(np.array([word], dtype=np.int64) for word in (radius, angle, uniform)), shape
         )

@@ -21,7 +21,7 @@ from fedpriv.randomness.streams import Randomness, new_secret
 RECORD = Record(0, "gradient", 0, "gaussian", 1.0, "sample", "replace_one")
 
 
-def in_a_fork(work: Callable[[], bytes]) -> bytes:
+def run_in_fork(work: Callable[[], bytes]) -> bytes:
     """What a forked process answers."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -37,7 +37,7 @@ def in_a_fork(work: Callable[[], bytes]) -> bytes:
     return answer
 
 
-def noise_of(randomness: Randomness) -> bytes:
+def noise_or_error(randomness: Randomness) -> bytes:
     zeros = torch.zeros(1, 10, dtype=torch.float64)
     try:
         return add_noise(zeros, [1.0], fp.Gaussian(), RECORD, randomness, [0])._value.numpy().tobytes()
@@ -48,8 +48,8 @@ def noise_of(randomness: Randomness) -> bytes:
 def test_noise_in_fork_after_seeding_raises():
     torch.set_num_threads(1)
     randomness = Randomness(0)
-    assert len(noise_of(randomness)) == 80
-    assert b"has a copy of it with the same noise" in in_a_fork(lambda: noise_of(randomness))
+    assert len(noise_or_error(randomness)) == 80
+    assert b"has a copy of it with the same noise" in run_in_fork(lambda: noise_or_error(randomness))
 
 
 def test_forked_run_raises_in_child_only():
@@ -70,7 +70,7 @@ def test_forked_run_raises_in_child_only():
             return str(error).encode()
         return b"released"
 
-    assert b"with the same noise" in in_a_fork(second_round)
+    assert b"with the same noise" in run_in_fork(second_round)
     next(rounds)
 
 
@@ -95,7 +95,7 @@ def test_fork_draws_public_streams_only(draw: Callable[[Randomness], object]):
             return b"refused"
         return b"drawn"
 
-    assert in_a_fork(in_child) == b"refused"
+    assert run_in_fork(in_child) == b"refused"
 
 
 def test_processes_with_sent_seeds_share_noise():
@@ -103,7 +103,7 @@ def test_processes_with_sent_seeds_share_noise():
     randomness = Randomness(0)
     sent = pickle.dumps(randomness.seeds())
     assert Randomness(*pickle.loads(sent)) == randomness
-    assert in_a_fork(lambda: noise_of(Randomness(*pickle.loads(sent)))) == noise_of(randomness)
+    assert run_in_fork(lambda: noise_or_error(Randomness(*pickle.loads(sent)))) == noise_or_error(randomness)
 
 
 @pytest.mark.parametrize("copy_of", [copy.copy, copy.deepcopy, pickle.dumps])
@@ -121,7 +121,7 @@ def test_copy_of_training_raises(copy_of: Callable[[object], object]):
 
 def test_randomness_created_in_fork_is_fresh():
     torch.set_num_threads(1)
-    answers = {in_a_fork(lambda: noise_of(Randomness(0))) for _ in range(3)} | {noise_of(Randomness(0))}
+    answers = {run_in_fork(lambda: noise_or_error(Randomness(0))) for _ in range(3)} | {noise_or_error(Randomness(0))}
     assert {len(answer) for answer in answers} == {80} and len(answers) == 4
 
 
@@ -134,7 +134,7 @@ def test_cloned_machines_draw_different_secrets(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(secrets, "token_bytes", lambda size: next(bits))
         return b"".join(new_secret().to_bytes(16, "big") for _ in range(4))
 
-    drawn = [in_a_fork(clone) for _ in range(3)] + [clone()]
+    drawn = [run_in_fork(clone) for _ in range(3)] + [clone()]
     assert {len(secret) for secret in drawn} == {64} and len({*drawn}) == 4
 
 

@@ -83,7 +83,7 @@ def test_further_bits_unique_and_unbiased():
 # the bound of the proof, for words that are chosen to be bad
 
 
-def words_of(radius: float) -> int:
+def word_of_radius(radius: float) -> int:
     """A word whose radius is about this."""
     return int(math.exp(-(radius**2) / 2) * 2.0**63)
 
@@ -100,10 +100,10 @@ ANGLES = [
 ]
 
 
-def shares_of_the_bound(radius: float) -> list[float]:
+def error_to_bound_ratios(radius: float) -> list[float]:
     """Errors over their bound, of words near a radius and of bad angles."""
     steps = [*range(-4, 5), *(37 * step for step in range(-40, 40))]  # also of those that are lost in float64
-    words = [sign * words_of(radius) + step for sign in (1, -1) for step in steps]
+    words = [sign * word_of_radius(radius) + step for sign in (1, -1) for step in steps]
     radii, angles = (axis.ravel() for axis in np.meshgrid(np.array(words, np.int64), np.array(ANGLES, np.int64)))
     draws = np.empty(2 * len(radii))
     keystream._normal_pairs(np.concatenate([radii, angles]), draws, 1.0)
@@ -119,13 +119,13 @@ def shares_of_the_bound(radius: float) -> list[float]:
 
 @pytest.mark.parametrize("radius", RADII)
 def test_error_bound_holds_for_adversarial_words(radius: float):
-    assert max(shares_of_the_bound(radius)) <= 1
+    assert max(error_to_bound_ratios(radius)) <= 1
 
 
 def test_error_bound_third_of_proven_detected():
     """At both ends the bound is nearly reached; between them it has the four times that libraries get."""
-    assert max(shares_of_the_bound(2.0**-12.9)) > 1 / 3
-    assert max(shares_of_the_bound(6.499)) > 1 / 3
+    assert max(error_to_bound_ratios(2.0**-12.9)) > 1 / 3
+    assert max(error_to_bound_ratios(6.499)) > 1 / 3
 
 
 def test_error_bound_convex_in_radius():
@@ -144,7 +144,9 @@ def test_row_bound_covers_extreme_radii():
 
 
 def test_normal_draws_without_bound_are_nan():
-    words = np.array([2**63 - 1, -(2**63), 1, 0, words_of(2.0**-13.1), words_of(6.6), words_of(1.0)], np.int64)
+    words = np.array(
+        [2**63 - 1, -(2**63), 1, 0, word_of_radius(2.0**-13.1), word_of_radius(6.6), word_of_radius(1.0)], np.int64
+    )
     draws = np.empty(2 * len(words))
     radii = keystream._normal_pairs(np.concatenate([words, np.full(len(words), 12345, np.int64)]), draws, 1.0)
     assert [math.isnan(draw) for draw in draws.tolist()] == 2 * [*[True] * 6, False]
@@ -162,7 +164,7 @@ def test_laplace_draws_without_bound_are_nan(monkeypatch: pytest.MonkeyPatch):
     assert np.abs(draws[~beyond]).max() <= largest <= 5.1 and error < 2.0**-43
 
 
-def shares_of_many(size: int, seed: int) -> tuple[float, float]:
+def largest_error_ratios(size: int, seed: int) -> tuple[float, float]:
     """Largest errors over their bounds, of normal and of Laplace draws, against the processor's 80-bit arithmetic."""
     key = seed.to_bytes(32, "little")
     with np.errstate(all="ignore"):
@@ -191,7 +193,7 @@ LONG = np.finfo(np.longdouble).nmant >= 63
 @pytest.mark.skipif(not LONG, reason="long double has no more bits than double here")
 @pytest.mark.parametrize("blocks", [8, pytest.param(160, marks=pytest.mark.slow)])
 def test_error_bound_holds_for_ten_million_draws(blocks: int):
-    shares = [shares_of_many(BLOCK, seed) for seed in range(blocks)]  # 160 of 65 536
+    shares = [largest_error_ratios(BLOCK, seed) for seed in range(blocks)]  # 160 of 65 536
     assert max(max(pair) for pair in shares) <= 1
 
 

@@ -31,7 +31,9 @@ PRIVACY = fp.Privacy(noise_multiplier=5.0)
 DOUBLE = fp.Compute(dtype="float64", device="cpu", backend="linear")
 
 
-def answers(data=None, privacy: fp.Privacy = PRIVACY, *, model: nn.Module | None = None, **options) -> list[Tensor]:
+def messages_of_run(
+    data=None, privacy: fp.Privacy = PRIVACY, *, model: nn.Module | None = None, **options
+) -> list[Tensor]:
     """What a run's clients answered, round by round."""
     heard: list[Tensor] = []
     settings = {"rounds": 2, "seed": 3, "secret_seed": 3, "compute": DOUBLE, **options}
@@ -43,7 +45,7 @@ def answers(data=None, privacy: fp.Privacy = PRIVACY, *, model: nn.Module | None
     return heard
 
 
-def alike(first: Tensor, second: Tensor) -> bool:
+def share_noise(first: Tensor, second: Tensor) -> bool:
     """Whether one row is a multiple of the other, as two answers that share their noise are."""
     both = torch.stack([first[0, :60], second[0, :60]])
     return abs(float(torch.corrcoef(both)[0, 1])) > 0.7
@@ -60,10 +62,10 @@ def test_secret_128_bits_streams_stable() -> None:
 
 
 def test_same_seeds_same_messages() -> None:
-    first, again = answers(), answers()
+    first, again = messages_of_run(), messages_of_run()
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     network = fp.Star(len(SIZES), fp.PoissonCohort(0.9))
-    assert all(map(torch.equal, answers(network=network), answers(network=network)))
+    assert all(map(torch.equal, messages_of_run(network=network), messages_of_run(network=network)))
 
 
 @pytest.mark.parametrize(
@@ -88,14 +90,14 @@ def test_same_seeds_same_messages() -> None:
     ids=lambda changed: " ".join(f"{name}" for name in changed),
 )
 def test_changed_setting_same_secret_fresh_noise(changed: dict) -> None:
-    assert not alike(answers()[0].double(), answers(**changed)[0].double())
+    assert not share_noise(messages_of_run()[0].double(), messages_of_run(**changed)[0].double())
 
 
 def test_two_multipliers_hide_gradient() -> None:
     """Of a1 = g + s1 z and a2 = g + s2 z with one z, g is a combination."""
     data = digits_of(SIZES)
-    exact = answers(data, fp.Privacy(noise_multiplier=1e-9))[0]
-    first, second = answers(data)[0], answers(data, replace(PRIVACY, noise_multiplier=10.0))[0]
+    exact = messages_of_run(data, fp.Privacy(noise_multiplier=1e-9))[0]
+    first, second = messages_of_run(data)[0], messages_of_run(data, replace(PRIVACY, noise_multiplier=10.0))[0]
     found = 2 * first - second
     assert float((found - exact).abs().max()) > 0.1
 
@@ -174,7 +176,7 @@ def test_given_secret_seed_not_written(tmp_path: Path) -> None:
     assert not any(text.decode() in done.output for text in shown[:2])
 
 
-def stopped(folder: Path, **options) -> fp.Training:
+def interrupted_training(folder: Path, **options) -> fp.Training:
     """A run of six rounds that stopped after three, with a checkpoint of that round."""
     training = fp.Training(
         clients_of(digits_of(SIZES)), fp.fedavg(0.1), PRIVACY, rounds=6, folder=folder, compute=DOUBLE, **options
@@ -188,8 +190,8 @@ def stopped(folder: Path, **options) -> fp.Training:
 
 
 def test_resumed_ledger_repeated_query_raises(tmp_path: Path) -> None:
-    stopped(tmp_path)
-    oracle = stopped(tmp_path, resume=True).oracle
+    interrupted_training(tmp_path)
+    oracle = interrupted_training(tmp_path, resume=True).oracle
     before = (tmp_path / "ledger.jsonl").read_bytes()
     oracle.begin_round(1, torch.arange(len(SIZES)))
     with pytest.raises(fp.PrivacyError, match="round 1, gradient: this release is on record"):
@@ -225,23 +227,23 @@ def test_ledger_secret_cohort_second_release_raises() -> None:
 
 
 def test_checkpoint_of_earlier_version_raises(tmp_path: Path) -> None:
-    stopped(tmp_path)
+    interrupted_training(tmp_path)
     path = tmp_path / "checkpoint.pt"
     payload = torch.load(path)
     del payload["epochs"]
     torch.save(payload, path)
     with pytest.raises(fp.FedprivError, match="earlier fedpriv"):
-        stopped(tmp_path, resume=True)
+        interrupted_training(tmp_path, resume=True)
 
 
 @pytest.mark.parametrize("changed", [{"seed": 5}, {"network": fp.Star(4, fp.PoissonCohort(0.5))}])
 def test_resume_with_changed_settings_raises(tmp_path: Path, changed: dict) -> None:
-    stopped(tmp_path)
+    interrupted_training(tmp_path)
     with pytest.raises(fp.FedprivError, match="other settings"):
-        stopped(tmp_path, resume=True, **changed)
+        interrupted_training(tmp_path, resume=True, **changed)
 
 
-def enclosing(value: object):
+def make_closure(value: object):
     def function(k: int) -> object:
         return value, k
 
@@ -253,7 +255,15 @@ def test_digest_equal_iff_settings_equal() -> None:
         return [
             *(1, 1.0, True, "1", None, b"1", (1,), [1], {"a": 1}, {1}, [[1], []], [[], [1]]),
             *(torch.ones(2), torch.ones(2, 1), torch.ones(2).double(), torch.zeros(2), torch.ones(2).numpy()),
-            *(enclosing(1), enclosing(2), partial(enclosing, 1), partial(enclosing, 2), len, Path("a"), int),
+            *(
+                make_closure(1),
+                make_closure(2),
+                partial(make_closure, 1),
+                partial(make_closure, 2),
+                len,
+                Path("a"),
+                int,
+            ),
             *(lambda k: k + 1, nn.ReLU(), nn.Tanh(), nn.Dropout(0.1), nn.Dropout(0.2)),
             *(fp.fedavg(0.1), fp.fedavg(0.2), fp.fedavg(0.1, local_steps=2), fp.inexact_admm(), fp.Star(3), fp.Star(4)),
             *(Graph(nx.cycle_graph(4)), Graph(nx.path_graph(4)), Graph(nx.cycle_graph(4), mixing_steps=2)),

@@ -61,17 +61,17 @@ def test_admm_message_uses_next_penalty() -> None:
     assert [penalty(t) for t in (1, 2, 3)] == [2, 4, 8]
     step = fp.inexact_admm(fp.Prox(fp.Decay(1.0, 0.0)), penalty).local_step
 
-    class Answers:
+    class ConstantGradient:
         n_clients = 1
 
         def gradient(self, params: torch.Tensor) -> torch.Tensor:
             return torch.full_like(params, 6.0)
 
     state = step.init(torch.zeros(1, 1))
-    message, state = step(torch.zeros(1, 1), state, Answers())
+    message, state = step(torch.zeros(1, 1), state, ConstantGradient())
     # z = -6 / (2 + 1) = -2, dual = 2 * 2 = 4, sent -2 - 4 / 4
     assert (float(state.z), float(state.dual), float(message)) == (-2.0, 4.0, -3.0)
-    message, state = step(torch.full((1, 1), 2.0), state, Answers())
+    message, state = step(torch.full((1, 1), 2.0), state, ConstantGradient())
     # z = (4 * 2 + 4 - 6 - 2) / (4 + 1) = 0.8, dual = 4 + 4 * 1.2 = 8.8, sent 0.8 - 8.8 / 8
     assert [float(v) for v in (state.z, state.dual, message)] == pytest.approx([0.8, 8.8, -0.3], abs=1e-6)
 
@@ -110,11 +110,11 @@ def test_admm_weight_decay_optimum() -> None:
 def test_strategy_mismatched_messages_raise() -> None:
     from fedpriv.algorithms.admm import AdmmServer, AdmmStep
 
-    class Deaf(AdmmServer):
+    class GradientReceiver(AdmmServer):
         receives = ("gradient",)
 
     with pytest.raises(fp.ConfigError, match=r"sends .* receives"):
-        fp.Strategy(AdmmStep(fp.Prox(), fp.Penalty()), Deaf())
+        fp.Strategy(AdmmStep(fp.Prox(), fp.Penalty()), GradientReceiver())
 
 
 def test_linf_trust_region_with_ball_raises() -> None:

@@ -26,7 +26,7 @@ from fedpriv.strategies.schedules import StepSize
 N, DIM = 10, 3
 
 
-class Exact:
+class ExactOracle:
     """An oracle of any gradient `[k, dim], clients -> [k, dim]`, without data or noise."""
 
     def __init__(self, gradient: Callable[[Tensor, Tensor], Tensor], n: int = N) -> None:
@@ -45,17 +45,17 @@ class Exact:
         return self._gradient(params, self._cohort)
 
 
-def quadratics(n: int = N) -> tuple[Exact, Tensor]:
+def quadratics(n: int = N) -> tuple[ExactOracle, Tensor]:
     """Node i has `x'A_i x / 2 - b_i'x`; the optimum of the mean."""
     generator = torch.Generator().manual_seed(0)
     factors = torch.randn(n, 6, DIM, generator=generator, dtype=torch.float64)
     a = factors.mT @ factors / 6 + 0.2 * torch.eye(DIM, dtype=torch.float64)
     b = torch.randn(n, DIM, generator=generator, dtype=torch.float64)
-    oracle = Exact(lambda x, who: (a[who] @ x.unsqueeze(-1)).squeeze(-1) - b[who], n)
+    oracle = ExactOracle(lambda x, who: (a[who] @ x.unsqueeze(-1)).squeeze(-1) - b[who], n)
     return oracle, torch.linalg.solve(a.mean(0), b.mean(0))
 
 
-def final(strategy: Strategy, oracle: Exact, network: RoundNetwork, rounds: int, dim: int = DIM) -> Tensor:
+def final(strategy: Strategy, oracle: ExactOracle, network: RoundNetwork, rounds: int, dim: int = DIM) -> Tensor:
     progress = initial_state(strategy, torch.zeros(oracle.n_clients, dim, dtype=torch.float64))
     for done in run_rounds(strategy, oracle, network, progress, Randomness(0), rounds=rounds):
         progress = done.progress
@@ -123,7 +123,7 @@ def test_dpsgd_bias_equals_closed_form() -> None:
 def test_uniform_weights_equal_centralised(strategy: Strategy) -> None:
     """W = 11'/n: the mean over nodes walks as one node with the mean objective does; so does the star."""
     oracle, _ = quadratics()
-    alone = Exact(lambda x, _: oracle._gradient(x.expand(N, DIM), torch.arange(N)).mean(0, keepdim=True), 1)
+    alone = ExactOracle(lambda x, _: oracle._gradient(x.expand(N, DIM), torch.arange(N)).mean(0, keepdim=True), 1)
     complete = final(strategy, oracle, Graph(topology.complete(N)), 40)
     star = final(strategy, oracle, fp.Star(N), 40)
     torch.testing.assert_close(complete, star, rtol=0, atol=1e-10)
@@ -134,7 +134,7 @@ def test_uniform_weights_equal_centralised(strategy: Strategy) -> None:
 
 def test_one_node_equals_gradient_descent() -> None:
     """n = 1: tracking is gradient descent, with its iterates in closed form."""
-    oracle = Exact(lambda x, _: 2 * x - 4, 1)
+    oracle = ExactOracle(lambda x, _: 2 * x - 4, 1)
     for strategy in (TRACKING["sent"], TRACKING["mixed"], decentralized_sgd(StepSize(0.1))):
         found = final(strategy, oracle, Graph(topology.ring(1)), 7, 1)
         assert float(found) == pytest.approx(2 * (1 - 0.8**7), abs=1e-12)
@@ -150,7 +150,7 @@ def test_dual_averaging_strongly_convex_rate(drawn: activity.Activity) -> None:
     """
     generator = torch.Generator().manual_seed(2)
     centres = torch.randn(N, DIM, generator=generator, dtype=torch.float64)
-    oracle = Exact(lambda x, who: (x - centres[who]).sign())  # |x - c_i|: Lipschitz, not smooth
+    oracle = ExactOracle(lambda x, who: (x - centres[who]).sign())  # |x - c_i|: Lipschitz, not smooth
     mu = 0.5
     network = Graph(topology.complete(N), activity=drawn)
     strategy = dual_averaging(proximal.L2(mu), active_fraction=network.active_fraction)
@@ -178,7 +178,7 @@ def test_dual_averaging_convex_rate() -> None:
     """Convex h, a_t = 1, gamma sqrt(t): suboptimality falls at least as 1/sqrt(t)."""
     generator = torch.Generator().manual_seed(3)
     centres = torch.randn(N, DIM, generator=generator, dtype=torch.float64)
-    oracle = Exact(lambda x, who: (x - centres[who]).sign())
+    oracle = ExactOracle(lambda x, who: (x - centres[who]).sign())
     strategy = dual_averaging(proximal.L1(0.05), weight_power=0, gamma=1.0, gamma_power=0.5)
 
     def objective(x: Tensor) -> float:

@@ -62,7 +62,7 @@ def outside(h: Proximal, model: Tensor) -> float:
 
 METHODS: dict[str, Callable[[Proximal], fp.Strategy]] = {
     "gradient descent": lambda h: fp.gradient_descent(3.0, h),
-    "the start, drawn as the reported iterate": lambda h: fp.gradient_descent(3.0, h, random_iterate=1),
+    "random iterate": lambda h: fp.gradient_descent(3.0, h, random_iterate=1),
     "momentum": lambda h: fp.gradient_descent(3.0, h, momentum=0.9),
     "momentum, average": lambda h: fp.gradient_descent(3.0, h, momentum=0.6, average=2.0),
     "average": lambda h: fp.gradient_descent(3.0, h, average=2.0),

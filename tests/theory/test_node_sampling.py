@@ -70,7 +70,7 @@ def strategy(graph: fp.Graph) -> fp.Strategy:
     )
 
 
-class Sampled:
+class SampledOracle:
     """Noised subgradients of norm at most 1 of Poisson batches, for `RUNS` independent runs side by side.
 
     Dual averaging with h = l2 treats coordinates alike, so that runs that share their links are one run of `RUNS * DIM`
@@ -109,7 +109,7 @@ def suboptimality(view: str, method: str, epsilon: float) -> float:
     noise, made, gaps = noise_for(view, epsilon, graph), strategy(graph), []
     for seed in range(LINKS):
         start = initial_state(made, torch.zeros(NODES, RUNS * DIM, dtype=torch.float64))
-        for done in run_rounds(made, Sampled(noise, seed), graph, start, Randomness(seed), rounds=ROUNDS):
+        for done in run_rounds(made, SampledOracle(noise, seed), graph, start, Randomness(seed), rounds=ROUNDS):
             start = done.progress
         means = start.models.mean(0).unflatten(0, (RUNS, DIM)).numpy()
         gaps += [objective(w) - optimum() for w in means]

@@ -29,7 +29,7 @@ from svm_problem import Problem
 from svm_runs import METHODS, NODES, WEIGHT, Blocks, Cell, Prices, suboptimality
 
 
-def some_svm(regularizer, per_node=5, dim=3):
+def small_svm(regularizer, per_node=5, dim=3):
     draws = np.random.default_rng(0)
     x = draws.standard_normal((NODES * per_node, dim))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
@@ -48,14 +48,14 @@ def test_certified_optimum_1d_closed_form(regularizer, smallest):
 
 @pytest.mark.parametrize("regularizer", ["l2", "l1"])
 def test_certified_optimum_is_minimum(regularizer):
-    problem = some_svm(regularizer).solved()
+    problem = small_svm(regularizer).solved()
     assert abs(problem.gap) < 1e-8
     points = np.random.default_rng(1).standard_normal((3, 4000)) * np.geomspace(0.01, 30, 4000)
     assert problem.objective(points).min() > problem.best - 1e-12
 
 
 def test_blocked_runs_equal_library_run():
-    problem, method = some_svm("l2"), METHODS[0]
+    problem, method = small_svm("l2"), METHODS[0]
     cell = Cell("messages", "rounds", math.inf, 15, 0.0)
     gaps = suboptimality(problem, method, [cell], [3.0, 20.0], Prices(1.0, 15, ()), seed=0, points=1)
     rows = torch.from_numpy(problem.x.toarray()).float(), torch.from_numpy((problem.y > 0).astype(np.int64))
@@ -70,7 +70,7 @@ def test_blocked_runs_equal_library_run():
 
 def test_blocked_noise_scaled_by_sensitivity():
     # replace-one: a row of norm 1 moves the mean of 5 by 2/5; the problem's own part is not random at rate 1
-    problem, prices = some_svm("l2", dim=3000), Prices(1.0, 1, ())
+    problem, prices = small_svm("l2", dim=3000), Prices(1.0, 1, ())
     oracle = Blocks(problem, prices, [0.0, 1.5], seed=0).oracle
     exact, noised = oracle.gradient(torch.zeros(NODES, 6000)).reshape(NODES, 2, 3000).unbind(1)
     assert float((noised - exact).std()) == pytest.approx(1.5 * 2 / 5, rel=0.02)

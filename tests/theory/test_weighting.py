@@ -114,7 +114,7 @@ def test_weighted_message_norm_within_clip():
     """95 of 120 examples weigh 2.4 times as much as the mean client, and no message is longer than the bound."""
     bound, sent = 0.3, list[torch.Tensor]()
 
-    class Wire(fp.Star):
+    class RecordingStar(fp.Star):
         def mean(self, rows: torch.Tensor) -> torch.Tensor:
             sent.append(rows.clone())
             return super().mean(rows)
@@ -122,7 +122,7 @@ def test_weighted_message_norm_within_clip():
     for strategy in (fp.fedavg(RATE, STEPS), fp.scaffold(RATE, STEPS)):
         clients = fp.make_clients(LogisticRegression(5), resolve_loss("logistic"), [TensorDataset(*d) for d in DATA])
         privacy = fp.Privacy(at="message", unit="client", noise_multiplier=1e-9, clip=fp.Clip(bound))
-        fp.train(clients, strategy, privacy, rounds=2, network=Wire(3), compute=fp.Compute(dtype="float64"))
+        fp.train(clients, strategy, privacy, rounds=2, network=RecordingStar(3), compute=fp.Compute(dtype="float64"))
     lengths = torch.stack([rows.norm(dim=1) for rows in sent if rows.shape[1] == 5])
     assert float(lengths.max()) == pytest.approx(bound, abs=1e-6)
     assert float(lengths[0, 0]) < bound  # the smallest client's first message is shorter
