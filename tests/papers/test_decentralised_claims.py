@@ -150,7 +150,7 @@ def test_dual_averaging_claim_epsilon_of_all_views(tmp_path: Path) -> None:
     assert claim.stated_epsilon == 0.2
     assert claim.tight_total == prices[0]
     assert claim.basic_total > claim.tight_total
-    assert "T >= 2e+09 where T = 600000" in claim.why_not
+    assert "requires T >= 2e+09, where T = 600000" in claim.why_not
     assert "a node active in 60000 rounds, the mean" in claim.why_not
     options = "strategy={name: dual_averaging, variant: published, examples: 50, gamma: 1}"
     edges = "network.activity={name: random_edges, count: 1}"

@@ -58,7 +58,7 @@ def test_claims_without_sufficient_noise():
     for name in ("dp_accmd", "proximal_al"):
         found = check(name, {})
         assert math.isinf(found.claim.tight_total) and found.more_noise is None
-        assert "no amount" in found.rows()["noise needed"]
+        assert "no finite amount" in found.rows()["noise needed"]
 
 
 def test_claims_command_output_and_errors(tmp_path):
@@ -73,7 +73,7 @@ def test_claims_command_output_and_errors(tmp_path):
     for words, said in (
         (["nobody"], "choose iadmm"),
         (["iadmm", "rounds=2.5"], "whole number"),
-        (["iadmm", "rho=1"], "unknown; this paper has epsilon_bar"),
+        (["iadmm", "rho=1"], "is unknown; the settings of this paper are epsilon_bar"),
         (["iadmm", "delta=2"], "below 1"),
         (["dp_accmd", "--out", str(picture)], "no finite epsilon"),
         (["iadmm", "rounds=10", "--out", "a.pdf"], "ends in .png"),

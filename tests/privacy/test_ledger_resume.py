@@ -1,4 +1,4 @@
-"""Runs that are resumed with their ledger: what is on record counts, and is not made again."""
+"""Runs resumed with their ledger: recorded releases count, and are not repeated."""
 
 from __future__ import annotations
 
