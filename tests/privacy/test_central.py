@@ -144,7 +144,7 @@ def test_secret_cohort_second_release_raises():
     params = torch.zeros(N, DIM, dtype=torch.float64)
     oracle.begin_round(0, torch.arange(N), params)
     oracle.gradient(params)
-    with pytest.raises(fp.PrivacyError, match="second answer"):
+    with pytest.raises(fp.PrivacyError, match="second query"):
         oracle.gradient(params)
     messages = oracle_of(digits_of(SIZES), CENTRAL)
     drawn = messages.begin_round(0, torch.arange(N), params)

@@ -47,7 +47,7 @@ def test_edited_blocks_reported_as_finding(tmp_path: Path) -> None:
     ]
     for edited in ({"sampling": {"cyclic": {"blocks": 2}}}, {"sampling": "full"}, {}):
         (found,) = _check_turns(replace(folder, settings={"privacy": edited}))
-        assert "blocks take turns" in found.text
+        assert "cyclic blocks, but the ledger" in found.text
 
 
 # --- what is refused -------------------------------------------------------------------------------------------

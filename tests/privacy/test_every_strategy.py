@@ -142,7 +142,7 @@ def test_outputs_depend_on_recorded_results_only(name: str, at: str, tmp_path: P
 
 @pytest.mark.parametrize("name", sorted(EXACT))
 def test_exact_strategy_with_privacy_raises(name: str) -> None:
-    with pytest.raises(fp.ConfigError, match="exact answers"):
+    with pytest.raises(fp.ConfigError, match="exact query results"):
         training_of(digits_of(SIZES), name, PRIVACIES["gradient"])
 
 

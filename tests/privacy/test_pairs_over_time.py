@@ -80,7 +80,7 @@ def test_changing_participants_raise(name: str) -> None:
 
 def test_partial_cohort_release_raises() -> None:
     made = Zeros(TRUST, fp.BSR(4), 5)
-    with pytest.raises(PrivacyError, match="the plan has no such answer"):
+    with pytest.raises(PrivacyError, match="the plan has no such query"):
         made.rows(0, range(3))
     answer = Answer(0, 0, "gradient", range(3), PRIVACY.clip)
     with pytest.raises(PrivacyError, match=r"round 0 has 3 of 4 clients.*only if all clients take part in every round"):

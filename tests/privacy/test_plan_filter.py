@@ -71,7 +71,7 @@ def scheduled(n: int = 40) -> list[Record]:
 def test_unplanned_release_raises(changes: dict[str, Any], limit: float | None) -> None:
     plan = [laplace(k) for k in range(3)]
     plan_filter = filter_of(plan, 2, limit)
-    with pytest.raises(UnplannedRelease, match="plan has no such answer"):
+    with pytest.raises(UnplannedRelease, match="plan has no such query"):
         plan_filter.admit(replace(plan[0], **changes))
     assert plan_filter.accountant.n_records == 0
     plan_filter.admit(plan[0])
@@ -262,7 +262,7 @@ def test_abandoned_rounds_return_budget() -> None:
 
 def test_release_of_other_unit_raises() -> None:
     plan_filter = filter_of([laplace()], 1)
-    with pytest.raises(PrivacyError, match="the plan has no such answer"):
+    with pytest.raises(PrivacyError, match="the plan has no such query"):
         plan_filter.admit(laplace(unit="client"))
     plan_filter.count(laplace(0, query="message"))
     with pytest.raises(PrivacyError, match="cannot be added"):

@@ -74,14 +74,14 @@ def test_release_of_other_clients_raises() -> None:
     training = training_of()
     planned = list(training.plan.records[0].clients or ())
     other = [client for client in range(3) if client not in planned]
-    with pytest.raises(UnplannedRelease, match="no such answer"):
+    with pytest.raises(UnplannedRelease, match="no such query"):
         query_gradient(training, 0, [*other, planned[0]] if other[0] < planned[0] else [planned[0], *other])
     assert not training.ledger.records
 
 
 def test_round_past_plan_raises() -> None:
     training = training_of()
-    with pytest.raises(UnplannedRelease, match="no such answer"):
+    with pytest.raises(UnplannedRelease, match="no such query"):
         query_gradient(training, 4, [0, 1])
 
 
@@ -89,7 +89,7 @@ def test_larger_clip_bound_raises() -> None:
     training = training_of()
     clients = list(training.plan.records[0].clients or ())
     training.oracle.queries.privacy = replace(PRIVACY, clip=fp.Clip(2.0))
-    with pytest.raises(UnplannedRelease, match="no such answer"):
+    with pytest.raises(UnplannedRelease, match="no such query"):
         query_gradient(training, 0, clients)
 
 

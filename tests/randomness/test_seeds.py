@@ -197,7 +197,7 @@ def test_resumed_ledger_repeated_query_raises(tmp_path: Path) -> None:
     with pytest.raises(fp.PrivacyError, match="round 1, gradient: this release is already recorded"):
         oracle.gradient(torch.ones(len(SIZES), 640, dtype=torch.float64))
     oracle.begin_round(1, torch.arange(2))
-    with pytest.raises(fp.PrivacyError, match="the plan has no such answer"):
+    with pytest.raises(fp.PrivacyError, match="the plan has no such query"):
         oracle.gradient(torch.ones(2, 640, dtype=torch.float64))
     assert (tmp_path / "ledger.jsonl").read_bytes() == before
     oracle.begin_round(3, torch.arange(len(SIZES)))
