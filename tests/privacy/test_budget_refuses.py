@@ -16,14 +16,14 @@ from fedpriv.privacy.budget import Budget
 @pytest.mark.parametrize(
     ("terms", "wish", "said"),
     [
-        ({"unit": "client"}, {}, "protects one sample, and the budget one client"),
+        ({"unit": "client"}, {}, "has the privacy unit sample, but the budget has client"),
         (
             {"unit": "sample", "relation": "add_remove"},
             {"unit": "client", "relation": "add_remove"},
-            "protects one client",
+            "has the privacy unit client, but the budget has sample",
         ),
         ({"relation": "add_remove"}, {}, "has relation replace_one, but the budget has add_remove"),
-        ({}, {"shared": "same slots"}, r"promises replace_one\(same slots\), which is less .*--shared"),
+        ({}, {"shared": "same slots"}, r"guarantees only replace_one\(same slots\), less than .*--shared"),
         ({"unit": "client"}, {"unit": "client", "shared": "sizes public"}, "sizes public"),
         ({"accountant": "gaussian"}, {"sampling": "poisson", "rate": 0.1}, "epsilon=inf"),
     ],
@@ -36,7 +36,7 @@ def test_weaker_guarantee_than_budget_raises(tmp_path: Path, terms: dict[str, st
 
 def test_exact_run_on_budget_raises(tmp_path: Path):
     exact = run(0.0, "r", mechanism="none", non_private="exact query results, no noise")
-    with pytest.raises(BudgetExhausted, match=r"r has epsilon=inf \(exact answers, no noise\)"):
+    with pytest.raises(BudgetExhausted, match=r"r has epsilon=inf \(exact query results, no noise\)"):
         budget(tmp_path).reserve(exact)
 
 
@@ -53,7 +53,7 @@ def test_run_without_name_raises(tmp_path: Path):
 def test_client_unit_other_clients_raises(tmp_path: Path):
     found = budget(tmp_path, unit="client")
     found.reserve(run(9.0, "three", unit="client"))
-    with pytest.raises(PrivacyError, match="other ones"):
+    with pytest.raises(PrivacyError, match="its runs have different clients"):
         found.reserve(run(9.0, "four", n_clients=4, unit="client"))
 
 

@@ -67,7 +67,7 @@ def test_opacus_history_charged_to_budget_once(tmp_path: Path):
     balance = budget.balance()
     assert balance.spent.epsilon == pytest.approx(epsilon_of_opacus(HISTORY), rel=0.01)
     assert [entry.run for entry in balance.entries] == ["earlier"]
-    with pytest.raises(PrivacyError, match="earlier has a reservation"):
+    with pytest.raises(PrivacyError, match="earlier already has a reservation"):
         budget.reserve(cost)
     with pytest.raises(BudgetExhausted):
         budget.reserve(fedpriv.from_opacus(HISTORY, "another", poisson_sampling=True))

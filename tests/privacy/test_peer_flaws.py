@@ -51,7 +51,7 @@ def test_cohort_has_distinct_clients() -> None:
             assert drawn == sorted(set(drawn))
             members |= set(drawn)
         assert members == set(range(8))
-    with pytest.raises(fp.ConfigError, match="there are only 8 clients"):
+    with pytest.raises(fp.ConfigError, match="must be at most 8, the number of clients"):
         fp.Star(8, fp.FixedCohort(9))
 
 

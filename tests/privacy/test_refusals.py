@@ -50,7 +50,7 @@ def test_custom_share_not_positive_raises(given: Any) -> None:
 
 
 def test_failing_custom_share_error_names_round() -> None:
-    with pytest.raises(fp.ConfigError, match=r"fails for round 0 \(ZeroDivisionError"):
+    with pytest.raises(fp.ConfigError, match=r"raises in round 0 \(ZeroDivisionError"):
         Custom(lambda round_index: 1 / round_index).share(0)
 
 
