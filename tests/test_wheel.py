@@ -88,7 +88,7 @@ STARTING = [
 ]
 
 
-def test_the_wheel_runs_every_command_of_the_readme(elsewhere: Path):
+def test_wheel_runs_readme_commands(elsewhere: Path):
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "FEDPRIV_DATA")}
     bin_ = elsewhere / "env" / "bin"
     told = subprocess.run([bin_ / "fedpriv", "--version"], env=environment, capture_output=True, text=True, check=True)
@@ -104,7 +104,7 @@ def test_the_wheel_runs_every_command_of_the_readme(elsewhere: Path):
     assert (work / "script" / "digits_iadmm_result" / "model.pt").is_file()
 
 
-def test_an_editable_install_reads_the_verifier_of_the_checkout():
+def test_editable_install_uses_checkout_verifier():
     """Files that are forced in are copied on the day of an editable install; packages are read where they lie."""
     builder = WheelBuilder(str(ROOT))
     modules = {file.distribution_path: Path(file.path) for file in builder.recurse_selected_project_files()}
