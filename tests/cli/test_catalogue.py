@@ -61,7 +61,7 @@ def bounds(annotation: object) -> list[str]:
 
 
 @pytest.mark.parametrize(("kind", "name"), ALL)
-def test_a_name_tells_every_option_its_bounds_and_its_default(kind: str, name: str):
+def test_list_name_shows_options_bounds_defaults(kind: str, name: str):
     told = list(tables(name).values())
     assert all(rows.pop("is") for rows in told)
     made = [*builders(kind, name)]
@@ -82,7 +82,7 @@ def test_a_name_tells_every_option_its_bounds_and_its_default(kind: str, name: s
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, name in ALL if kind in SECTIONS])
-def test_a_default_is_written_as_a_configuration_takes_it(kind: str, name: str):
+def test_list_defaults_valid_in_config(kind: str, name: str):
     for given, options in SECTIONS[kind].forms(name):
         title = f"{SECTIONS[kind].field}: {', '.join(f'{key}: {value}' for key, value in given.items())[6:]}"
         rows = {
@@ -100,7 +100,7 @@ def test_a_default_is_written_as_a_configuration_takes_it(kind: str, name: str):
         assert found[0] == found[1]
 
 
-def test_a_partition_tells_what_its_section_takes():
+def test_list_partition_shows_section_options():
     assert set(PARTITION_SECTIONS) == set(PARTITIONS)
     rows = tables("dirichlet")["data.partition: dirichlet"]
     assert rows["alpha"] == "a positive, finite number; 0.5 by default"
@@ -108,8 +108,8 @@ def test_a_partition_tells_what_its_section_takes():
     assert {*rows} == {"is", "n_clients", "seed", "alpha", "min_examples"}
 
 
-def test_a_choice_lists_every_word_that_a_configuration_takes():
-    """A word that is added to a section, and not to the list, would be invisible."""
+def test_list_choices_match_config_section():
+    """A word that is added to a section but not to the list would be missing from the output."""
     for field, choice in CHOICES.values():
         assert {*choice.words} == {choice.neither, *choice.model_fields}, field
 
@@ -117,7 +117,7 @@ def test_a_choice_lists_every_word_that_a_configuration_takes():
 @pytest.mark.parametrize(
     ("kind", "word"), [(kind, word) for kind, (_, choice) in CHOICES.items() for word in choice.words]
 )
-def test_options_of_a_word_are_those_of_its_class(kind: str, word: str):
+def test_list_choice_options_match_class(kind: str, word: str):
     field, choice = CHOICES[kind]
     rows = tables(word)[f"{field}: {word}"]
     parameters = inspect.signature(choice.words[word]).parameters
@@ -127,7 +127,7 @@ def test_options_of_a_word_are_those_of_its_class(kind: str, word: str):
         assert {row.partition(".")[0] for row in rows} - {"is"} == names
 
 
-def test_samplings_say_what_they_take():
+def test_list_samplings_show_bounds():
     assert (
         tables("allocation")["privacy.sampling: allocation"]["batches"] == "a whole number from 2 to 1000000; required"
     )

@@ -140,7 +140,7 @@ REFUSED: dict[str, tuple[Kind, str, list[Callable[[nn.Module], nn.Module]]]] = {
 
 @pytest.mark.filterwarnings("ignore:model.* was replaced by a new GroupNorm")
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_layer_that_mixes_examples_is_refused_with_a_fix_that_helps(name: str) -> None:
+def test_mixing_layer_raises_and_fix_works(name: str) -> None:
     torch.manual_seed(3)
     kind, said, fixes = REFUSED[name]
 
@@ -154,8 +154,8 @@ def test_a_layer_that_mixes_examples_is_refused_with_a_fix_that_helps(name: str)
 
 
 @pytest.mark.parametrize("through_data", [False, True])
-def test_a_model_that_writes_into_frozen_values_is_refused(through_data: bool) -> None:
-    """Frozen values are released without noise: marks of what was looked up would be, too."""
+def test_model_writing_frozen_values_raises(through_data: bool) -> None:
+    """Frozen values are released without noise, so marks of embedding lookups would be released as well."""
 
     class Marking(nn.Embedding):
         def forward(self, input: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ def test_a_model_that_writes_into_frozen_values_is_refused(through_data: bool) -
         fp.Training(clients(kind, make()), fp.fedavg(0.1), fp.Privacy(epsilon=3), rounds=1)
 
 
-def test_fixes_that_keep_weights_keep_what_the_model_computes() -> None:
+def test_weight_keeping_fixes_keep_outputs() -> None:
     torch.manual_seed(4)
     x = inputs("image", 4)
     model = Residual(lambda: nn.BatchNorm2d(4))
