@@ -9,7 +9,7 @@ import pytest
 from commands import DIGITS, SMALL, fedpriv, refused
 
 
-def test_topology_describes_and_draws_a_graph(tmp_path: Path):
+def test_topology_prints_graph_facts_and_draws(tmp_path: Path):
     """A ring of six with Metropolis weights: eigenvalues 1/3 + 2/3 cos(2 pi k / 6); a hexagon on paper."""
     picture = tmp_path / "ring.png"
     done = fedpriv("topology", "ring", "6", "mixing_steps=2", "--json", "--out", str(picture))
@@ -38,7 +38,7 @@ def test_topology_describes_and_draws_a_graph(tmp_path: Path):
     assert "node 3 cannot be reached" in refused("topology", "edge_list", "5", f"topology.file={tmp_path}/links.txt")
 
 
-def test_topology_draws_to_the_file_that_it_names(tmp_path: Path):
+def test_topology_out_writes_picture(tmp_path: Path):
     picture = tmp_path / "ring.png"
     done = fedpriv("topology", "ring", "5", "--out", str(picture))
     assert done.exit_code == 0

@@ -100,7 +100,7 @@ TABLE = TensorDataset(torch.rand(60, 6), targets(60))
 
 
 @pytest.mark.parametrize("name", APART)
-def test_examples_apart_give_no_warning(name: str) -> None:
+def test_disjoint_examples_give_no_warning(name: str) -> None:
     assert warnings(*APART[name]()) == []
 
 

@@ -22,7 +22,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @given(start=st.floats(0, 1e6), elapsed=st.floats(1e-6, 100), seconds=st.floats(0.01, 50))
-def test_the_time_of_a_result_is_a_whole_multiple_of_the_pace(start: float, elapsed: float, seconds: float):
+def test_result_time_is_multiple_of_pace(start: float, elapsed: float, seconds: float):
     clock = Clock(start + elapsed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pace, "time", clock)
@@ -34,7 +34,7 @@ def test_the_time_of_a_result_is_a_whole_multiple_of_the_pace(start: float, elap
     assert clock.now < start + elapsed + seconds + 1e-6
 
 
-def test_results_that_are_ready_in_time_leave_at_the_same_time(clock: Clock):
+def test_results_within_pace_leave_together(clock: Clock):
     leaves = []
     for elapsed in (0.1, 0.5, 0.99):
         clock.now = 100 + elapsed
@@ -46,12 +46,12 @@ def test_results_that_are_ready_in_time_leave_at_the_same_time(clock: Clock):
     assert clock.now == pytest.approx(102.0)
 
 
-def test_without_a_pace_nothing_waits(clock: Clock):
+def test_no_pace_no_wait(clock: Clock):
     wait_for_pace(0.0, None)
     assert not clock.slept
 
 
-def test_a_run_waits_once_a_round_and_releases_the_same_values(clock: Clock, monkeypatch: pytest.MonkeyPatch):
+def test_paced_run_releases_same_values(clock: Clock, monkeypatch: pytest.MonkeyPatch):
     from fedpriv.runs import training
 
     def models_of(seconds: float | None) -> list[torch.Tensor]:
@@ -74,6 +74,6 @@ def test_a_run_waits_once_a_round_and_releases_the_same_values(clock: Clock, mon
     assert all(torch.equal(a, b) for a, b in zip(plain, paced, strict=True))
 
 
-def test_a_pace_is_a_positive_number_of_seconds():
+def test_pace_not_positive_raises():
     with pytest.raises(ConfigError, match=r"compute\.pace"):
         fp.Compute(pace=0.0)

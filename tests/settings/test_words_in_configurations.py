@@ -36,7 +36,7 @@ IN_YAML = {
 
 
 @pytest.mark.parametrize("given", IN_YAML)
-def test_other_words_for_settings_of_a_configuration(given: str):
+def test_foreign_config_word_translated(given: str):
     said = answer(lambda: load_config(RUN, [given]))
     assert said.startswith(given.split("=")[0])
     assert IN_YAML[given] in said
@@ -53,29 +53,29 @@ def test_other_words_for_settings_of_a_configuration(given: str):
     ],
 )
 @pytest.mark.parametrize("command", ["train", "plan"])
-def test_a_command_line_option_that_is_a_setting_is_answered_with_it(command: str, option: str, setting: str):
+def test_foreign_cli_option_suggests_setting(command: str, option: str, setting: str):
     told = CliRunner().invoke(app, [command, "digits_iadmm", option, "3"])
     assert told.exit_code == 2
     assert f"write {setting}" in " ".join(told.stderr.replace("│", " ").split())
 
 
-def test_an_unknown_command_line_option_is_not_taken_for_a_setting():
+def test_unknown_cli_option_suggests_no_setting():
     told = CliRunner().invoke(app, ["train", "digits_iadmm", "--zzz"])
     assert told.exit_code == 2 and "No such option" in told.stderr and "settings come" not in told.stderr
 
 
-def test_other_words_for_settings_of_a_strategy():
+def test_foreign_strategy_word_in_config_translated():
     said = answer(lambda: load_config(RUN, ["strategy={name: fedavg, lr: 0.1}"]))
     assert "strategy.lr = 0.1: unknown" in said and "write strategy.learning_rate: 0.1" in said
 
 
-def test_a_missing_setting_of_a_strategy_is_required_with_an_example():
+def test_missing_strategy_setting_shows_example():
     said = answer(lambda: load_config(RUN, ["strategy={name: fedavg}"]))
     assert said == "strategy.learning_rate = None: is required, e.g. learning_rate: 0.1"
 
 
 @pytest.mark.parametrize("field", [field for field in EXAMPLES if field != "data.label"])
-def test_an_absent_section_is_required_with_an_example_that_is_one(field: str, tmp_path: Path):
+def test_missing_section_shows_valid_example(field: str, tmp_path: Path):
     content = yaml.safe_load(RUN.read_text())
     *sections, key = field.split(".")
     section = content

@@ -34,7 +34,7 @@ OF_PRIVACY = {
 
 
 @pytest.mark.parametrize("word", OF_PRIVACY)
-def test_other_words_for_settings_of_privacy(word: str):
+def test_foreign_privacy_word_translated(word: str):
     value, write = OF_PRIVACY[word]
     said = answer(lambda: fedpriv.Privacy(**{word: value}))
     assert said.startswith(f"privacy.{word} = ")
@@ -96,7 +96,7 @@ OF_A_RUN = {
 
 @pytest.mark.parametrize("word", OF_A_RUN)
 @pytest.mark.parametrize("call", [fedpriv.train, fedpriv.Training])
-def test_other_words_for_arguments_of_a_run(call: Any, word: str):
+def test_foreign_run_argument_translated(call: Any, word: str):
     value, write = OF_A_RUN[word]
     if call is fedpriv.Training and word in ("tensorboard", "verbose"):
         write = f"fedpriv.train(..., {write})"  # it is iterated over, and tells nobody
@@ -130,13 +130,13 @@ OF_STRATEGIES = {
 
 
 @pytest.mark.parametrize("word", OF_STRATEGIES)
-def test_other_words_for_options_of_algorithms(word: str):
+def test_foreign_strategy_option_translated(word: str):
     call, value, write = OF_STRATEGIES[word]
     assert write in answer(lambda: call(**{word: value}))
 
 
 @pytest.mark.parametrize("call", [fedpriv.fit, fedpriv.PrivateLogisticRegression])
-def test_function_with_words_of_its_own_gives_its_own_advice(call: Any):
+def test_function_specific_advice_shown(call: Any):
     advice = entries("functions", call.__name__)
     assert advice
     for word, text in advice.items():
@@ -156,20 +156,20 @@ def test_function_with_words_of_its_own_gives_its_own_advice(call: Any):
         (fedpriv.Cyclic(4), 1, 12),
     ],
 )
-def test_epochs_are_answered_with_rounds(sampling: Any, steps: int, rounds: int):
+def test_epochs_suggest_rounds(sampling: Any, steps: int, rounds: int):
     privacy = fedpriv.Privacy(epsilon=3.0, sampling=sampling)
     said = answer(lambda: fedpriv.train(clients(), fedpriv.fedavg(0.1, steps), privacy, epochs=3))
     assert f"write rounds={rounds}:" in said
 
 
-def test_epochs_of_cohorts_take_more_rounds():
+def test_epochs_with_cohorts_suggest_more_rounds():
     strategy, network = fedpriv.fedavg(0.1), fedpriv.Star(2, fedpriv.PoissonCohort(0.5))
     privacy = fedpriv.Privacy(epsilon=3.0)
     assert "write rounds=6:" in answer(lambda: fedpriv.train(clients(), strategy, privacy, epochs=3, network=network))
     assert "rounds" in answer(lambda: fedpriv.train(clients(), epochs=3)), "without privacy settings it has no number"
 
 
-def test_a_batch_size_is_answered_with_its_rate():
+def test_batch_size_suggests_poisson_rate():
     assert "fedpriv.Poisson(rate=0.32)), for the 200 examples" in answer(lambda: run(batch_size=64))
     assert "fedpriv.Poisson(rate=1))" in answer(lambda: run(batch_size=1000))
 
@@ -186,7 +186,7 @@ def test_a_batch_size_is_answered_with_its_rate():
         (fedpriv.FullBatch(), "fedpriv.Poisson(rate=0.32)), for the 200 examples of a client; each example joins"),
     ],
 )
-def test_a_batch_size_is_answered_in_the_sampling_that_was_chosen(
+def test_batch_size_suggests_chosen_sampling(
     sampling: fedpriv.privacy.settings.Sampling, write: str
 ):
     privacy = fedpriv.Privacy(epsilon=3.0, sampling=sampling)

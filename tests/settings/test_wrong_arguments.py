@@ -148,12 +148,12 @@ class HalfASink:
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_an_argument_of_another_kind_is_answered_with_the_right_one(name: str):
+def test_argument_of_wrong_type_shows_fix(name: str):
     typed, said = SAID[name]
     assert said in answer(typed)
 
 
-def test_a_loader_without_labels_is_refused():
+def test_loader_without_targets_raises():
     bare = DataLoader(TensorDataset(torch.ones(4, 4)))
     with pytest.raises(DataError, match=r"inputs without targets.*TensorDataset\(inputs, targets\)"):
         fedpriv.train(
@@ -167,7 +167,7 @@ def test_a_loader_without_labels_is_refused():
 # --- too few, too many ------------------------------------------------------------------------------------------------
 
 
-def test_a_missing_argument_is_explained_with_an_example():
+def test_missing_argument_shows_example():
     assert answer(fedpriv.fedavg).startswith(
         "strategy.learning_rate = (not given): is needed: Step size of the clients"
     )
@@ -179,18 +179,18 @@ def test_a_missing_argument_is_explained_with_an_example():
     assert "target epsilon" in answer(fedpriv.Privacy)
 
 
-def test_an_argument_that_goes_by_name_is_refused_by_its_place():
+def test_keyword_argument_by_position_raises():
     three = clients(), fedpriv.fedavg(0.1), fedpriv.Privacy(epsilon=3.0)
     assert "write its name, e.g. rounds=...; by their places go clients, strategy, privacy" in answer(
         lambda: fedpriv.train(*three, 10)
     )
 
 
-def test_one_argument_too_many_is_refused():
+def test_surplus_argument_raises():
     assert "is one too many: fedpriv.Poisson(rate=0.01) takes rate" in answer(lambda: fedpriv.Poisson(0.1, 10))
 
 
-def test_an_argument_that_is_given_twice_is_refused():
+def test_repeated_argument_raises():
     assert "is given twice" in answer(lambda: fedpriv.fedavg(0.1, learning_rate=0.2))
 
 
