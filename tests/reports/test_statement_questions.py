@@ -45,7 +45,7 @@ def priced(*words: str) -> dict[tuple[str, str], float]:
     return {(cell["adversary"], cell["unit"]): float(cell["epsilon"]) for cell in found["matrix"]}
 
 
-def test_of_the_demo_run(tmp_path: Path):
+def test_statement_of_demo_run(tmp_path: Path):
     budget, run = tmp_path / "lifetime.budget", tmp_path / "demo"
     done("budget", str(budget), "--epsilon", "5")
     done("train", "digits_iadmm", "--out", str(run), *QUIET, f"privacy.budget={budget}")
@@ -98,7 +98,7 @@ def test_of_the_demo_run(tmp_path: Path):
     assert f"{budget}, which cannot be read" in done("statement", str(run))
 
 
-def test_of_simulated_secure_aggregation(tmp_path: Path):
+def test_statement_of_simulated_secure_aggregation(tmp_path: Path):
     run = tmp_path / "secure"
     done("train", "digits_iadmm", "--out", str(run), *QUIET, *SECURE, "rounds=3")
     cells = priced(str(run), "--colluders", "3")
@@ -153,7 +153,7 @@ def search(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_of_a_search(search: Path):
+def test_statement_of_search(search: Path):
     folder = search / "out"
     trials = [str(path) for path in sorted((folder / "trials").glob("0*"))]
     ledgers = hashlib.sha256(b"".join((Path(trial) / "ledger.jsonl").read_bytes() for trial in trials)).hexdigest()
@@ -211,7 +211,7 @@ def test_of_a_search(search: Path):
     )
 
 
-def test_of_a_search_that_is_not_finished_all_is_charged(search: Path, tmp_path: Path):
+def test_statement_unfinished_search_charges_all_trials(search: Path, tmp_path: Path):
     shutil.copytree(search / "out", tmp_path / "half")
     place = tmp_path / "half" / "trials" / "trials.json"
     told = json.loads(place.read_text())
@@ -228,7 +228,7 @@ def test_of_a_search_that_is_not_finished_all_is_charged(search: Path, tmp_path:
     assert len(every) == 2 and hashlib.sha256(b"".join(path.read_bytes() for path in every)).hexdigest() in page
 
 
-def test_an_altered_trial_or_another_folder_beside_it_has_no_page(search: Path, tmp_path: Path):
+def test_statement_altered_trial_raises(search: Path, tmp_path: Path):
     shutil.copytree(search / "out", tmp_path / "altered")
     ledger = tmp_path / "altered" / "trials" / "0001" / "ledger.jsonl"
     ledger.write_text(ledger.read_text().replace('"rate":1', '"rate":0.5', 1))
@@ -240,7 +240,7 @@ def test_an_altered_trial_or_another_folder_beside_it_has_no_page(search: Path, 
     assert "is not a search, or is damaged" in refused("statement", str(tmp_path / "altered"))
 
 
-def test_of_a_search_whose_trials_stay_hidden(tmp_path: Path):
+def test_statement_of_search_with_secret_trials(tmp_path: Path):
     (tmp_path / "space.yaml").write_text("strategy.learning_rate: {low: 0.1, high: 1.0}")
     folder, words = (
         tmp_path / "out",
