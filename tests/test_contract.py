@@ -127,7 +127,7 @@ def test_kernel_package_exports_its_list(room: str):
 
 
 @pytest.mark.parametrize("room", [room for room in LISTS if room != "models"])  # whose list is what users write
-def test_listed_name_has_a_user(room: str):
+def test_listed_names_are_used(room: str):
     """A list is no place for names that a tenant might need one day."""
     taken = {
         alias.name
@@ -156,7 +156,7 @@ def test_kernel_packages_match_import_layers():
 
 
 @pytest.mark.parametrize("room", [room for room in KERNEL if "." not in room])
-def test_contributing_counts_the_kernel(room: str):
+def test_contributing_page_counts_kernel_lines(room: str):
     """The page opens with the size of each kernel room, right to a tenth (and 50 lines)."""
     folder = PACKAGE / room
     files = [*folder.rglob("*.py")] or [PACKAGE / f"{room}.py"]

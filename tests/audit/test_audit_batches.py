@@ -86,21 +86,21 @@ PLANTED = {
 
 @pytest.mark.parametrize("relation", ["add_remove", "replace_one"])
 @pytest.mark.parametrize("sampling", [fp.Allocation(4), fp.Allocation(30), fp.Poisson(0.1), fp.Poisson(0.9)])
-def test_right_draws_hold(sampling: fp.Allocation | fp.Poisson, relation: str) -> None:
+def test_correct_sampler_passes_audit(sampling: fp.Allocation | fp.Poisson, relation: str) -> None:
     found = checked(check_batches, subject(sampling=sampling, relation=relation))
     assert found.verdict == "held", found
     assert found.numbers["draws"] > 100
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
-def test_a_bug_in_random_allocation_is_found(plant: Allocated, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_detects_allocation_bug(plant: Allocated, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BatchSampler, "_allocated", plant)
     found = checked(check_batches, subject(sampling=fp.Allocation(4)))
     assert found.verdict == "found"
     assert re.search(PLANTED[plant], found.evidence), found
 
 
-def test_poisson_batches_of_another_rate_or_of_old_draws_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_detects_wrong_poisson_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     right = BatchSampler._draw_batches
 
     def more(self: BatchSampler, sampling: fp.Poisson, *others: object) -> IndexBatches:
@@ -119,16 +119,14 @@ def test_poisson_batches_of_another_rate_or_of_old_draws_are_found(monkeypatch: 
     assert "same in several rounds" in checked(check_batches, subject(sampling=fp.Poisson(0.5))).evidence
 
 
-def test_where_no_draw_is_secret_there_is_nothing_to_look_at() -> None:
+def test_audit_without_secret_sampling() -> None:
     for settings in ({"sampling": fp.FullBatch()}, {"sampling": fp.Allocation(5), "unit": "client"}):
         assert checked(check_batches, subject(**settings)).evidence == "no secret sampling of examples"
 
 
 @pytest.mark.parametrize(("relation", "noise"), [("add_remove", 0.4), ("replace_one", 0.2)])
-def test_whoever_guesses_the_batch_tells_canaries_apart_better_than_by_sums(
-    relation: str, noise: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With little noise the canary's batch stands out; in a sum over all batches it is lost among the others."""
+def test_batch_guessing_attack_beats_sums(relation: str, noise: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With little noise the batch of the canary stands out; in the sum over all batches it does not."""
     made = subject(
         fp.fedavg(0.5),
         sizes=(40, 40),

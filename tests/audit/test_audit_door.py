@@ -119,21 +119,21 @@ def own(step: Any) -> Strategy:
     return Strategy(step, fp.fedavg(0.5).aggregator)
 
 
-def test_what_comes_through_the_door_holds() -> None:
+def test_replay_of_correct_strategy_holds() -> None:
     found = audited(own(Stepping(nothing)))
     assert found.verdict == "held", found
     assert "messages, models, metrics, result.json, ledger, TensorBoard of 4 rounds" in found.evidence
     assert "of 4 recorded answers" in found.evidence
 
 
-def test_a_strategy_that_peeks_is_found() -> None:
+def test_audit_detects_data_access_by_strategy() -> None:
     found = audited(own(Stepping(mean_of_inputs)))
     assert found.verdict == "found"
     assert "these are others: messages, models, metrics, result.json, TensorBoard" in found.evidence
 
 
-def test_a_strategy_that_kept_the_data_is_found() -> None:
-    """It holds a reference to the tensors that it was made with."""
+def test_audit_detects_data_kept_by_strategy() -> None:
+    """The strategy holds a reference to the tensors given at its construction."""
     data = digits_of(SIZES)
     step = Stepping(lambda oracle, received: 1e-3 * data[1][0].mean())
     clients = clients_of(data)
@@ -143,13 +143,13 @@ def test_a_strategy_that_kept_the_data_is_found() -> None:
     assert all(torch.equal(x, old) for (x, _), old in zip(data, before, strict=True))  # all is put back
 
 
-def test_a_dual_variable_without_noise_is_found() -> None:
+def test_audit_detects_unnoised_dual() -> None:
     assert audited(own(Dual(exact=False))).verdict == "held"
     found = audited(own(Dual(exact=True)))
     assert found.verdict == "found" and "messages" in found.evidence
 
 
-def test_a_rule_that_stops_by_data_is_found() -> None:
+def test_audit_detects_data_dependent_stop() -> None:
     data = digits_of(SIZES)
 
     def by_data() -> int:
@@ -166,7 +166,7 @@ def test_a_rule_that_stops_by_data_is_found() -> None:
     assert found.verdict == "found" and "the run ends after 3 rounds instead of 2: data decide when" in found.evidence
 
 
-def test_a_metric_on_training_data_is_found() -> None:
+def test_audit_detects_metric_on_training_data() -> None:
     data = digits_of(SIZES)
     options = {"metrics": {"own": lambda outputs, targets: float(data[0][0].mean())}}
     made = AuditTarget.of(
@@ -195,7 +195,7 @@ class Gathering(AddMeanUpdate):
     ("aggregator", "words"),
     [(Largest(), "Largest is no function of sums"), (Gathering(), "Gathering looks at single messages")],
 )
-def test_an_aggregator_that_is_no_sum_is_found(trust: Any, aggregator: Any, words: str) -> None:
+def test_audit_detects_aggregator_without_sums(trust: Any, aggregator: Any, words: str) -> None:
     strategy = fp.fedavg(0.5)
     assert checked(check_sums_only, subject(strategy, trust=trust)).verdict == "held"
     found = checked(check_sums_only, subject(replace(strategy, aggregator=aggregator), trust=trust))

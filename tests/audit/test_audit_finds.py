@@ -243,7 +243,7 @@ PLANTED: dict[str, tuple[Callable[[Planting], None] | None, dict[str, Any], Call
 
 
 @pytest.mark.parametrize("bug", PLANTED)
-def test_a_planted_bug_is_found_by_name(bug: str, monkeypatch: Planting) -> None:
+def test_audit_detects_planted_bug(bug: str, monkeypatch: Planting) -> None:
     plant, settings, check, words = PLANTED[bug]
     if plant is None:
         right = checked(check, subject(**{**settings, "mechanism": fp.Gaussian()}))
@@ -294,12 +294,12 @@ class BatchMean(nn.Module):
     ],
     ids=["BatchNorm", "statistics that are kept", "hidden state", "examples that mix"],
 )
-def test_a_model_that_mixes_or_remembers_is_found(layer: nn.Module, words: str) -> None:
+def test_audit_detects_mixing_or_stateful_model(layer: nn.Module, words: str) -> None:
     found = checked(check_interaction, subject(model=nn.Sequential(layer, nn.Linear(64, 10))))
     assert found.verdict == "found" and re.search(words, found.evidence), found
 
 
-def test_a_loss_that_mixes_the_batch_is_found() -> None:
+def test_audit_detects_batch_mixing_loss() -> None:
     good = subject()
     mixing = Loss(
         lambda outputs, targets: nn.functional.cross_entropy(outputs - outputs.mean(0), targets, reduction="none")
@@ -311,7 +311,7 @@ def test_a_loss_that_mixes_the_batch_is_found() -> None:
     assert found.verdict == "found" and "loss" in found.evidence, found
 
 
-def test_test_data_that_are_training_data_are_found() -> None:
+def test_audit_detects_training_data_in_test_data() -> None:
     (x, y), *_ = digits_of(SIZES)
     same = checked(check_data, subject(more={"test": TensorDataset(x[:7].clone(), y[:7].clone())}))
     assert same.verdict == "found" and "7 of 125 training examples equal a test example" in same.evidence
@@ -319,7 +319,7 @@ def test_test_data_that_are_training_data_are_found() -> None:
     assert checked(check_data, subject(more={"test": TensorDataset(*other)})).verdict == "held"
 
 
-def test_rows_that_are_there_twice_are_found() -> None:
+def test_audit_detects_repeated_rows() -> None:
     data = digits_of(SIZES)
     (x, y), (other_x, other_y), *rest = data
     twice = [(torch.cat([x, x[:2]]), torch.cat([y, y[:2]])), (other_x, other_y), *rest]
@@ -330,7 +330,7 @@ def test_rows_that_are_there_twice_are_found() -> None:
     assert between.verdict == "found" and "(4 of them one of another client)" in between.evidence
 
 
-def test_statistics_of_private_data_are_found() -> None:
+def test_audit_detects_private_statistics() -> None:
     data = digits_of(SIZES)
     rows = torch.cat([x for x, _ in data])
     standard = [((x - rows.mean(0)) / rows.std(0, correction=0).clamp_min(1e-9), y) for x, y in data]
@@ -342,7 +342,7 @@ def test_statistics_of_private_data_are_found() -> None:
     assert found.verdict == "found" and "model.centre is the mean of the private inputs" in found.evidence
 
 
-def test_a_clip_that_forgets_the_norm_is_found(monkeypatch: Planting) -> None:
+def test_audit_detects_wrong_clip_norm(monkeypatch: Planting) -> None:
     """Messages that are clipped in another norm than they are priced in."""
     settings = {"unit": "client", "at": "message", "strategy": fp.fedavg(0.5)}
     assert checked(check_arithmetic, subject(**settings)).verdict == "held"

@@ -34,7 +34,7 @@ def cases() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("name", "unit", "trust"), list(cases()))
-def test_nothing_is_found(name: str, unit: str, trust: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strategies_pass_audit(name: str, unit: str, trust: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = [f"strategy={{name: {name}, {OPTIONS.get(name, '')}}}", "rounds=4"]
     settings += [f"privacy={{epsilon: 3, trust: {trust}, {unit[1:]}"]
     checks = {key: check for key, check in running.CHECKS.items() if key not in ("canaries", "interaction")}

@@ -121,7 +121,7 @@ def left(folder: Path, *overrides: str, again: bool = False) -> Path:
 
 @pytest.mark.parametrize("sampling", ["privacy.sampling=full", "privacy.sampling={allocation: {batches: 3}}"])
 def test_account_unfinished_run_charges_whole_plan(tmp_path: Path, sampling: str):
-    """The person who stopped the run may have inspected its models, so the privacy cost of fewer rounds does not hold."""
+    """The person who stopped the run may have inspected its models, so the cost of fewer rounds does not hold."""
     run = left(tmp_path / "run", sampling)
     facts = accounted(run)
     assert 2.9 < facts["epsilon"] <= 3.0

@@ -100,7 +100,7 @@ def test_account_unfinished_run_ignores_changed_rows(tmp_path: Path):
 
 
 def test_tune_changed_rows_raise(tmp_path: Path):
-    """A search with secret trials leaves no ledger, and with a hundred times as many rows its plan has almost no cost."""
+    """Secret trials leave no ledger, and with a hundred times as many rows the plan has almost no privacy cost."""
     space = tmp_path / "space.yaml"
     space.write_text("strategy.learning_rate: [0.1, 0.5]\n")
     write_table(tmp_path / "train.csv", {"b": 4, "z": 4})
@@ -119,7 +119,7 @@ def test_tune_changed_rows_raise(tmp_path: Path):
     assert f"epsilon={round_up(paid[1])}" in fedpriv("statement", str(tmp_path / "hidden")).stdout
 
 
-def test_account_client_cost_with_changed_rows_is_infinite(tmp_path: Path):
+def test_account_client_cost_of_changed_rows(tmp_path: Path):
     write_table(tmp_path / "train.csv", {"b": 40, "z": 40})
     train(tmp_path, "run")
     before = {cell["unit"]: cell["epsilon"] for cell in accounted(tmp_path / "run")["matrix"]}

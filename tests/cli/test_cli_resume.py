@@ -114,7 +114,7 @@ def test_resumed_copy_draws_other_noise(stopped_run: dict[str, bytes], tmp_path:
     assert models[0] != models[1]
 
 
-def test_interrupt_before_checkpoint_prints_resume_command(tmp_path: Path, whole_run: Path):
+def test_interrupt_prints_resume_command(tmp_path: Path, whole_run: Path):
     folder = tmp_path / "run"
     words = [*COMMAND, "train", DIGITS, "--out", str(folder), *SMALL, *LONG, "log.checkpoint_every=100"]
     words += ["compute.pace=0.05"]  # or the rounds are over when the first is reported

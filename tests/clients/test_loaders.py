@@ -63,7 +63,7 @@ class OwnGenerator(Flipped):
         return X[index] + torch.rand((), generator=self.generator), Y[index]
 
 
-def test_random_transform_with_its_own_generator_raises() -> None:
+def test_random_transform_with_private_generator_raises() -> None:
     with pytest.raises(fp.DataError, match=r"client 2: example .* global generator"):
         training(DataLoader(table()), DataLoader(Flipped(0.0)), DataLoader(OwnGenerator()))
     assert training(DataLoader(table()), DataLoader(Flipped(0.5))).warnings == []

@@ -104,7 +104,7 @@ def test_disjoint_examples_give_no_warning(name: str) -> None:
     assert warnings(*APART[name]()) == []
 
 
-def test_shared_numbers_between_clients_warn_for_both_units() -> None:
+def test_numbers_shared_between_clients_warn() -> None:
     """Window 29 of one client and window 30 of the other have five numbers in common."""
     whole = windows()
     parts = Subset(whole, range(30)), Subset(whole, range(30, 65))

@@ -175,9 +175,7 @@ def test_valid_uci_files_load(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "file", "old", "new", "message"), DAMAGED)
-def test_invalid_uci_value_raises(
-    name: str, file: str, old: str, new: str, message: str, tmp_path: Path
-) -> None:
+def test_invalid_uci_value_raises(name: str, file: str, old: str, new: str, message: str, tmp_path: Path) -> None:
     assert old in SOUND[name][file]
     files = SOUND[name] | {file: SOUND[name][file].replace(old, new, 1)}
     with pytest.raises(DataError, match=message) as caught:

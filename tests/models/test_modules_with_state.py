@@ -101,7 +101,7 @@ def test_uncopyable_module_raises_with_path() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_gradient_in_a_forward_pass_trains() -> None:
+def test_gradient_in_forward_pass_trains() -> None:
     torch.manual_seed(0)
     clients = fp.make_clients(Slope(), nn.CrossEntropyLoss(), [TensorDataset(X, Y)])
     result = fp.train(clients, fp.fedavg(0.3), fp.Privacy(epsilon=3), rounds=2, test=TensorDataset(X + 1, Y))

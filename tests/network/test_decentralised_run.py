@@ -66,7 +66,7 @@ def test_mean_and_node_models_load(folder: Path) -> None:
     assert result["node_test_accuracy"] == pytest.approx(expected)
 
 
-def test_suboptimality_matches_objective_and_is_not_private(folder: Path) -> None:
+def test_suboptimality_matches_objective(folder: Path) -> None:
     result = json.loads((folder / "result.json").read_text())
     model = SoftmaxRegression(64, 10)
     model.load_state_dict(torch.load(folder / "model.pt"))

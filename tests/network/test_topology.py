@@ -233,7 +233,7 @@ def test_one_peer_exponential_averages_in_log_n_rounds() -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2])
-def test_one_peer_exponential_contraction_matches_eigenvalues(steps: int) -> None:
+def test_one_peer_exponential_contraction(steps: int) -> None:
     """W of jump s has eigenvalues (1 + w^s) / 2 at the fifth roots of unity w = e^(2 pi i j / 5): |cos(pi j s / 5)|."""
     squares = np.cos(np.pi * np.outer(np.arange(1, 5), [1, 2, 4]) / 5) ** 2
     graph = Graph(topology.exponential(5), activity=activity.OnePeerExponential(), mixing_steps=steps)

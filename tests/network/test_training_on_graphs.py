@@ -52,7 +52,7 @@ def training(strategy: Strategy, network: fp.Graph | fp.Star, *, backend: str = 
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=NAMES)
-def test_private_graph_run_with_outages_charges_by_activity(strategy: Strategy) -> None:
+def test_graph_run_charges_active_rounds(strategy: Strategy) -> None:
     outages = [fp.Outage(1, 2, 4), *(fp.Outage(i, 4, 5) for i in range(6))]
     network = fp.Graph(topology.ring(6), activity=fp.RandomNodes(0.6), outages=outages)
     run = training(strategy, network)

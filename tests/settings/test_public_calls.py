@@ -59,7 +59,7 @@ def public() -> dict[str, Callable[..., Any]]:
 PUBLIC = public()
 
 
-def test_public_calls_are_found():
+def test_public_call_list_complete():
     assert len(PUBLIC) > 120
     assert {"fedpriv.train", "fedpriv.Privacy", "fedpriv.sinks.TensorBoard", "fedpriv.sites.Site"} <= {*PUBLIC}
 

@@ -186,9 +186,7 @@ def test_batch_size_suggests_poisson_rate():
         (fedpriv.FullBatch(), "fedpriv.Poisson(rate=0.32)), for the 200 examples of a client; each example joins"),
     ],
 )
-def test_batch_size_suggests_chosen_sampling(
-    sampling: fedpriv.privacy.settings.Sampling, write: str
-):
+def test_batch_size_suggests_chosen_sampling(sampling: fedpriv.privacy.settings.Sampling, write: str):
     privacy = fedpriv.Privacy(epsilon=3.0, sampling=sampling)
     said = answer(lambda: fedpriv.train(clients(), fedpriv.fedavg(0.1), privacy, batch_size=64))
     assert write in said
