@@ -60,14 +60,14 @@ def test_stage_results_survive_crash_and_kill(tmp_path: Path) -> None:
         "good": "passed",
         "bad": "failed",
         "raises": "error",
-        "ends_its_process": "crashed",
+        "exits_process": "crashed",
         "good again": "passed",
         "hangs": "started",
     }
     lines = {(line["check"], line["state"]): line for line in results(tmp_path)}
     assert lines["good", "passed"]["found"] == 3
     assert "for a reason" in lines["raises", "error"]["error"]
-    assert lines["ends_its_process", "crashed"]["code"] == 7
+    assert lines["exits_process", "crashed"]["code"] == 7
 
 
 def test_late_stage_terminated(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ RUNS = [pytest.param(path, marks=[pytest.mark.slow] if path.stem in SLOW else []
 
 
 @pytest.fixture
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to run in; kernels see this checkout's fedpriv, one thread, and no settings of the user's."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -62,8 +62,8 @@ def test_site_page_of_notebook_has_pictures(path: Path):
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
-def test_notebook_runs_and_draws(path: Path, alone: Path):
-    done = executed(nbformat.read(path, as_version=4), alone)
+def test_notebook_runs_and_draws(path: Path, empty_folder: Path):
+    done = executed(nbformat.read(path, as_version=4), empty_folder)
     code = [cell for cell in done.cells if cell.cell_type == "code"]
     assert any(cell.source.lstrip().startswith("assert") or "\nassert" in cell.source for cell in code)
     outputs = [output for cell in code for output in cell.outputs]
@@ -86,14 +86,14 @@ def test_notebook_links_have_targets(path: Path):
     assert not broken
 
 
-def test_failing_notebook_cell_raises(alone: Path):
+def test_failing_notebook_cell_raises(empty_folder: Path):
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("assert 1 == 2")])
     with pytest.raises(Exception, match="AssertionError"):
-        executed(notebook, alone)
+        executed(notebook, empty_folder)
 
 
-def test_notebook_kernel_uses_this_checkout(alone: Path):
+def test_notebook_kernel_uses_this_checkout(empty_folder: Path):
     source = "import sys, fedpriv; print(sys.executable, fedpriv.__file__)"
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
-    (output,) = executed(notebook, alone).cells[0].outputs
+    (output,) = executed(notebook, empty_folder).cells[0].outputs
     assert output.text.split() == [sys.executable, str(ROOT / "fedpriv" / "__init__.py")]

@@ -47,7 +47,7 @@ for line in sys.stdin.read().splitlines():
 
 
 @pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A fresh environment with the wheel, which sees this one's libraries but not this one's fedpriv."""
     folder = tmp_path_factory.mktemp("elsewhere")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]
@@ -88,12 +88,12 @@ STARTING = [
 ]
 
 
-def test_wheel_runs_readme_commands(elsewhere: Path):
+def test_wheel_runs_readme_commands(wheel_environment: Path):
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "FEDPRIV_DATA")}
-    bin_ = elsewhere / "env" / "bin"
+    bin_ = wheel_environment / "env" / "bin"
     told = subprocess.run([bin_ / "fedpriv", "--version"], env=environment, capture_output=True, text=True, check=True)
     assert told.stdout.startswith("fedpriv ")
-    work = elsewhere / "work"
+    work = wheel_environment / "work"
     work.mkdir()
     given = "\n".join([*commands(), *STARTING])
     driver = [bin_ / "python", "-c", DRIVER]

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from audit_worlds import checked, subject
+from audit_targets import audit_target, run_check
 from scipy import stats
-from test_audit_finds import Less
+from test_audit_planted_bugs import Less
 
 import fedpriv as fp
 from fedpriv.audit import AuditTarget
@@ -93,7 +93,7 @@ PROMISES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("promise", PROMISES)
 def test_canary_statistic_matches_theory(promise: str) -> None:
     """Canaries of a right run: normal scores of the ledger's own mu, where noise is Gaussian and nothing is drawn."""
-    made = noisy(subject(fp.fedavg(0.5), rounds=6, **PROMISES[promise]))
+    made = noisy(audit_target(fp.fedavg(0.5), rounds=6, **PROMISES[promise]))
     each = 1 if promise.startswith("messages") else 200
     reached = reach(made, each, 6)
     games = [play(made, each, 6, reached) for _ in range(60 if each == 1 else 1)]
@@ -112,7 +112,7 @@ def test_canary_statistic_matches_theory(promise: str) -> None:
 
 def test_absent_canary_scores_symmetric() -> None:
     """Its score is the same function of what was released: without a signal it is as often positive as negative."""
-    made = noisy(subject(fp.fedavg(0.5), rounds=3, relation="add_remove", epsilon=1e-3))
+    made = noisy(audit_target(fp.fedavg(0.5), rounds=3, relation="add_remove", epsilon=1e-3))
     games = [play(made, 1, 3) for _ in range(40)]
     absent = np.concatenate([game.scores[~game.took_part] for game in games])
     assert (absent != 0).all() and stats.binomtest(int((absent > 0).sum()), len(absent)).pvalue > 1e-5
@@ -126,10 +126,10 @@ def theory(game: Game) -> float:
 
 
 def test_canaries_detect_half_noise() -> None:
-    made = subject(fp.fedavg(0.5), rounds=6)
+    made = audit_target(fp.fedavg(0.5), rounds=6)
     right, wrong = (
-        checked(check_canaries, made),
-        checked(check_canaries, subject(fp.fedavg(0.5), rounds=6, mechanism=Less(part=0.5))),
+        run_check(check_canaries, made),
+        run_check(check_canaries, audit_target(fp.fedavg(0.5), rounds=6, mechanism=Less(part=0.5))),
     )
     assert right.verdict == "held" and "promised 3" in right.evidence, right
     assert wrong.verdict == "found" and "one run: guesses prove epsilon above" in wrong.evidence, wrong
@@ -140,7 +140,7 @@ def test_canaries_detect_half_noise() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("promise", ["local", "laplace", "secure aggregation"])
 def test_canary_bounds_hold_over_300_runs(promise: str) -> None:
-    made, wrong = noisy(subject(fp.fedavg(0.5), rounds=3, **PROMISES[promise])), np.zeros(3)
+    made, wrong = noisy(audit_target(fp.fedavg(0.5), rounds=3, **PROMISES[promise])), np.zeros(3)
     for _ in range(300):
         game = play(made, 40, 3)
         found = game.bounds()

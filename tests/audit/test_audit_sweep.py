@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from audit_worlds import SIZES, TWO_OF_A_KIND, subject
+from audit_targets import SIZES, TWO_OF_A_KIND, audit_target
 from strategy_options import EXACT, OPTIONS
 
 import fedpriv as fp
@@ -42,7 +42,7 @@ def test_strategies_pass_audit(name: str, unit: str, trust: str, monkeypatch: py
     try:
         config = load_config(Path(__file__).parents[1] / "run.yaml", settings)
         problem = TWO_OF_A_KIND if name == "private_al" else None
-        made = subject(config.recipe(len(SIZES)).strategy, rounds=4, problem=problem)
+        made = audit_target(config.recipe(len(SIZES)).strategy, rounds=4, problem=problem)
         made = type(made).of(made.clients, made.strategy, config.promise(len(SIZES)), rounds=4)
         made.plan()
     except fp.ConfigError:

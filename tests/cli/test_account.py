@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from commands import fedpriv, refused, result_of, trained
+from commands import error_line, fedpriv, result_of, trained
 from edits import with_plan_of
 
 import fedpriv as fp
@@ -60,8 +60,8 @@ def test_account_other_delta_and_accountant(runs: list[Path]):
     assert facts["epsilon"] > 1.01 and facts["accountant"] == "rdp"
     assert accounted(runs[0], "--accountant", "pure")["epsilon"] == "inf"
     assert accounted(runs[0], "--group", "3")["matrix"][2]["unit"] == "group of 3 samples"
-    assert "choose pure, rdp, gaussian, pld" in refused("account", str(runs[0]), "--accountant", "clt")
-    assert "delta" in refused("account", str(runs[0]), "--delta", "2")
+    assert "choose pure, rdp, gaussian, pld" in error_line("account", str(runs[0]), "--accountant", "clt")
+    assert "delta" in error_line("account", str(runs[0]), "--delta", "2")
 
 
 def test_account_copied_run_counts_twice(runs: list[Path], tmp_path: Path):
@@ -75,9 +75,9 @@ def test_account_altered_ledger_raises(runs: list[Path], tmp_path: Path):
     copy = tmp_path / "copy"
     shutil.copytree(runs[0], copy)
     (copy / "ledger.jsonl").write_text("".join((copy / "ledger.jsonl").read_text().splitlines(keepends=True)[:-1]))
-    assert "incomplete" in refused("account", str(copy))
-    assert "is not the header of a ledger" in refused("account", str(_broken(runs[1], tmp_path)))
-    assert "does not exist" in refused("account", str(tmp_path))
+    assert "incomplete" in error_line("account", str(copy))
+    assert "is not the header of a ledger" in error_line("account", str(_broken(runs[1], tmp_path)))
+    assert "does not exist" in error_line("account", str(tmp_path))
 
 
 def _broken(run: Path, folder: Path) -> Path:
@@ -95,7 +95,7 @@ def test_account_different_data_composed_per_unit(runs: list[Path], tmp_path: Pa
         trained(tmp_path / name, "privacy.unit=client", f"data.partition.n_clients={count}")
         for name, count in (("four", 4), ("five", 5))
     ]
-    assert "whole clients, but different ones" in refused("account", *map(str, whole))
+    assert "whole clients, but different ones" in error_line("account", *map(str, whole))
     assert accounted(runs[0], whole[0])["unit"] == "sample"
 
 
@@ -162,7 +162,7 @@ def test_account_metric_stopped_run_charges_whole_plan(tmp_path: Path):
     with_plan_of(run, None)
     assert accounted(run)["epsilon"] == pytest.approx(said["epsilon"], rel=1e-6)
     (run / "config.yaml").unlink()
-    assert "ended early, so it is charged for its whole plan" in refused("account", str(run))
+    assert "ended early, so it is charged for its whole plan" in error_line("account", str(run))
 
 
 def test_account_run_without_guarantee_is_infinite(tmp_path: Path):

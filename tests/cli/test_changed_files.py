@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from commands import fedpriv, refused
+from commands import error_line, fedpriv
 from edits import with_plan_of
 
 import fedpriv as fp
@@ -80,7 +80,7 @@ def test_account_stopped_run_ignores_changed_rows(tmp_path: Path):
     write_table(tmp_path / "train.csv", {"b": 400, "z": 400})
     assert accounted(tmp_path / "run")["epsilon"] == pytest.approx(result["epsilon"], rel=1e-9)
     with_plan_of(tmp_path / "run", None)
-    assert "cannot be computed from its configuration and data" in refused("account", str(tmp_path / "run"))
+    assert "cannot be computed from its configuration and data" in error_line("account", str(tmp_path / "run"))
     write_table(tmp_path / "train.csv", {"b": 4, "z": 4})
     assert accounted(tmp_path / "run")["epsilon"] == pytest.approx(result["epsilon"], rel=1e-9)
 
@@ -96,7 +96,7 @@ def test_account_unfinished_run_ignores_changed_rows(tmp_path: Path):
     assert accounted(tmp_path / "run")["epsilon"] == pytest.approx(whole["epsilon"], rel=1e-9)
     with_plan_of(tmp_path / "run", None)
     for command in ("account", "statement"):
-        assert "is not finished, so it is charged for its whole plan" in refused(command, str(tmp_path / "run"))
+        assert "is not finished, so it is charged for its whole plan" in error_line(command, str(tmp_path / "run"))
 
 
 def test_tune_changed_rows_raise(tmp_path: Path):
@@ -111,10 +111,10 @@ def test_tune_changed_rows_raise(tmp_path: Path):
     paid = [json.loads(fedpriv(*words).stdout)["epsilon"] for words in (seen, hidden)]
     write_table(tmp_path / "train.csv", {"b": 400, "z": 400})
     for words in (seen, hidden):
-        assert "numbers of examples changed since the search began" in refused(*words)
+        assert "numbers of examples changed since the search began" in error_line(*words)
     # of open trials the ledgers are there
     assert f"epsilon={round_up(paid[0])}" in fedpriv("statement", str(tmp_path / "seen")).stdout
-    assert "numbers of examples changed since the search began" in refused("statement", str(tmp_path / "hidden"))
+    assert "numbers of examples changed since the search began" in error_line("statement", str(tmp_path / "hidden"))
     write_table(tmp_path / "train.csv", {"b": 4, "z": 4})
     assert f"epsilon={round_up(paid[1])}" in fedpriv("statement", str(tmp_path / "hidden")).stdout
 

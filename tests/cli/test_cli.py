@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from commands import DIGITS, FULL_LINE, SMALL, fedpriv, refused, result_of, trained
+from commands import DIGITS, FULL_LINE, SMALL, error_line, fedpriv, result_of, trained
 
 
 def test_train_large_delta_warns_before_first_round(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_list_name_shows_options():
     assert tracking["step_size"].endswith("{scale: 0.1, power: 0.0, ratio: 1.0} by default")
     assert tracking["step_size.scale"] == "a positive, finite number; 1.0 by default"
     assert tracking["gradient_at"] == "'sent' or 'mixed'; sent by default"
-    assert "did you mean 'erdos_renyi'" in refused("list", "erdos_reny")
+    assert "did you mean 'erdos_renyi'" in error_line("list", "erdos_reny")
 
 
 def test_list_shows_one_line_per_name():
@@ -120,7 +120,7 @@ def test_published_variant_reported_as_not_private(tmp_path: Path):
 
 def test_fix_model_replaces_batch_norm(tmp_path: Path):
     model = ["model=own_code:WithBatchNorm", "--allow-plugins"]
-    assert "--fix-model" in refused("train", DIGITS, "--out", str(tmp_path / "a"), *SMALL, *model)
+    assert "--fix-model" in error_line("train", DIGITS, "--out", str(tmp_path / "a"), *SMALL, *model)
     assert not (tmp_path / "a").exists(), "nothing was started, so nothing is left behind"
     done = fedpriv("train", DIGITS, "--out", str(tmp_path / "b"), "--fix-model", *SMALL, *model)
     assert done.exit_code == 0

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import DIGITS, fedpriv, refused
+from commands import DIGITS, error_line, fedpriv
 
 import fedpriv as library
 
@@ -59,20 +59,20 @@ def test_compare_invalid_input_raises_before_run(tmp_path: Path):
     out = ("--out", str(tmp_path / "all"))
     other = tmp_path / "other.yaml"
     other.write_text(Path(DIGITS).read_text().replace("digits", "mnist"))
-    assert "differs from that of" in refused("compare", DIGITS, str(other), *out)
-    assert "share their noise" in refused("compare", DIGITS, "secret_seed=1", *out)
-    assert "named twice" in refused("compare", DIGITS, "--with", "rounds=2", "--with", "rounds=2", *out)
-    assert "prove what was spent" in refused("compare", DIGITS)
-    assert "name at least one" in refused("compare", "rounds=3", *out)
+    assert "differs from that of" in error_line("compare", DIGITS, str(other), *out)
+    assert "share their noise" in error_line("compare", DIGITS, "secret_seed=1", *out)
+    assert "named twice" in error_line("compare", DIGITS, "--with", "rounds=2", "--with", "rounds=2", *out)
+    assert "prove what was spent" in error_line("compare", DIGITS)
+    assert "name at least one" in error_line("compare", "rounds=3", *out)
     assert not (tmp_path / "all").exists()
     (tmp_path / "all").mkdir()
     (tmp_path / "all/x").touch()
-    assert "name a new folder" in refused("compare", DIGITS, *SHORT, *out)
+    assert "name a new folder" in error_line("compare", DIGITS, *SHORT, *out)
 
 
 def test_compare_stops_within_lifetime_budget(tmp_path: Path):
     library.Budget.create(tmp_path / "clinic.jsonl", epsilon=4.0, delta=1e-5)
     budget = f"privacy.budget={tmp_path / 'clinic.jsonl'}"
-    assert "still fits" in refused("compare", DIGITS, *SHORT, budget, "--out", str(tmp_path / "all"))
+    assert "still fits" in error_line("compare", DIGITS, *SHORT, budget, "--out", str(tmp_path / "all"))
     finished = [run for run in (tmp_path / "all").iterdir() if (run / "result.json").exists()]
     assert len(finished) == 1, "one run of epsilon 3 fits into 4, two do not"

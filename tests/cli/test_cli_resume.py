@@ -18,12 +18,12 @@ from commands import (
     DIGITS,
     LONG,
     SMALL,
+    assert_each_release_once,
+    assert_same_run,
+    error_line,
     fedpriv,
-    killed,
-    made_each_release_once,
-    refused,
     releases_in,
-    same_run,
+    run_and_kill,
     trained,
 )
 
@@ -35,7 +35,7 @@ def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The files of a run that `kill -9` ended between two checkpoints."""
     folder = tmp_path_factory.mktemp("killed") / "run"
     # rounds that take their time are reported one by one: the checkpoint is that of round 8
-    killed(folder, [*SMALL, *LONG, "compute.pace=0.05"], after=10)
+    run_and_kill(folder, [*SMALL, *LONG, "compute.pace=0.05"], after=10)
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -59,45 +59,47 @@ def test_killed_private_run_resumes_each_release_once(stopped_folder: Path, whol
     lines = (stopped_folder / "ledger.jsonl").read_bytes().splitlines()
     done = fedpriv("resume", str(stopped_folder))
     assert done.exit_code == 0, done.stderr
-    made_each_release_once(stopped_folder, whole_run)
+    assert_each_release_once(stopped_folder, whole_run)
     assert (stopped_folder / "ledger.jsonl").read_bytes().splitlines()[: len(lines)] == lines
     assert f"rounds 9 to {len(lines) - 1} were released before this run was stopped" in " ".join(done.stderr.split())
 
 
 def test_killed_exact_run_resumed_equals_unbroken(tmp_path: Path):
-    killed(tmp_path / "run", [*SMALL, *LONG, EXACT, "compute.pace=0.05"], after=10)
+    run_and_kill(tmp_path / "run", [*SMALL, *LONG, EXACT, "compute.pace=0.05"], after=10)
     done = fedpriv("resume", str(tmp_path / "run"))
     assert done.exit_code == 0, done.stderr
-    same_run(tmp_path / "run", trained(tmp_path / "whole", *LONG, EXACT))
+    assert_same_run(tmp_path / "run", trained(tmp_path / "whole", *LONG, EXACT))
 
 
 def test_resume_truncated_ledger_raises(stopped_folder: Path):
     ledger = stopped_folder / "ledger.jsonl"
     ledger.write_bytes(b"\n".join(ledger.read_bytes().split(b"\n")[:4]) + b"\n")
-    message = refused("resume", str(stopped_folder))
+    message = error_line("resume", str(stopped_folder))
     assert "incomplete: " in message and "ledger.jsonl holds 3 records but" in message
     ledger.unlink()
-    assert "without its ledger has no epsilon" in refused("resume", str(stopped_folder))
+    assert "without its ledger has no epsilon" in error_line("resume", str(stopped_folder))
 
 
 def test_resume_damaged_ledger_line_raises(stopped_folder: Path):
     ledger = stopped_folder / "ledger.jsonl"
     lines = ledger.read_bytes().split(b"\n")
     ledger.write_bytes(b"\n".join([*lines[:3], lines[3][:20], *lines[4:]]))
-    assert "line 4 does not follow from what comes before it: it was altered" in refused("resume", str(stopped_folder))
+    assert "line 4 does not follow from what comes before it: it was altered" in error_line(
+        "resume", str(stopped_folder)
+    )
 
 
 def test_resume_ledger_with_torn_last_line(stopped_folder: Path, whole_run: Path):
     with (stopped_folder / "ledger.jsonl").open("ab") as file:
         file.write(b'{"round":17,"query":"gra')
     assert fedpriv("resume", str(stopped_folder)).exit_code == 0
-    made_each_release_once(stopped_folder, whole_run)
+    assert_each_release_once(stopped_folder, whole_run)
 
 
 def test_resume_changed_config_raises(stopped_folder: Path):
     config = stopped_folder / "config.yaml"
     config.write_text(config.read_text().replace("rounds: 40", "rounds: 41"))
-    assert "config.yaml is not the one that the run began with" in refused("resume", str(stopped_folder))
+    assert "config.yaml is not the one that the run began with" in error_line("resume", str(stopped_folder))
 
 
 def test_resumed_copy_draws_other_noise(stopped_run: dict[str, bytes], tmp_path: Path):
@@ -129,7 +131,7 @@ def test_interrupt_prints_resume_command(tmp_path: Path, whole_run: Path):
     assert f"resume with: fedpriv resume {folder} --allow-plugins\n" in stderr
     assert "Traceback" not in stderr
     assert fedpriv("resume", str(folder)).exit_code == 0
-    made_each_release_once(folder, whole_run)
+    assert_each_release_once(folder, whole_run)
 
 
 def with_disk(size: int, *words: str) -> subprocess.CompletedProcess[str]:
@@ -157,7 +159,7 @@ def test_full_disk_run_resumes_after_space_freed(tmp_path: Path):
     assert (folder / "ledger.jsonl").read_bytes().endswith(b"\n"), "no torn line is left"
     assert fedpriv("resume", str(folder), "--allow-plugins").exit_code == 0
     assert fedpriv("train", DIGITS, "--out", str(whole), *words).exit_code == 0
-    made_each_release_once(folder, whole)
+    assert_each_release_once(folder, whole)
 
 
 def test_full_disk_at_start_leaves_nothing(tmp_path: Path):

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import DIGITS, SMALL, fedpriv, refused
+from commands import DIGITS, SMALL, error_line, fedpriv
 
 
 def test_topology_prints_graph_facts_and_draws(tmp_path: Path):
@@ -35,7 +35,7 @@ def test_topology_prints_graph_facts_and_draws(tmp_path: Path):
     assert json.loads(planned.stdout)["network"] == {name: value for name, value in facts.items() if name != "picture"}
     assert again.read_bytes() == picture.read_bytes()
     (tmp_path / "links.txt").write_text("a b\nb c\nd e\n")
-    assert "node 3 cannot be reached" in refused("topology", "edge_list", "5", f"topology.file={tmp_path}/links.txt")
+    assert "node 3 cannot be reached" in error_line("topology", "edge_list", "5", f"topology.file={tmp_path}/links.txt")
 
 
 def test_topology_out_writes_picture(tmp_path: Path):
@@ -45,4 +45,4 @@ def test_topology_out_writes_picture(tmp_path: Path):
     assert str(picture) in done.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
     for wrong in (tmp_path, tmp_path / "ring.doc"):  # a folder would become a file beside it
-        assert "use a name that ends in .png" in refused("topology", "ring", "5", "--out", str(wrong))
+        assert "use a name that ends in .png" in error_line("topology", "ring", "5", "--out", str(wrong))

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from commands import fedpriv, refused
+from commands import error_line, fedpriv
 
 ROWS = 300
 
@@ -102,9 +102,9 @@ def test_predict_invalid_rows_raise(tmp_path: Path):
     run = trained(tmp_path)
     (tmp_path / "gap.csv").write_text("age,smoker\n30,no\n,yes\n")
     (tmp_path / "more.csv").write_text("age,smoker\n30,no,7\n")
-    assert "more values than headings" in refused("predict", str(run), str(tmp_path / "more.csv"))
+    assert "more values than headings" in error_line("predict", str(run), str(tmp_path / "more.csv"))
     (tmp_path / "less.csv").write_text("age\n30\n")
-    assert "gap.csv, row 3: age = ''" in refused("predict", str(run), str(tmp_path / "gap.csv"))
-    assert "no such column" in refused("predict", str(run), str(tmp_path / "less.csv"))
+    assert "gap.csv, row 3: age = ''" in error_line("predict", str(run), str(tmp_path / "gap.csv"))
+    assert "no such column" in error_line("predict", str(run), str(tmp_path / "less.csv"))
     (run / "model.pt").unlink()
-    assert "finish the run" in refused("predict", str(run), str(tmp_path / "train.csv"))
+    assert "finish the run" in error_line("predict", str(run), str(tmp_path / "train.csv"))

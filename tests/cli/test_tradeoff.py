@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import DIGITS, fedpriv, refused
+from commands import DIGITS, error_line, fedpriv
 from PIL import Image
 
 from fedpriv.config import forecast, load_config
@@ -85,16 +85,16 @@ def test_tradeoff_private_data_as_public_raises(config: Path, tmp_path: Path):
         "data.augment=[flip]",
         same,
     ):
-        said = refused("tradeoff", str(config), "epsilon=1", "--stand-in", setting)
+        said = error_line("tradeoff", str(config), "epsilon=1", "--stand-in", setting)
         assert "does not replace the data" in said
 
 
 def test_tradeoff_invalid_targets_raise(config: Path):
     for words in ("eps=1", "epsilon=", "epsilon=a,b"):
-        assert "write the targets as epsilon=" in refused("tradeoff", str(config), words)
-    assert "positive targets" in refused("tradeoff", str(config), "epsilon=-1,2")
-    assert "fixes the noise" in refused("tradeoff", str(config), "epsilon=1", "privacy.noise_multiplier=2")
-    assert "ends in .png" in refused("tradeoff", str(config), "epsilon=1", "--out", "t.pdf")
+        assert "write the targets as epsilon=" in error_line("tradeoff", str(config), words)
+    assert "positive targets" in error_line("tradeoff", str(config), "epsilon=-1,2")
+    assert "fixes the noise" in error_line("tradeoff", str(config), "epsilon=1", "privacy.noise_multiplier=2")
+    assert "ends in .png" in error_line("tradeoff", str(config), "epsilon=1", "--out", "t.pdf")
 
 
 def test_percentage_rounded_up():

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from commands import DIGITS, SMALL, fedpriv, refused
+from commands import DIGITS, SMALL, error_line, fedpriv
 from rich.console import Console
 
 from fedpriv.cli import watching
@@ -52,4 +52,4 @@ def test_watch_ends_with_runs(tmp_path: Path, monkeypatch):
 
 
 def test_watch_folder_without_run_raises(tmp_path: Path):
-    assert "holds no run" in refused("watch", str(tmp_path))
+    assert "holds no run" in error_line("watch", str(tmp_path))

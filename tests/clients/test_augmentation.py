@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from augmented import EVERYTHING, X, Y, model, noisy, population, tables, v2, views
-from going_on import goes_on_bit_for_bit
+from resuming import assert_resumes_exactly
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
@@ -197,7 +197,7 @@ def test_resumed_run_has_same_views(augmentation, tmp_path: Path) -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        goes_on_bit_for_bit(training, tmp_path)
+        assert_resumes_exactly(training, tmp_path)
 
 
 def test_resume_with_other_augmentation_raises(tmp_path: Path) -> None:

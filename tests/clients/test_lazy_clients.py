@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from counting_calls import Anything, Largest, calls
+from counting_calls import AdmitAll, LargestTensor, count_calls
 from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
@@ -190,7 +190,7 @@ def rounds_of(n: int, privacy: fp.Privacy, network: fp.Star) -> Callable[[], Non
     clients = lazy(sizes=[SIZES[i % N] for i in range(n)], workers=1)
     population, streams, strategy = Population(clients), Randomness(3, 4), fp.fedavg(0.5, local_steps=2)
     sums = ClippedSums(choose("auto", population.model, population.loss), n, population.device)
-    oracle = data_oracle(population, sums, privacy, Ledger(Anything()), streams)
+    oracle = data_oracle(population, sums, privacy, Ledger(AdmitAll()), streams)
     progress = initial_state(strategy, population.params)
     return lambda: [None for _ in run_rounds(strategy, oracle, network, progress, streams, rounds=2)] and None
 
@@ -203,8 +203,8 @@ def test_lazy_round_cost_scales_with_cohort(secret: bool) -> None:
         privacy = replace(CENTRAL, trust=fp.Central(rate)) if secret else replace(CENTRAL, trust=fp.Local())
         network = fp.Star(n) if secret else fp.Star(n, fp.PoissonCohort(rate))
         rounds_of(n, privacy, network)()
-        with Largest() as largest:
+        with LargestTensor() as largest:
             rounds_of(n, privacy, network)()
         assert largest.numbers <= n + 1  # who is drawn; nothing has a row of parameters for each client
-        cost.append(calls(rounds_of(n, privacy, network)))
+        cost.append(count_calls(rounds_of(n, privacy, network)))
     assert cost[1] < 1.3 * cost[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from counting_calls import calls
+from counting_calls import count_calls
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 from typer.testing import CliRunner
@@ -142,7 +142,7 @@ def test_ownership_check_reads_no_example() -> None:
     whole, n = Unread(200_000), 2000
     order = torch.randperm(len(whole)).tolist()
     shares = [Subset(whole, order[i::n]) for i in range(n)]
-    assert calls(lambda: check_datasets(shares, None, PRIVATE)) < len(whole)
+    assert count_calls(lambda: check_datasets(shares, None, PRIVATE)) < len(whole)
 
 
 def test_duplicate_contents_counted(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_duplicates_of_many_images_counted_in_batches() -> None:
     client = fp.make_clients(torch.nn.Linear(784, 2), torch.nn.CrossEntropyLoss(), [TensorDataset(x, x[:, 0].long())])
     run.population.examples = InMemory(client, x.device, x.dtype)
     counts: list[DuplicateCounts] = []
-    assert calls(lambda: counts.append(run.repeats())) < 10 * len(x)
+    assert count_calls(lambda: counts.append(run.repeats())) < 10 * len(x)
     assert counts == [DuplicateCounts(0, 0, 0)]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from matplotlib.figure import Figure
-from round_reports import report, shown
+from round_reports import report, terminal_output
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 from typer.testing import CliRunner
@@ -132,5 +132,5 @@ def test_metric_names_unique() -> None:
 def test_metric_without_live_name_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet = Metric("test_accuracy", metrics.accuracy, ".2%", "higher")
     monkeypatch.setattr(metrics, "TESTED", (metrics.TESTED[0], quiet))
-    assert "accuracy" not in shown(terminal=False)
+    assert "accuracy" not in terminal_output(terminal=False)
     assert report(2).metrics["test_accuracy"] > 0

@@ -14,7 +14,7 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
-from counting_calls import calls
+from counting_calls import count_calls
 from pair_draws import SIGMA, rows_of
 from pair_runs import PRIVACY, SIZES, training_of
 from typer.testing import CliRunner
@@ -236,7 +236,7 @@ def test_pairs_forecast_of_thousand_nodes_is_cheap(secrets: Complete | RandomReg
     strategy = fp.decentralized_sgd(fp.StepSize(0.1))
     plan = make_plan(strategy, privacy, (5,) * 1000, network, rounds=1, randomness=Randomness(0))
     found: list[PairsForecast | None] = []
-    n_calls = calls(lambda: found.append(forecast_of_pairs(plan, network, Randomness(0))))
+    n_calls = count_calls(lambda: found.append(forecast_of_pairs(plan, network, Randomness(0))))
     assert n_calls < 100 * 1000  # and not one for each of half a million pairs
     assert found[0] is not None and {line.colluders for line in found[0].left} >= {0, 1}
 

@@ -76,7 +76,7 @@ def in_eval_mode(model: nn.Module) -> nn.Module:
     return model
 
 
-def beside_the_first(layers: nn.ModuleList, x: Tensor) -> Tensor:
+def compares_with_first(layers: nn.ModuleList, x: Tensor) -> Tensor:
     """Its first layer gives one row for all examples, its last the first example what it gives it alone."""
     h = x + layers[0](torch.zeros(1, T, E))
     return layers[1](h - h[:1]).mean(1)
@@ -109,7 +109,7 @@ REFUSED: dict[str, tuple[Kind, str, list[Callable[[nn.Module], nn.Module]]]] = {
         [examples_first],
     ),
     "beside the first": (
-        Kind(lambda: Mapped(beside_the_first, nn.Linear(E, E), nn.Linear(E, E))),
+        Kind(lambda: Mapped(compares_with_first, nn.Linear(E, E), nn.Linear(E, E))),
         r"model = 'Mapped': its output for an example alone differs from that in a batch",
         [],
     ),

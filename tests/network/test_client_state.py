@@ -33,11 +33,11 @@ N, FEATURES, ROUNDS = 12, 4, 7
 DISK, MEMORY = fp.Compute(state="disk"), fp.Compute()
 
 
-def some() -> fp.Star:
+def random_cohorts() -> fp.Star:
     return fp.Star(N, fp.PoissonCohort(0.4))
 
 
-def nodes() -> fp.Graph:
+def random_nodes() -> fp.Graph:
     return fp.Graph(nx.cycle_graph(N), activity=fp.RandomNodes(0.6))
 
 
@@ -63,11 +63,11 @@ LOCAL = fp.Privacy(noise_multiplier=1.0, sampling=fp.Poisson(0.5))
 SECRET = replace(LOCAL, unit="client", at="message", trust=fp.Central(0.4))
 OWN = Strategy(Momentum(), AddMeanUpdate(), name="own")
 RUNS: dict[str, tuple[Strategy, fp.Privacy, Callable[[], Any]]] = {
-    "iadmm_prox": (fp.inexact_admm(), LOCAL, some),
-    "iadmm_trust": (fp.inexact_admm(fp.Trust()), LOCAL, some),
-    "gradient_tracking": (fp.gradient_tracking(), LOCAL, nodes),
-    "gradient_tracking_pair": (fp.gradient_tracking_pair(), LOCAL, some),
-    "dual_averaging": (fp.dual_averaging(inactive="literal"), LOCAL, nodes),
+    "iadmm_prox": (fp.inexact_admm(), LOCAL, random_cohorts),
+    "iadmm_trust": (fp.inexact_admm(fp.Trust()), LOCAL, random_cohorts),
+    "gradient_tracking": (fp.gradient_tracking(), LOCAL, random_nodes),
+    "gradient_tracking_pair": (fp.gradient_tracking_pair(), LOCAL, random_cohorts),
+    "dual_averaging": (fp.dual_averaging(inactive="literal"), LOCAL, random_nodes),
     "a client's own, cohorts drawn in secret": (OWN, SECRET, lambda: fp.Star(N)),
     "a client's own, empty cohorts": (OWN, replace(LOCAL, at="none"), lambda: fp.Star(N, fp.PoissonCohort(0.05))),
     "a client's own, everyone now and then": (OWN, LOCAL, lambda: fp.Star(N, fp.PoissonCohort(0.95))),
@@ -225,7 +225,7 @@ def test_disk_state_without_benefit_raises() -> None:
             fp.fedavg(0.1),
             LOCAL,
             rounds=2,
-            network=some(),
+            network=random_cohorts(),
             compute=DISK,
         )
     with pytest.raises(fp.ConfigError, match=r"compute\.state = 'disk'.*every client takes part in every round"):

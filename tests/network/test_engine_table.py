@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from test_halves import sent
-from test_shards import BARE
+from test_round_halves import sent
+from test_sharded_strategies import BARE
 
 import fedpriv as fp
 from fedpriv.config import build, load_config

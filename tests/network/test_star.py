@@ -34,7 +34,7 @@ def test_fixed_cohort_mean_divides_by_size(size: int) -> None:
     assert float(star.mean(rows[cohort])[0]) == pytest.approx(float(rows[cohort].mean()))
 
 
-class Watched:
+class RecordingStep:
     """Notes whether what it receives is one row of memory."""
 
     receives, sends, memory, linear = ("model",), ("update",), "none", True
@@ -52,17 +52,17 @@ class Watched:
 
 @pytest.mark.parametrize("cohort", [fp.Everyone(), fp.PoissonCohort(0.5), fp.FixedCohort(3)])
 def test_shared_row_not_expanded_for_cohort(cohort) -> None:
-    step, start = Watched(), torch.randn(1, 3)
+    step, start = RecordingStep(), torch.randn(1, 3)
     strategy = fp.Strategy(step, AddMeanUpdate())
     progress = initial_state(strategy, start.expand(8, -1))
-    for done in run_rounds(strategy, Silent(), fp.Star(8, cohort), progress, Randomness(3), rounds=4):
+    for done in run_rounds(strategy, UnusedOracle(), fp.Star(8, cohort), progress, Randomness(3), rounds=4):
         assert done.progress.received.stride(0) == 0
     assert len(step.steps) == 4
     assert all(one for _, one in step.steps)
     assert cohort == fp.Everyone() or {size for size, _ in step.steps} != {8}
 
 
-class Silent:
+class UnusedOracle:
     """Nobody asks it."""
 
     is_aggregate = False

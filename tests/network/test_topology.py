@@ -9,7 +9,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from counting_calls import calls
+from counting_calls import count_calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,7 +67,7 @@ def test_too_large_graph_raises_before_build(name: str, n: int, options: dict) -
         with pytest.raises(fp.ConfigError, match="a graph has at most"):
             topology.TOPOLOGIES[name].build(n, **options)
 
-    assert calls(build) < 5000
+    assert count_calls(build) < 5000
 
 
 def test_mixing_contraction_matches_closed_form() -> None:

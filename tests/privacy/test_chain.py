@@ -88,9 +88,9 @@ def test_what_the_chain_alone_cannot_tell(path: Path) -> None:
     assert len(read_ledger(path)) == 2
     header, first, second = lines_of(path)
     rewrite(path, [header, first | {"noise_multiplier": 5000.0}, second])
-    forged = LedgerFile.read(path)
-    assert forged.records[0].noise_multiplier == 5000
-    assert forged.altered is None
+    forge_ledger = LedgerFile.read(path)
+    assert forge_ledger.records[0].noise_multiplier == 5000
+    assert forge_ledger.altered is None
 
 
 def test_a_resumed_ledger_continues_its_chain_without_a_torn_last_line(path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from commands import fedpriv, refused, trained
+from commands import error_line, fedpriv, trained
 from PIL import Image
 
 SHORT = ("data.partition.n_clients=4", "rounds=6")
@@ -151,10 +151,10 @@ def test_report_altered_run_or_suffix_raises(runs: dict[str, Path], tmp_path: Pa
     shutil.copytree(runs["a"], broken)
     ledger = broken / "ledger.jsonl"
     ledger.write_text(ledger.read_text().replace('"bound":1.0', '"bound":0.5', 1))
-    said = refused("report", str(broken), "--out", str(tmp_path / "r.html"))
+    said = error_line("report", str(broken), "--out", str(tmp_path / "r.html"))
     assert "altered" in said or "does not follow" in said or "changed" in said
     assert not (tmp_path / "r.html").exists()
-    assert "ends in .html" in refused("report", str(runs["a"]), "--out", str(tmp_path / "r.pdf"))
+    assert "ends in .html" in error_line("report", str(runs["a"]), "--out", str(tmp_path / "r.pdf"))
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no browser")

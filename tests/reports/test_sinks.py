@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from round_reports import report, shown
+from round_reports import report, terminal_output
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedpriv.errors import FedprivError
@@ -109,22 +109,22 @@ def test_tensorboard_omits_infinite_epsilon(tmp_path: Path):
 
 
 def test_progress_without_terminal_prints_lines():
-    lines = shown(terminal=False).splitlines()
+    lines = terminal_output(terminal=False).splitlines()
     assert len(lines) == 20
     assert lines[0] == "round 2/40 · epsilon spent <= 0.2 of 4 · 2 rounds/s"
     assert lines[-1] == "round 40/40 · loss 0.0250 · accuracy 100.00% · epsilon spent <= 4 of 4 · 2 rounds/s"
-    assert "round 3/3" in shown(terminal=False, rounds=3)
-    assert "not private" in shown(terminal=False, epsilon=math.inf)
+    assert "round 3/3" in terminal_output(terminal=False, rounds=3)
+    assert "not private" in terminal_output(terminal=False, epsilon=math.inf)
 
 
 def test_progress_on_terminal_shows_bar():
-    text = shown(terminal=True)
+    text = terminal_output(terminal=True)
     assert "round 40/40" in text
     assert "left · accuracy 100.00% · epsilon spent <= 4 of 4 · loss 0.0250 · 2 rounds/s" in text
 
 
 def test_progress_on_narrow_terminal_keeps_epsilon():
-    text = shown(terminal=True, width=80)
+    text = terminal_output(terminal=True, width=80)
     last = [line for line in text.replace("\r", "\n").splitlines() if "round 40/40" in line][-1]
     assert re.search(r"round 40/40 ━+ \S+ left · accuracy 100.00% · epsilon spent <= 4 ", last)
 

@@ -12,8 +12,8 @@ import zlib
 from pathlib import Path
 
 import pytest
-from commands import fedpriv, refused, trained
-from officer import VERIFIER, counted_without_fedpriv
+from commands import error_line, fedpriv, trained
+from officer import VERIFIER, epsilon_by_verifier
 
 from fedpriv.privacy.accounting.spent import PrivacySpent
 from fedpriv.reports.pages import WRITERS, html, markdown, pdf
@@ -74,7 +74,7 @@ def test_statement_answers_officer_questions(runs: list[Path]):
 
 
 def test_statement_ledger_matches_verifier(runs: list[Path]):
-    assert counted_without_fedpriv(page_of(runs[0])) == pytest.approx(1.0, rel=0.01)
+    assert epsilon_by_verifier(page_of(runs[0])) == pytest.approx(1.0, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_statement_formats_agree_and_are_private(runs: list[Path], tmp_path: Pat
     assert len(re.findall(rb"/Type /Page\b(?!s)", paper)) == 1, "one page"
     assert "<script" not in web.decode()
     assert {oct(place.stat().st_mode & 0o777) for place in places} == {"0o600"}
-    assert "name a file that ends in .md, .html, .pdf" in refused(
+    assert "name a file that ends in .md, .html, .pdf" in error_line(
         "statement", str(runs[0]), "--out", str(tmp_path / "a.doc")
     )
 
@@ -147,8 +147,8 @@ def test_statement_altered_or_missing_run_raises(runs: list[Path], tmp_path: Pat
     shutil.copytree(runs[0], tmp_path / "altered")
     ledger = tmp_path / "altered" / "ledger.jsonl"
     ledger.write_text(ledger.read_text().replace('"noise_multiplier":6', '"noise_multiplier":9', 1))
-    assert "altered" in refused("statement", str(tmp_path / "altered"))
-    assert "holds no run" in refused("statement", str(tmp_path))
+    assert "altered" in error_line("statement", str(tmp_path / "altered"))
+    assert "holds no run" in error_line("statement", str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import fedpriv, refused
-from officer import check_answers, counted_without_fedpriv
+from commands import error_line, fedpriv
+from officer import check_answers, epsilon_by_verifier
 
 from fedpriv.privacy.accounting import gaussian
 from fedpriv.privacy.accounting.spent import round_up
@@ -161,7 +161,7 @@ def test_statement_of_search(search: Path):
     best = max(told, key=lambda one: one["score"])
     ten = round_up(priced(*trials)["anyone who sees messages", "group of 10 samples"])
     page = done("statement", str(folder))
-    assert counted_without_fedpriv(page) == pytest.approx(1.0, rel=0.01)  # of one trial
+    assert epsilon_by_verifier(page) == pytest.approx(1.0, rel=0.01)  # of one trial
     check_answers(
         page,
         {
@@ -218,7 +218,7 @@ def test_statement_unfinished_search_charges_all_trials(search: Path, tmp_path: 
     for number, trial in enumerate(told["trials"]):
         trial |= {} if number == 0 else {"finished": False, "score": None}
     place.write_text(json.dumps(told | {"trials": told["trials"][:2]}))
-    assert "holds 0002, which trials.json does not name" in refused("statement", str(tmp_path / "half"))
+    assert "holds 0002, which trials.json does not name" in error_line("statement", str(tmp_path / "half"))
     shutil.rmtree(tmp_path / "half" / "trials" / "0002")
     page = done("statement", str(tmp_path / "half"))
     assert "The search is not finished: 1 of 3 have ended, all are charged." in page
@@ -232,12 +232,12 @@ def test_statement_altered_trial_raises(search: Path, tmp_path: Path):
     shutil.copytree(search / "out", tmp_path / "altered")
     ledger = tmp_path / "altered" / "trials" / "0001" / "ledger.jsonl"
     ledger.write_text(ledger.read_text().replace('"rate":1', '"rate":0.5', 1))
-    assert "altered" in refused("statement", str(tmp_path / "altered"))
-    assert "is a search, which has a page of its own" in refused(
+    assert "altered" in error_line("statement", str(tmp_path / "altered"))
+    assert "is a search, which has a page of its own" in error_line(
         "statement", str(search / "out"), str(search / "out" / "trials" / "0000")
     )
     (tmp_path / "altered" / "search.json").write_text("{")
-    assert "is not a search, or is damaged" in refused("statement", str(tmp_path / "altered"))
+    assert "is not a search, or is damaged" in error_line("statement", str(tmp_path / "altered"))
 
 
 def test_statement_of_search_with_secret_trials(tmp_path: Path):
@@ -295,4 +295,4 @@ def test_statement_of_search_with_secret_trials(tmp_path: Path):
         },
     )
     (folder / "best" / "best.json").unlink()
-    assert "is not finished, so none of it may be published" in refused("statement", str(folder))
+    assert "is not finished, so none of it may be published" in error_line("statement", str(folder))

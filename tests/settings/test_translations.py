@@ -11,7 +11,7 @@ from typing import Any
 import networkx
 import pytest
 import torch
-from answers import CNN, dataset
+from error_texts import CNN, dataset
 from torch import nn
 
 import fedpriv

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from answers import CNN, answer, clients, dataset, run
+from error_texts import CNN, clients, dataset, error_of, run
 from torch import nn
 from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
@@ -150,7 +150,7 @@ class HalfASink:
 @pytest.mark.parametrize("name", SAID)
 def test_argument_of_wrong_type_shows_fix(name: str):
     typed, said = SAID[name]
-    assert said in answer(typed)
+    assert said in error_of(typed)
 
 
 def test_loader_without_targets_raises():
@@ -168,30 +168,30 @@ def test_loader_without_targets_raises():
 
 
 def test_missing_argument_shows_example():
-    assert answer(fedpriv.fedavg).startswith(
+    assert error_of(fedpriv.fedavg).startswith(
         "strategy.learning_rate = (not given): is needed: Step size of the clients"
     )
-    assert answer(fedpriv.fedavg).endswith("e.g. fedpriv.fedavg(learning_rate=0.1)")
-    assert "Each example joins the batch with probability `rate`" in answer(fedpriv.Poisson)
-    assert "rounds = (not given): is needed: Number of rounds; e.g. fedpriv.train(" in answer(
+    assert error_of(fedpriv.fedavg).endswith("e.g. fedpriv.fedavg(learning_rate=0.1)")
+    assert "Each example joins the batch with probability `rate`" in error_of(fedpriv.Poisson)
+    assert "rounds = (not given): is needed: Number of rounds; e.g. fedpriv.train(" in error_of(
         lambda: fedpriv.train(clients(), fedpriv.fedavg(0.1), fedpriv.Privacy(epsilon=3.0))
     )
-    assert "target epsilon" in answer(fedpriv.Privacy)
+    assert "target epsilon" in error_of(fedpriv.Privacy)
 
 
 def test_keyword_argument_by_position_raises():
     three = clients(), fedpriv.fedavg(0.1), fedpriv.Privacy(epsilon=3.0)
-    assert "write its name, e.g. rounds=...; by their places go clients, strategy, privacy" in answer(
+    assert "write its name, e.g. rounds=...; by their places go clients, strategy, privacy" in error_of(
         lambda: fedpriv.train(*three, 10)
     )
 
 
 def test_surplus_argument_raises():
-    assert "is one too many: fedpriv.Poisson(rate=0.01) takes rate" in answer(lambda: fedpriv.Poisson(0.1, 10))
+    assert "is one too many: fedpriv.Poisson(rate=0.01) takes rate" in error_of(lambda: fedpriv.Poisson(0.1, 10))
 
 
 def test_repeated_argument_raises():
-    assert "is given twice" in answer(lambda: fedpriv.fedavg(0.1, learning_rate=0.2))
+    assert "is given twice" in error_of(lambda: fedpriv.fedavg(0.1, learning_rate=0.2))
 
 
 NUMBERS_AS_TEXT = {
@@ -205,10 +205,10 @@ NUMBERS_AS_TEXT = {
 
 @pytest.mark.parametrize("name", NUMBERS_AS_TEXT)
 def test_number_as_text_shows_number(name: str):
-    assert "is text: write the number" in answer(NUMBERS_AS_TEXT[name])
+    assert "is text: write the number" in error_of(NUMBERS_AS_TEXT[name])
 
 
 def test_error_of_privacy_shows_no_yaml():
     for values in ({"epsilon": 0}, {"epsilon": -1.0}, {"epsilon": 1.0, "delta": 0.0}):
-        said = answer(lambda values=values: fedpriv.Privacy(**values))
+        said = error_of(lambda values=values: fedpriv.Privacy(**values))
         assert "at: " not in said and "mechanism: " not in said

@@ -10,7 +10,7 @@ from typing import Any
 import networkx as nx
 import pytest
 import torch
-from going_on import goes_on_bit_for_bit
+from resuming import assert_resumes_exactly
 from torch import Tensor, nn, optim
 from torch.utils.data import TensorDataset
 
@@ -235,7 +235,7 @@ def test_optimizer_run_resumes_exactly(name: str, tmp_path: Path) -> None:
         promise = fp.Privacy(noise_multiplier=1.0)
         return fp.Training(clients_of(), STRATEGIES_WITH[name](), promise, folder=folder, **settings, resume=resume)
 
-    goes_on_bit_for_bit(training, tmp_path)
+    assert_resumes_exactly(training, tmp_path)
 
 
 def test_optimizer_state_with_message_noise_raises() -> None:

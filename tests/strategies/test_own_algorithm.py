@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from answers import answer, clients
+from error_texts import clients, error_of
 from torch import Tensor
 
 import fedpriv
@@ -157,7 +157,7 @@ OWN = {
 @pytest.mark.parametrize("name", OWN)
 def test_faulty_custom_algorithm_raises_with_fix(name: str):
     made, said = OWN[name]
-    assert said in answer(made)
+    assert said in error_of(made)
 
 
 def test_custom_algorithm_with_wide_messages_trains():

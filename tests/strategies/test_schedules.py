@@ -10,7 +10,7 @@ from typing import Any
 import networkx as nx
 import pytest
 import torch
-from going_on import goes_on_bit_for_bit
+from resuming import assert_resumes_exactly
 from torch import Tensor, nn, optim
 from torch.utils.data import TensorDataset
 
@@ -112,7 +112,7 @@ def test_scheduled_run_resumes_exactly(name: str, tmp_path: Path) -> None:
         strategy = STRATEGIES[name](fp.Cosine(0.2, ROUNDS, warmup=2))
         return fp.Training(clients, strategy, privacy, folder=folder, **settings, resume=resume)
 
-    goes_on_bit_for_bit(training, tmp_path)
+    assert_resumes_exactly(training, tmp_path)
 
 
 @pytest.mark.parametrize("value", [-1.0, math.nan, math.inf, "0.1", None, True])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import DIGITS, fedpriv, refused
+from commands import DIGITS, error_line, fedpriv
 
 import fedpriv as fp
 from fedpriv.config import load_config
@@ -78,12 +78,12 @@ def test_killed_search_resumes_and_charges_once(tmp_path: Path):
     """The search is killed in the second trial, between two checkpoints."""
     whole, broken = search("log.checkpoint_every=2"), search("log.checkpoint_every=2")
 
-    def killed(number: int, report: fp.RoundReport) -> None:
+    def run_and_kill(number: int, report: fp.RoundReport) -> None:
         if (number, report.round) == (1, 1):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        broken.run(tmp_path / "a", killed)
+        broken.run(tmp_path / "a", run_and_kill)
     begun = json.loads((tmp_path / "a" / "trials" / "trials.json").read_text())["trials"]
     found = broken.run(tmp_path / "a", quiet)
     assert [one.chosen for one in found.trials[:2]] == [one["chosen"] for one in begun]
@@ -97,7 +97,7 @@ def test_killed_search_resumes_and_charges_once(tmp_path: Path):
     folders = [str(path.parent) for path in sorted((tmp_path / "a").glob("trials/*/result.json"))]
     counted = json.loads(fedpriv("account", *folders, "--json").stdout)
     assert counted["epsilon"] == pytest.approx(whole.price.spent.epsilon, rel=1e-9)
-    again = broken.run(tmp_path / "a", killed)  # finished: nothing runs
+    again = broken.run(tmp_path / "a", run_and_kill)  # finished: nothing runs
     assert again.best == found.best and again.score == max(one.score for one in found.trials)
 
 
@@ -112,8 +112,8 @@ def test_tune_command_plans_and_searches(tmp_path: Path):
     assert found["epsilon"] == planned["epsilon"] > found["one_trial"] and found["score"] > 0
     assert (tmp_path / "out" / "trials.png").stat().st_size > 10_000
     assert set(found["chosen"]) == {"strategy.rho.scale"} and Path(found["best"], "model.pt").exists()
-    assert "holds another search" in refused(*words[:-4], "--trials", "3", *words[-2:])
-    assert "would cost epsilon=" in refused(*words[:-1], str(tmp_path / "b"), "--epsilon", "3.5")
+    assert "holds another search" in error_line(*words[:-4], "--trials", "3", *words[-2:])
+    assert "would cost epsilon=" in error_line(*words[:-1], str(tmp_path / "b"), "--epsilon", "3.5")
     assert not (tmp_path / "b").exists()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from audit_worlds import SIZES, checked, subject
+from audit_targets import SIZES, audit_target, run_check
 from privacy_worlds import clients_of, digits_of
 from torch import Tensor
 from torch.utils.data import TensorDataset
@@ -41,7 +41,7 @@ class Stepping:
         return -0.5 * oracle.gradient(received) + self.more(oracle, received), state
 
 
-def nothing(oracle: Any, received: Tensor) -> Tensor:
+def no_extra_term(oracle: Any, received: Tensor) -> Tensor:
     return torch.zeros(())
 
 
@@ -112,22 +112,22 @@ class Ending:
 
 
 def audited(strategy: Strategy, **settings: Any) -> Any:
-    return checked(check_by_replay, subject(strategy, more={"test": TEST}, **settings))
+    return run_check(check_by_replay, audit_target(strategy, more={"test": TEST}, **settings))
 
 
-def own(step: Any) -> Strategy:
+def strategy_with_step(step: Any) -> Strategy:
     return Strategy(step, fp.fedavg(0.5).aggregator)
 
 
 def test_replay_of_correct_strategy_holds() -> None:
-    found = audited(own(Stepping(nothing)))
+    found = audited(strategy_with_step(Stepping(no_extra_term)))
     assert found.verdict == "held", found
     assert "messages, models, metrics, result.json, ledger, TensorBoard of 4 rounds" in found.evidence
     assert "of 4 recorded answers" in found.evidence
 
 
 def test_audit_detects_data_access_by_strategy() -> None:
-    found = audited(own(Stepping(mean_of_inputs)))
+    found = audited(strategy_with_step(Stepping(mean_of_inputs)))
     assert found.verdict == "found"
     assert "these are others: messages, models, metrics, result.json, TensorBoard" in found.evidence
 
@@ -137,15 +137,15 @@ def test_audit_detects_data_kept_by_strategy() -> None:
     data = digits_of(SIZES)
     step = Stepping(lambda oracle, received: 1e-3 * data[1][0].mean())
     clients = clients_of(data)
-    made = AuditTarget.of(clients, own(step), fp.Privacy(epsilon=3.0), rounds=20, test=TEST)
+    made = AuditTarget.of(clients, strategy_with_step(step), fp.Privacy(epsilon=3.0), rounds=20, test=TEST)
     before = [x.clone() for x, _ in data]
-    assert checked(check_by_replay, made).verdict == "found"
+    assert run_check(check_by_replay, made).verdict == "found"
     assert all(torch.equal(x, old) for (x, _), old in zip(data, before, strict=True))  # all is put back
 
 
 def test_audit_detects_unnoised_dual() -> None:
-    assert audited(own(Dual(exact=False))).verdict == "held"
-    found = audited(own(Dual(exact=True)))
+    assert audited(strategy_with_step(Dual(exact=False))).verdict == "held"
+    found = audited(strategy_with_step(Dual(exact=True)))
     assert found.verdict == "found" and "messages" in found.evidence
 
 
@@ -156,8 +156,8 @@ def test_audit_detects_data_dependent_stop() -> None:
         return 2 if float(data[0][0].mean()) > 0.2 else 3
 
     def made(when: Callable[[], int]) -> Any:
-        strategy = Strategy(Stepping(nothing), Ending(when))
-        return checked(
+        strategy = Strategy(Stepping(no_extra_term), Ending(when))
+        return run_check(
             check_by_replay, AuditTarget.of(clients_of(data), strategy, fp.Privacy(epsilon=3.0), rounds=20, test=TEST)
         )
 
@@ -172,7 +172,7 @@ def test_audit_detects_metric_on_training_data() -> None:
     made = AuditTarget.of(
         clients_of(data), fp.fedavg(0.5), fp.Privacy(epsilon=3.0), rounds=20, test=TEST, options=options
     )
-    found = checked(check_by_replay, made)
+    found = run_check(check_by_replay, made)
     assert found.verdict == "found" and "others: metrics, result.json, TensorBoard" in found.evidence
 
 
@@ -197,8 +197,8 @@ class Gathering(AddMeanUpdate):
 )
 def test_audit_detects_aggregator_without_sums(trust: Any, aggregator: Any, words: str) -> None:
     strategy = fp.fedavg(0.5)
-    assert checked(check_sums_only, subject(strategy, trust=trust)).verdict == "held"
-    found = checked(check_sums_only, subject(replace(strategy, aggregator=aggregator), trust=trust))
+    assert run_check(check_sums_only, audit_target(strategy, trust=trust)).verdict == "held"
+    found = run_check(check_sums_only, audit_target(replace(strategy, aggregator=aggregator), trust=trust))
     assert found.verdict == "found" and words in found.evidence
-    seen = checked(check_sums_only, subject(replace(strategy, aggregator=aggregator)))
+    seen = run_check(check_sums_only, audit_target(replace(strategy, aggregator=aggregator)))
     assert seen.verdict == "held" and "exposes every message" in seen.evidence

@@ -7,7 +7,7 @@ import re
 
 import pytest
 import torch
-from answers import CNN, clients, dataset, run
+from error_texts import CNN, clients, dataset, run
 from torch import nn
 from torch.utils.data import DataLoader
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from sharded import Quadratics, trajectory
-from test_shards import DIFFERENT, DIM, ROUNDS, N, network_of, networks_for, strategy_of
+from test_sharded_strategies import DIFFERENT, DIM, ROUNDS, N, network_of, networks_for, strategy_of
 from torch import Tensor
 
 import fedpriv as fp

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from answers import answer
+from error_texts import error_of
 
 import fedpriv
 from fedpriv.config import load_config
@@ -36,7 +36,7 @@ NOT_TRANSLATED = [
 
 @pytest.mark.parametrize("setting", NOT_TRANSLATED)
 def test_ambiguous_word_in_other_section_untranslated(setting: str) -> None:
-    said = answer(lambda: load_config(RUN, [setting]))
+    said = error_of(lambda: load_config(RUN, [setting]))
     assert re.match(r"[a-z_.]+ = [0-9.]+: unknown", said)
     assert "it is a setting of another part" not in said and "it is called" not in said
 
@@ -58,7 +58,7 @@ TRANSLATED = {
 
 @pytest.mark.parametrize("setting", TRANSLATED)
 def test_ambiguous_word_translated_in_its_section(setting: str) -> None:
-    assert TRANSLATED[setting] in answer(lambda: load_config(RUN, [setting]))
+    assert TRANSLATED[setting] in error_of(lambda: load_config(RUN, [setting]))
 
 
 def dirichlet(**options: float) -> object:
@@ -77,7 +77,7 @@ IN_PYTHON: dict[str, tuple[Callable[[], object], str]] = {
 @pytest.mark.parametrize("name", IN_PYTHON)
 def test_ambiguous_word_translated_in_python(name: str) -> None:
     call, said = IN_PYTHON[name]
-    assert said in answer(call)
+    assert said in error_of(call)
 
 
 def test_ambiguous_word_settings_by_section() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import DIGITS, SMALL, fedpriv, refused, trained
+from commands import DIGITS, SMALL, error_line, fedpriv, trained
 from torch import nn
 from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
@@ -29,18 +29,18 @@ from fedpriv.errors import LedgerError
     ],
 )
 def test_invalid_override_exits_in_one_line(override: str, message: str, tmp_path: Path):
-    assert message in refused("train", DIGITS, "--out", str(tmp_path / "run"), *SMALL, override)
+    assert message in error_line("train", DIGITS, "--out", str(tmp_path / "run"), *SMALL, override)
     assert not (tmp_path / "run").exists()
 
 
 def test_train_into_existing_run_raises(tmp_path: Path):
     folder = trained(tmp_path / "run")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert f"{folder} contains another run; resume it (fedpriv resume {folder})" in refused(
+    assert f"{folder} contains another run; resume it (fedpriv resume {folder})" in error_line(
         "train", DIGITS, "--out", str(folder), *SMALL
     )
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    assert "is finished; print it with: fedpriv show" in refused("resume", str(folder))
+    assert "is finished; print it with: fedpriv show" in error_line("resume", str(folder))
 
 
 @pytest.mark.parametrize("command", [["resume"], ["train", "--extend"]], ids=" ".join)
@@ -52,7 +52,7 @@ def test_resume_python_run_folder_raises(command: list[str], tmp_path: Path):
         fp.train(clients, strategy, privacy, rounds=1, folder=tmp_path / "run")
 
     train_in_python()
-    told = refused(*command, str(tmp_path / "run"))
+    told = error_line(*command, str(tmp_path / "run"))
     assert "contains the run of a Python program" in told
     assert "fedpriv show, report, statement and account can read the folder" in told
     assert "epsilon=1 " in fedpriv("account", str(tmp_path / "run")).stdout
@@ -61,8 +61,8 @@ def test_resume_python_run_folder_raises(command: list[str], tmp_path: Path):
 
 
 def test_folder_without_run_raises(tmp_path: Path):
-    assert "holds no run" in refused("resume", str(tmp_path))
-    assert "holds no run" in refused("show", str(tmp_path))
+    assert "holds no run" in error_line("resume", str(tmp_path))
+    assert "holds no run" in error_line("show", str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["digits_iadmm.yml", "digits_iadmm.json", "digits_iadmm.toml"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from answers import answer
+from error_texts import error_of
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
@@ -37,7 +37,7 @@ IN_YAML = {
 
 @pytest.mark.parametrize("given", IN_YAML)
 def test_foreign_config_word_translated(given: str):
-    said = answer(lambda: load_config(RUN, [given]))
+    said = error_of(lambda: load_config(RUN, [given]))
     assert said.startswith(given.split("=")[0])
     assert IN_YAML[given] in said
 
@@ -65,12 +65,12 @@ def test_unknown_cli_option_suggests_no_setting():
 
 
 def test_foreign_strategy_word_in_config_translated():
-    said = answer(lambda: load_config(RUN, ["strategy={name: fedavg, lr: 0.1}"]))
+    said = error_of(lambda: load_config(RUN, ["strategy={name: fedavg, lr: 0.1}"]))
     assert "strategy.lr = 0.1: unknown" in said and "write strategy.learning_rate: 0.1" in said
 
 
 def test_missing_strategy_setting_shows_example():
-    said = answer(lambda: load_config(RUN, ["strategy={name: fedavg}"]))
+    said = error_of(lambda: load_config(RUN, ["strategy={name: fedavg}"]))
     assert said == "strategy.learning_rate = None: is required, e.g. learning_rate: 0.1"
 
 
@@ -84,7 +84,7 @@ def test_missing_section_shows_valid_example(field: str, tmp_path: Path):
     del section[key]
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump(content))
-    said = answer(lambda: load_config(path))
+    said = error_of(lambda: load_config(path))
     assert said == f"{field} = None: is required, e.g. {EXAMPLES[field]}"
     section |= yaml.safe_load(EXAMPLES[field].partition(" if ")[0])
     path.write_text(yaml.safe_dump(content))
