@@ -91,8 +91,10 @@ STARTING = [
 def test_wheel_runs_readme_commands(wheel_environment: Path):
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "FEDPRIV_DATA")}
     bin_ = wheel_environment / "env" / "bin"
-    told = subprocess.run([bin_ / "fedpriv", "--version"], env=environment, capture_output=True, text=True, check=True)
-    assert told.stdout.startswith("fedpriv ")
+    output = subprocess.run(
+        [bin_ / "fedpriv", "--version"], env=environment, capture_output=True, text=True, check=True
+    )
+    assert output.stdout.startswith("fedpriv ")
     work = wheel_environment / "work"
     work.mkdir()
     given = "\n".join([*commands(), *STARTING])

@@ -210,7 +210,7 @@ PLANTED: dict[str, tuple[Callable[[Planting], None] | None, dict[str, Any], Call
         r"1\.439 times the sensitivity.*weighted after clipping",
     ),
     "float32 sums": (float32_sums, {"sizes": (180, 20)}, check_arithmetic, "not accumulated in float64"),
-    "rows that mix": (
+    "mixing rows": (
         rows_leak_to_neighbours,
         PLAIN,
         check_arithmetic,
@@ -223,7 +223,7 @@ PLANTED: dict[str, tuple[Callable[[Planting], None] | None, dict[str, Any], Call
         check_noise,
         "clients 0 and 1 draw the same noise",
     ),
-    "coordinates that share noise": (
+    "shared noise of coordinates": (
         None,
         {"mechanism": Repeating()},
         check_noise,
@@ -236,9 +236,9 @@ PLANTED: dict[str, tuple[Callable[[Planting], None] | None, dict[str, Any], Call
         check_ledger,
         r"answers \(statistic\) were released beside",
     ),
-    "a release beside the ledger": (unrecorded_releases, PLAIN, check_ledger, "released without a ledger line"),
+    "release without ledger record": (unrecorded_releases, PLAIN, check_ledger, "released without a ledger line"),
     "one pair's sign": (wrong_sign, LINKS, check_noise, "the noise that clients 0 and 1 share does not cancel"),
-    "too little noise of one's own among pairs": (
+    "too little individual noise among pairs": (
         None,
         {**LINKS, "mechanism": Less(part=0.5)},
         check_noise,
@@ -297,7 +297,7 @@ class BatchMean(nn.Module):
         (Counting(), "returns different outputs for the same batch in two calls"),
         (BatchMean(), "depends on the other examples"),
     ],
-    ids=["BatchNorm", "statistics that are kept", "hidden state", "examples that mix"],
+    ids=["BatchNorm", "running statistics", "hidden state", "mixing examples"],
 )
 def test_audit_detects_mixing_or_stateful_model(layer: nn.Module, words: str) -> None:
     found = run_check(check_interaction, audit_target(model=nn.Sequential(layer, nn.Linear(64, 10))))

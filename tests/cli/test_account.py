@@ -33,9 +33,9 @@ def accounted(*words: object) -> dict[str, object]:
 
 
 def test_account_one_run_equals_result(runs: list[Path]):
-    facts, said = accounted(runs[0]), result_of(runs[0])
-    assert facts["epsilon"] == pytest.approx(said["epsilon"], rel=1e-9)
-    assert facts["per_client_epsilon"] == pytest.approx(said["per_client_epsilon"])
+    facts, result = accounted(runs[0]), result_of(runs[0])
+    assert facts["epsilon"] == pytest.approx(result["epsilon"], rel=1e-9)
+    assert facts["per_client_epsilon"] == pytest.approx(result["per_client_epsilon"])
     assert {facts[name] for name in ("unit", "relation", "trust")} == {"sample", "replace_one", "local"}
     assert len(facts["matrix"]) == 15 and not facts["notes"]
     assert facts["matrix"][0]["epsilon"] == facts["epsilon"]
@@ -156,11 +156,11 @@ def test_account_metric_stopped_run_charges_whole_plan(tmp_path: Path):
         "privacy.sampling={poisson: {rate: 0.3}}",
     ]
     run = trained(tmp_path / "run", *early)
-    said = result_of(run)
-    assert said["ended"] == "metric" and said["rounds"] < 9
-    assert accounted(run)["epsilon"] == pytest.approx(said["epsilon"], rel=1e-6)
+    result = result_of(run)
+    assert result["ended"] == "metric" and result["rounds"] < 9
+    assert accounted(run)["epsilon"] == pytest.approx(result["epsilon"], rel=1e-6)
     with_plan_of(run, None)
-    assert accounted(run)["epsilon"] == pytest.approx(said["epsilon"], rel=1e-6)
+    assert accounted(run)["epsilon"] == pytest.approx(result["epsilon"], rel=1e-6)
     (run / "config.yaml").unlink()
     assert "ended early, so it is charged for its whole plan" in error_line("account", str(run))
 

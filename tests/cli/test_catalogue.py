@@ -62,21 +62,21 @@ def bounds(annotation: object) -> list[str]:
 
 @pytest.mark.parametrize(("kind", "name"), ALL)
 def test_list_name_shows_options_bounds_defaults(kind: str, name: str):
-    told = list(tables(name).values())
-    assert all(rows.pop("is") for rows in told)
+    sections = list(tables(name).values())
+    assert all(rows.pop("is") for rows in sections)
     made = [*builders(kind, name)]
     assert kind in NO_OPTIONS or made
     for builder, given in made:
         parameters = {key: p for key, p in inspect.signature(builder).parameters.items() if key not in given}
-        rows = next(rows for rows in told if set(parameters) <= set(rows))
+        rows = next(rows for rows in sections if set(parameters) <= set(rows))
         hints = inspect.get_annotations(builder.__init__ if inspect.isclass(builder) else builder, eval_str=True)
         for option, parameter in parameters.items():
             assert rows[option].endswith("required") == (parameter.default is parameter.empty), option
             for words in bounds(hints.get(option)):
                 assert words.removeprefix("must be ") in rows[option], option
-    for option, text in ((option, text) for rows in told for option, text in rows.items()):
-        said, default = text.rsplit("; ", 1)
-        assert said
+    for option, text in ((option, text) for rows in sections for option, text in rows.items()):
+        description, default = text.rsplit("; ", 1)
+        assert description
         assert default == "required" or default.endswith(" by default"), option
         assert not re.search(r"\b(int|float|str|bool|None|Literal|typing|collections)\b|[<=]", text), option
 
@@ -90,7 +90,9 @@ def test_list_defaults_valid_in_config(kind: str, name: str):
             for option, text in tables(name)[title].items()
             if option in options.model_fields
         }
-        needed = {option: EXAMPLES[said] for option, (said, default) in rows.items() if default == "required"}
+        needed = {
+            option: EXAMPLES[description] for option, (description, default) in rows.items() if default == "required"
+        }
         written = {
             option: yaml.safe_load(default.removesuffix(" by default"))
             for option, (_, default) in rows.items()

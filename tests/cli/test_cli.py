@@ -70,10 +70,10 @@ def test_show_several_runs_compares_them(tmp_path: Path):
 def test_list_name_shows_options():
     lines = fedpriv("list", "erdos_renyi").stdout.splitlines()
     assert lines[0] == "network.topology: erdos_renyi"
-    told = dict(line.split(maxsplit=1) for line in lines[1:])
-    assert set(told) == {"is", "p", "seed"}, "n_clients is not for the user to give"
-    assert told["p"].endswith("required")
-    assert told["seed"] == "a whole number; 0 by default"
+    rows = dict(line.split(maxsplit=1) for line in lines[1:])
+    assert set(rows) == {"is", "p", "seed"}, "n_clients is not for the user to give"
+    assert rows["p"].endswith("required")
+    assert rows["seed"] == "a whole number; 0 by default"
     tracking = json.loads(fedpriv("list", "gradient_tracking", "--json").stdout)["strategy: gradient_tracking"]
     assert tracking["step_size"].endswith("{scale: 0.1, power: 0.0, ratio: 1.0} by default")
     assert tracking["step_size.scale"] == "a positive, finite number; 1.0 by default"

@@ -43,13 +43,13 @@ def audit(*given: str) -> tuple[int, str]:
 
 def test_audit_cli_config_holds(tmp_path: Path) -> None:
     code, text = audit(RUN, "data.partition.n_clients=4", "--json", "--out", str(tmp_path / "out"))
-    told = json.loads(text)
-    assert code == told["status"] == 0
-    assert {one["verdict"] for one in told["findings"]} == {"held"}
-    assert all(one["power"] for one in told["findings"])
-    assert json.loads((tmp_path / "out" / "audit.json").read_text()) == told
+    output = json.loads(text)
+    assert code == output["status"] == 0
+    assert {one["verdict"] for one in output["findings"]} == {"held"}
+    assert all(one["power"] for one in output["findings"])
+    assert json.loads((tmp_path / "out" / "audit.json").read_text()) == output
     assert (tmp_path / "out" / "audit.png").read_bytes().startswith(b"\x89PNG")
-    assert told["note"] == SECRET and "not private" in told["note"]
+    assert output["note"] == SECRET and "not private" in output["note"]
 
 
 def test_audit_cli_run_without_guarantee_exits_2() -> None:

@@ -52,9 +52,9 @@ def test_resume_python_run_folder_raises(command: list[str], tmp_path: Path):
         fp.train(clients, strategy, privacy, rounds=1, folder=tmp_path / "run")
 
     train_in_python()
-    told = error_line(*command, str(tmp_path / "run"))
-    assert "contains the run of a Python program" in told
-    assert "fedpriv show, report, statement and account can read the folder" in told
+    output = error_line(*command, str(tmp_path / "run"))
+    assert "contains the run of a Python program" in output
+    assert "fedpriv show, report, statement and account can read the folder" in output
     assert "epsilon=1 " in fedpriv("account", str(tmp_path / "run")).stdout
     with pytest.raises(LedgerError, match="use another folder, or resume=True"):
         train_in_python()
@@ -67,14 +67,14 @@ def test_folder_without_run_raises(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["digits_iadmm.yml", "digits_iadmm.json", "digits_iadmm.toml"])
 def test_shipped_config_wrong_suffix_suggests_name(name: str) -> None:
-    told = CliRunner().invoke(app, ["plan", name])
-    said = " ".join(told.stderr.split())
-    assert told.exit_code == 2
-    assert "a configuration is a .yaml file; did you mean 'digits_iadmm'" in said and "Errno" not in said
+    output = CliRunner().invoke(app, ["plan", name])
+    message = " ".join(output.stderr.split())
+    assert output.exit_code == 2
+    assert "a configuration is a .yaml file; did you mean 'digits_iadmm'" in message and "Errno" not in message
 
 
 def test_custom_config_wrong_suffix_suggests_file(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("rounds: 1")
-    told = CliRunner().invoke(app, ["plan", str(tmp_path / "mine.yml")])
-    said = "".join(told.stderr.split())
-    assert "thereisnosuchfile;didyoumean" in said and "mine.yaml" in said and "Errno" not in said
+    output = CliRunner().invoke(app, ["plan", str(tmp_path / "mine.yml")])
+    message = "".join(output.stderr.split())
+    assert "thereisnosuchfile;didyoumean" in message and "mine.yaml" in message and "Errno" not in message

@@ -121,8 +121,8 @@ def test_interrupt_prints_resume_command(tmp_path: Path, whole_run: Path):
     words = [*COMMAND, "train", DIGITS, "--out", str(folder), *SMALL, *LONG, "log.checkpoint_every=100"]
     words += ["compute.pace=0.05"]  # or the rounds are over when the first is reported
     words += ["--allow-plugins"]  # without it such a run could not go on
-    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # shells let background jobs ignore it
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=heard) as run:
+    default_interrupt = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # shells let background jobs ignore it
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=default_interrupt) as run:
         while not ((folder / "metrics.jsonl").exists() and (folder / "metrics.jsonl").stat().st_size):
             time.sleep(0.01)
         run.send_signal(signal.SIGINT)

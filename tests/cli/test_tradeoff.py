@@ -85,8 +85,8 @@ def test_tradeoff_private_data_as_public_raises(config: Path, tmp_path: Path):
         "data.augment=[flip]",
         same,
     ):
-        said = error_line("tradeoff", str(config), "epsilon=1", "--stand-in", setting)
-        assert "does not replace the data" in said
+        message = error_line("tradeoff", str(config), "epsilon=1", "--stand-in", setting)
+        assert "does not replace the data" in message
 
 
 def test_tradeoff_invalid_targets_raise(config: Path):

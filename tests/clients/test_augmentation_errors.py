@@ -64,7 +64,7 @@ seed: 0
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ("augment: [{name: crop, padding: 0}]", "padding = 0: must be a whole number, at least 1"),
         ("augment: [{name: cropp}]", "unknown; did you mean 'crop'"),
@@ -74,11 +74,11 @@ seed: 0
         ("augment: [flip], flat: true", "needs images"),
     ],
 )
-def test_train_invalid_augmentation_exits_2(options: str, said: str, tmp_path: Path) -> None:
+def test_train_invalid_augmentation_exits_2(options: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(CONFIG % options)
     result = CliRunner().invoke(app, ["train", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "out")])
     assert result.exit_code == 2
-    assert said in " ".join(result.output.split())
+    assert message in " ".join(result.output.split())
 
 
 def test_train_with_several_views(tmp_path: Path) -> None:

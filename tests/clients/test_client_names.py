@@ -51,7 +51,7 @@ def test_result_metrics_keyed_by_client_name():
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "message"),
     [
         (["a", "b"], "client_names = 2: give one name for each of the 3 clients"),
         (["a", "b", "a"], "client_names = 'a': is the name of several clients"),
@@ -59,8 +59,8 @@ def test_result_metrics_keyed_by_client_name():
         (["a", 1, "c"], r"client_names\[1\] = 1: must be text"),
     ],
 )
-def test_invalid_client_names_raise(names: list[str], said: str):
-    with pytest.raises(fp.ConfigError, match=said):
+def test_invalid_client_names_raise(names: list[str], message: str):
+    with pytest.raises(fp.ConfigError, match=message):
         training(names)
 
 

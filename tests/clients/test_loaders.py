@@ -25,10 +25,10 @@ def test_unused_loader_settings_warn_once() -> None:
     loaders = [DataLoader(table(4 * i, 4 * i + 4), batch_size=2, shuffle=True, drop_last=True) for i in range(4)]
     weighted = DataLoader(table(16), sampler=WeightedRandomSampler([1.0] * 4, 4))
     for privacy in (fp.Privacy(epsilon=3), fp.Privacy(at="none")):
-        (said,) = training(*loaders, weighted, privacy=privacy).warnings
+        (message,) = training(*loaders, weighted, privacy=privacy).warnings
         named = "batch_size=2, shuffle=True, drop_last=True, sampler=WeightedRandomSampler. fedpriv draws its own"
-        assert named in said
-        assert "Poisson(rate)" in said
+        assert named in message
+        assert "Poisson(rate)" in message
     own = DataLoader(table(), batch_sampler=BatchSampler(SequentialSampler(range(20)), 5, drop_last=False))
     assert "batch_sampler=BatchSampler" in training(own).warnings[0]
     with pytest.warns(UserWarning, match="not used of the clients' loaders: batch_size=7"):

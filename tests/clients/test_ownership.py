@@ -182,9 +182,9 @@ def test_duplicates_reported_on_terminal_only(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     found = CliRunner().invoke(app, ["train", str(tmp_path / "run.yaml"), "loss=logistic", "--out", str(folder)])
     assert found.exit_code == 0, found.output
-    said = " ".join(found.stderr.split())
-    assert "3 training examples equal another one (3 of them one of another client) in content" in said
-    assert "1 training examples equal a test example in content" in said
+    message = " ".join(found.stderr.split())
+    assert "3 training examples equal another one (3 of them one of another client) in content" in message
+    assert "1 training examples equal a test example in content" in message
     written = [path for path in folder.rglob("*") if path.is_file()]
     assert len(written) > 4
     assert not [path for path in written if b"in content" in path.read_bytes() or b"epeats" in path.read_bytes()]

@@ -53,14 +53,14 @@ def test_erm_plans_meet_target_epsilon(case: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("length", "rounds", "said"),
+    ("length", "rounds", "message"),
     [(3, 6, ""), (7, 6, "first epoch ends after 7,"), (4, 6, "after 4 and after 8, so the last 2 ")],
 )
-def test_plan_warns_of_rounds_without_epoch_end(length: int, rounds: int, said: str):
+def test_plan_warns_of_rounds_without_epoch_end(length: int, rounds: int, message: str):
     """The anchor is reported, and it changes at the end of an epoch."""
     strategy = f"strategy={{name: dp_svrg, epoch_length: {length}}}"
     warnings = forecast(load_config(SMALL, [strategy, f"rounds={rounds}"])).warnings
-    assert len(warnings) == bool(said) and said in "".join(warnings)
+    assert len(warnings) == bool(message) and message in "".join(warnings)
 
 
 def test_option_of_other_report_raises():

@@ -140,9 +140,11 @@ def test_zero_lam_is_unregularized():
 def test_default_data_norm_from_column_count():
     x, y = blobs(50)
     for scale in (0.01, 1.0, 100.0):
-        unsaid = PrivateLogisticRegression(1e10, delta=0.5, max_iter=3).fit(scale * x, y)
-        said = PrivateLogisticRegression(1e10, delta=0.5, data_norm=np.sqrt(x.shape[1]), max_iter=3).fit(scale * x, y)
-        np.testing.assert_allclose(unsaid.coef_, said.coef_, rtol=1e-2)
+        default = PrivateLogisticRegression(1e10, delta=0.5, max_iter=3).fit(scale * x, y)
+        explicit = PrivateLogisticRegression(1e10, delta=0.5, data_norm=np.sqrt(x.shape[1]), max_iter=3).fit(
+            scale * x, y
+        )
+        np.testing.assert_allclose(default.coef_, explicit.coef_, rtol=1e-2)
 
 
 @pytest.mark.parametrize("bound", [0, -1.0, np.nan, np.inf])

@@ -32,14 +32,14 @@ def answers(labels: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
 
 def expected(scores: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
     chances, truth = torch.sigmoid(scores.double()).numpy(), targets.numpy()
-    said = chances >= 0.5
+    predicted = chances >= 0.5
     import_torchvision("transforms")  # torchmetrics imports it, and fails beside a torch for the processor alone
     import torchmetrics.functional.classification as other
 
     return {
         "auc": float(peer.roc_auc_score(truth, chances)),
-        "sensitivity": float(peer.recall_score(truth, said)),
-        "specificity": float(peer.recall_score(truth, said, pos_label=0)),
+        "sensitivity": float(peer.recall_score(truth, predicted)),
+        "specificity": float(peer.recall_score(truth, predicted, pos_label=0)),
         "brier": float(peer.brier_score_loss(truth, chances)),
         "calibration_error": float(other.binary_calibration_error(torch.tensor(chances), targets, n_bins=10)),
     }

@@ -66,9 +66,9 @@ def test_verdict_prints_nonfinite_numbers(name: str) -> None:
     facts |= {"constraint_confidence": {"level": 0.95, "half_width": [[0.25, math.inf]]}}
     stored = strict_json.plain(facts)
     assert stored["multipliers"] == [[0.5, None]]
-    told = constraint_verdict(stored)
-    assert "violation nan" in told
-    assert told.endswith("largest multiplier nan")
+    output = constraint_verdict(stored)
+    assert "violation nan" in output
+    assert output.endswith("largest multiplier nan")
 
 
 BROKEN = """

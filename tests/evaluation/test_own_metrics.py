@@ -131,8 +131,8 @@ def test_config_metric_shown_in_all_outputs(tmp_path: Path, monkeypatch: pytest.
 
     picture.draw(Run.read(folder), tmp_path / "picture.png")
     assert [axes.get_ylabel() for axes in drawn[0].axes] == ["test accuracy, %", "test right", "epsilon spent"]
-    told = CliRunner().invoke(app, ["show", str(folder)])
-    assert "test right" in told.stdout
+    output = CliRunner().invoke(app, ["show", str(folder)])
+    assert "test right" in output.stdout
     damaged = (folder / "metrics.jsonl").read_text().replace('"test_right": 0', '"test_right": "0"', 1)
     (folder / "metrics.jsonl").write_text(damaged)
     assert CliRunner().invoke(app, ["show", str(folder)]).exit_code == 2

@@ -101,8 +101,11 @@ def test_forecast_states_epsilon_by_paper_formula():
 
 def test_forecast_warns_of_unproven_steps() -> None:
     folder = Path(__file__).parents[2] / "configs"
-    said = [
+    warnings = [
         forecast(load_config(folder / f"{name}.yaml")).warnings
         for name in ("digits_tracking", "digits_tracking_published")
     ]
-    assert [any("proof of convergence needs at most" in warning for warning in each) for each in said] == [False, True]
+    assert [any("proof of convergence needs at most" in warning for warning in each) for each in warnings] == [
+        False,
+        True,
+    ]

@@ -210,8 +210,10 @@ def test_epsilon_if_more_collude_matches_declared_run() -> None:
     for colluders, one in zip((0, 2, 3), found.if_others, strict=True):
         assert one.colluders == colluders and one.spent is not None
         worth = math.sqrt(price.complete(4, 10.0, 1) / price.complete(4, 10.0, colluders))
-        told = replace(PRIVACY, epsilon=None, noise_multiplier=multiplier * worth, trust=Pairwise(colluders, 10.0))
-        declared = training_of(told, fp.decentralized_sgd(fp.StepSize(0.1)), rounds=3).plan.spent()
+        declared_privacy = replace(
+            PRIVACY, epsilon=None, noise_multiplier=multiplier * worth, trust=Pairwise(colluders, 10.0)
+        )
+        declared = training_of(declared_privacy, fp.decentralized_sgd(fp.StepSize(0.1)), rounds=3).plan.spent()
         assert one.spent.epsilon == pytest.approx(declared.epsilon, rel=1e-9)
         assert one.spent.trust == declared.trust == f"pairwise(colluders={colluders}, ratio=10, complete, simulated)"
         assert one.spent.epsilon > last and (one.spent.epsilon > PRIVACY.epsilon) == (colluders > 1)
@@ -259,9 +261,9 @@ def test_plan_prints_pairs_forecast() -> None:
     assert f"2 3 {' '.join(f'{number:.3g}' for number in numbers)}" in words
     assert "if none collude epsilon=" in words and f"if 3 collude {found.if_others[1].spent}" in words
     done = CliRunner().invoke(app, ["plan", str(RUN), trust, "data.partition.n_clients=9", "--json"])
-    told = json.loads(done.stdout)["pairs"]
-    assert told["suggested"] == found.suggested and len(told["left"]) == len(found.left)
-    assert told["if_others"][1]["spent"]["epsilon"] == pytest.approx(found.if_others[1].spent.epsilon)
+    output = json.loads(done.stdout)["pairs"]
+    assert output["suggested"] == found.suggested and len(output["left"]) == len(found.left)
+    assert output["if_others"][1]["spent"]["epsilon"] == pytest.approx(found.if_others[1].spent.epsilon)
 
 
 def test_plan_prints_missing_pairs_bounds() -> None:

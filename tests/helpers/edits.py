@@ -183,7 +183,7 @@ OF_RESULTS: dict[str, tuple[Edit, str]] = {
     "fewer releases": (in_json("result.json", releases=3), "altered"),
     "more releases": (in_json("result.json", releases=30), "altered"),
     "ended": (in_json("result.json", ended="strategy"), "altered"),
-    "its own hash": (in_json("result.json", chain=...), "altered"),
+    "hash in result": (in_json("result.json", chain=...), "altered"),
     "last round": (in_metrics(lambda rows: rows[:-1]), "incomplete"),
     "a round more": (in_metrics(lambda rows: [*rows, rows[-1].replace('"round": 6', '"round": 7')]), "altered"),
     "all files, without the checkpoint": (overstate_noise, "altered"),

@@ -24,7 +24,7 @@ KNOWN: dict[str, tuple[Callable[[Tensor], object], tuple[int, int, int]]] = {
     "numbers like others": (lambda x: x.new_tensor([1.0]), (0, 1, 0)),
     "an index on the processor": (lambda x: x[torch.tensor([0, 2])], (1, 1, 0)),
     "a list as index": (lambda x: x[[0, 2]], (1, 1, 0)),
-    "an index that is there": (lambda x: x.index_select(0, torch.zeros(2, dtype=torch.long, device=DEVICE)), (2, 0, 0)),
+    "index on the device": (lambda x: x.index_select(0, torch.zeros(2, dtype=torch.long, device=DEVICE)), (2, 0, 0)),
     "a number": (lambda x: x.sum().item(), (1, 0, 1)),
     "a question": (lambda x: bool((x > 0).all()), (2, 0, 1)),
     "a list": (lambda x: x.tolist(), (0, 0, 1)),

@@ -114,7 +114,7 @@ def test_non_tensor_inputs_raise() -> None:
 
 def test_frozen_values_converted_to_run_dtype() -> None:
     """Otherwise a run in float64 or on another device mixes types and devices."""
-    kind = KINDS["adapter beside a frozen layer"]
+    kind = KINDS["adapter next to a frozen layer"]
     model = kind.make()
     model.register_buffer("places", torch.ones(2))
     population = Population(clients(kind, model), dtype=torch.float64)

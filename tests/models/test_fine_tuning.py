@@ -56,26 +56,26 @@ def test_train_pattern_without_match_raises(pattern: str, near: str):
 
 
 def test_config_wrong_train_pattern_raises():
-    for wrong, said in (
+    for wrong, message in (
         ("[haed.*]", r"^model\.train = 'haed\.\*'"),
         ("[]", r"^model\.train = "),
         ("3", r"^model\.train"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             forecast(load_config(RUN, [f"model={{name: softmax, train: {wrong}}}"]))
 
 
 def test_plan_and_show_print_parameter_counts(tmp_path: Path):
-    told = rf"parameters +{HEAD} trained, {BODY} frozen"
-    assert re.search(told, command("plan", str(RUN), *SMALL))
+    pattern = rf"parameters +{HEAD} trained, {BODY} frozen"
+    assert re.search(pattern, command("plan", str(RUN), *SMALL))
     assert "frozen" not in command("plan", str(RUN))
     assert f"{HEAD} numbers each" in command("plan", str(RUN), *SMALL)
     shown = command("train", str(RUN), "--out", str(tmp_path / "run"), *SMALL)
-    assert re.search(told, shown)
-    assert re.search(told, command("show", str(tmp_path / "run")))
-    said = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert said["parameters"] == {"trained": HEAD, "frozen": BODY}
-    assert said["bytes_sent"] % (4 * HEAD) == 0
+    assert re.search(pattern, shown)
+    assert re.search(pattern, command("show", str(tmp_path / "run")))
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["parameters"] == {"trained": HEAD, "frozen": BODY}
+    assert result["bytes_sent"] % (4 * HEAD) == 0
 
 
 def parts_and_whole(tmp_path: Path, config: Config) -> tuple[Result, Result]:

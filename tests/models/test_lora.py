@@ -60,7 +60,7 @@ class Encoder(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("model", "layers", "said"),
+    ("model", "layers", "message"),
     [
         (transformer(), ["blocks.*.qeury"], r"matches no name in the model"),
         (transformer(), ["norm"], r"'norm': is a LayerNorm"),
@@ -68,8 +68,8 @@ class Encoder(nn.Module):
         (Encoder(), ["layer.self_attn.out_proj"], r"NonDynamicallyQuantizableLinear"),
     ],
 )
-def test_lora_unsupported_layer_raises(model: nn.Module, layers: list[str], said: str):
-    with pytest.raises(ConfigError, match=rf"^model\.lora\.layers = .*{said}"):
+def test_lora_unsupported_layer_raises(model: nn.Module, layers: list[str], message: str):
+    with pytest.raises(ConfigError, match=rf"^model\.lora\.layers = .*{message}"):
         add_lora(model, layers)
 
 
@@ -117,9 +117,9 @@ def test_lora_config_resumed_run_equals_unbroken(name: str, tmp_path: Path):
 def test_lora_config_trains_by_command(name: str, tmp_path: Path):
     words = [*TINY[name], "rounds=1", "log.tensorboard=false"]
     command("train", str(ROOT / name), "--out", str(tmp_path / "run"), *words)
-    said = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert said["epsilon"] <= 3
-    assert said["bytes_sent"] == 2 * 20 * 4 * said["parameters"]["trained"]
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["epsilon"] <= 3
+    assert result["bytes_sent"] == 2 * 20 * 4 * result["parameters"]["trained"]
 
 
 # --- peft

@@ -108,7 +108,7 @@ REFUSED: dict[str, tuple[Kind, str, list[Callable[[nn.Module], nn.Module]]]] = {
         r"model\.layers\.0 = 'LSTM'.*set batch_first=True",
         [examples_first],
     ),
-    "beside the first": (
+    "compared with the first": (
         Kind(lambda: Mapped(compares_with_first, nn.Linear(E, E), nn.Linear(E, E))),
         r"model = 'Mapped': its output for an example alone differs from that in a batch",
         [],
@@ -118,7 +118,7 @@ REFUSED: dict[str, tuple[Kind, str, list[Callable[[nn.Module], nn.Module]]]] = {
         r"model\.layers\.0 = 'Embedding'.*set sparse=False",
         [lambda model: changed(model, sparse=False)],
     ),
-    "embedding whose gradients count words": (
+    "embedding scaled by frequency": (
         Kind(lambda: Mapped(of_words, nn.Embedding(WORDS, E, scale_grad_by_freq=True)), inputs="words"),
         r"model\.layers\.0 = 'Embedding'.*set scale_grad_by_freq=False",
         [lambda model: changed(model, scale_grad_by_freq=False)],
@@ -128,7 +128,7 @@ REFUSED: dict[str, tuple[Kind, str, list[Callable[[nn.Module], nn.Module]]]] = {
         r"model\.layers\.0\.weight = 'UninitializedParameter': has no shape yet: call the model once",
         [called_once],
     ),
-    "embedding that rescales itself": (
+    "embedding with max_norm": (
         Kind(lambda: Mapped(of_words, nn.Embedding(WORDS, E, max_norm=1.0).requires_grad_(False)), inputs="words"),
         r"model\.layers\.0 = 'Embedding'.*reveals what the data contain; set max_norm=None",
         [lambda model: changed(model, max_norm=None)],
@@ -142,12 +142,12 @@ REFUSED: dict[str, tuple[Kind, str, list[Callable[[nn.Module], nn.Module]]]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_mixing_layer_raises_and_fix_works(name: str) -> None:
     torch.manual_seed(3)
-    kind, said, fixes = REFUSED[name]
+    kind, message, fixes = REFUSED[name]
 
     def run(model: nn.Module) -> fp.Training:
         return fp.Training(clients(kind, model), fp.fedavg(0.1), fp.Privacy(epsilon=3), rounds=1)
 
-    with pytest.raises(fp.ConfigError, match=said):
+    with pytest.raises(fp.ConfigError, match=message):
         run(kind.make())
     for fix in fixes:
         assert len(list(run(fix(kind.make())))) == 1

@@ -58,9 +58,9 @@ WRONG = {
 
 @pytest.mark.parametrize("kind", WRONG)
 def test_load_weights_mismatch_raises_and_changes_nothing(tmp_path: Path, kind: str):
-    changes, said = WRONG[kind]
+    changes, message = WRONG[kind]
     model = net()
-    with pytest.raises(ConfigError, match=rf"(?s)^model\.weights = '.*net\.pt': .*{said}"):
+    with pytest.raises(ConfigError, match=rf"(?s)^model\.weights = '.*net\.pt': .*{message}"):
         load_weights(model, saved(tmp_path / "net.pt", **changes))
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), net().parameters(), strict=True))
 

@@ -68,9 +68,9 @@ RUNS: dict[str, tuple[Strategy, fp.Privacy, Callable[[], Any]]] = {
     "gradient_tracking": (fp.gradient_tracking(), LOCAL, random_nodes),
     "gradient_tracking_pair": (fp.gradient_tracking_pair(), LOCAL, random_cohorts),
     "dual_averaging": (fp.dual_averaging(inactive="literal"), LOCAL, random_nodes),
-    "a client's own, cohorts drawn in secret": (OWN, SECRET, lambda: fp.Star(N)),
-    "a client's own, empty cohorts": (OWN, replace(LOCAL, at="none"), lambda: fp.Star(N, fp.PoissonCohort(0.05))),
-    "a client's own, everyone now and then": (OWN, LOCAL, lambda: fp.Star(N, fp.PoissonCohort(0.95))),
+    "custom strategy, secret cohorts": (OWN, SECRET, lambda: fp.Star(N)),
+    "custom strategy, empty cohorts": (OWN, replace(LOCAL, at="none"), lambda: fp.Star(N, fp.PoissonCohort(0.05))),
+    "custom strategy, full cohorts at times": (OWN, LOCAL, lambda: fp.Star(N, fp.PoissonCohort(0.95))),
 }
 
 

@@ -27,11 +27,11 @@ STRATEGIES = [
     fp.dual_averaging(L2(0.1), inactive="literal"),
 ]
 OUTAGES = {
-    "one comes back": [fp.Outage(1, 2, 5)],
-    "one is gone for good": [fp.Outage(1, 2)],
+    "one returns": [fp.Outage(1, 2, 5)],
+    "one leaves for good": [fp.Outage(1, 2)],
     "in pieces": [fp.Outage(0, 2, 6), fp.Outage(3, 2, 6)],
-    "one is left": [fp.Outage(i, 3) for i in range(1, N)],
-    "nobody, then everybody": [fp.Outage(i, 3, 5) for i in range(N)],
+    "one remains": [fp.Outage(i, 3) for i in range(1, N)],
+    "none, then all": [fp.Outage(i, 3, 5) for i in range(N)],
     "gone from the start": [fp.Outage(2, 0, 4)],
 }
 PRIVATE = fp.Privacy(noise_multiplier=2.0)

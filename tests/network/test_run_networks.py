@@ -47,15 +47,15 @@ def clients(n: int = 4) -> list[fp.Client]:
 def test_network_size_mismatch_raises(door: str, network: str, strategy: fp.Strategy) -> None:
     """A missing node or a node without a client would be found only after a release."""
     make, size = NETWORKS[network]
-    said = error_of(lambda: DOORS[door](clients(), strategy, PRIVACY, rounds=2, network=make()))
-    assert f"network.n_clients = {size}: the run has 4 clients: make the" in said
+    message = error_of(lambda: DOORS[door](clients(), strategy, PRIVACY, rounds=2, network=make()))
+    assert f"network.n_clients = {size}: the run has 4 clients: make the" in message
 
 
 def test_network_size_mismatch_writes_nothing(tmp_path: Path) -> None:
-    said = error_of(
+    message = error_of(
         lambda: fp.train(clients(), fp.fedavg(0.1), PRIVACY, rounds=2, network=fp.Star(5), folder=tmp_path / "run")
     )
-    assert "network.n_clients = 5" in said
+    assert "network.n_clients = 5" in message
     assert not (tmp_path / "run").exists()
 
 
@@ -115,27 +115,27 @@ NOT_A_GRAPH: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", NOT_A_GRAPH)
 def test_graph_wrong_type_suggests_networkx(name: str) -> None:
     given, shown = NOT_A_GRAPH[name]
-    said = error_of(lambda: fp.Graph(given))
-    assert said.startswith("network.graph = ") and shown in said
+    message = error_of(lambda: fp.Graph(given))
+    assert message.startswith("network.graph = ") and shown in message
 
 
 def test_network_as_text_suggests_graph() -> None:
     network: Any = "ring"
     for door in (fp.train, fp.plan):
-        said = error_of(lambda door=door: door(clients(), fp.fedavg(0.1), PRIVACY, rounds=2, network=network))
-        assert "make it with fedpriv.Graph(networkx.cycle_graph(10))" in said
+        message = error_of(lambda door=door: door(clients(), fp.fedavg(0.1), PRIVACY, rounds=2, network=network))
+        assert "make it with fedpriv.Graph(networkx.cycle_graph(10))" in message
 
 
 def test_mixing_as_text_suggests_function() -> None:
     weights: Any = "metropolis"
-    said = error_of(lambda: fp.Graph(GRAPH, weights))
-    assert "make it with fedpriv.network.mixing.metropolis" in said
+    message = error_of(lambda: fp.Graph(GRAPH, weights))
+    assert "make it with fedpriv.network.mixing.metropolis" in message
 
 
 def test_activity_function_suggests_link_function() -> None:
     function: Any = lambda round_index: [(round_index % 3, round_index % 3 + 1)]  # noqa: E731
-    said = error_of(lambda: fp.Graph(GRAPH, activity=function))
-    assert "fedpriv.LinkFunction(function)" in said
+    message = error_of(lambda: fp.Graph(GRAPH, activity=function))
+    assert "fedpriv.LinkFunction(function)" in message
     network = fp.Graph(GRAPH, activity=fp.LinkFunction(function))
     planned = fp.plan([20] * 4, fp.decentralized_sgd(0.1), PRIVACY, rounds=3, network=network)
     assert planned.releases == 3

@@ -66,9 +66,9 @@ def assert_same(strategy: Strategy, network: str, shards: list[tuple[int, ...]])
 
     for ids, found in zip(shards, in_shards(work, shards), strict=True):
         assert len(found) == len(whole)
-        for (models, heard, sent, server), (own, own_heard, own_sent, own_server) in zip(whole, found, strict=True):
+        for (models, received, sent, server), (own, own_heard, own_sent, own_server) in zip(whole, found, strict=True):
             assert sent == own_sent
-            pairs = [(models, own), (heard, own_heard)]
+            pairs = [(models, own), (received, own_heard)]
             pairs += zip(flatten_with_names(server).values(), flatten_with_names(own_server).values(), strict=True)
             for one, other in pairs:
                 one, other = torch.as_tensor(one).double(), torch.as_tensor(other).double()

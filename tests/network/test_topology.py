@@ -135,7 +135,7 @@ def test_disconnected_graph_or_wrong_shape_raises() -> None:
         (np.kron(np.eye(2), np.full((2, 2), 0.5)), "no weights lead from node 0 to node 2"),
         (np.roll(np.eye(4), 1, 0) / 2 + np.roll(np.eye(4), -1, 0) / 2, r"never agree; set W\[0, 0\] > 0"),
     ],
-    ids=["nobody sends", "pairs", "two sides swap"],
+    ids=["no sender", "pairs", "two sides swap"],
 )
 def test_non_contracting_weights_raise(weights: np.ndarray, message: str) -> None:
     graph = nx.cycle_graph(4)

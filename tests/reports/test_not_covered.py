@@ -35,15 +35,17 @@ def test_undeclared_sizes_stated_in_relation() -> None:
     assert relation(replace(whole, relation="replace_one"), clients(declared=(50, 40, 30))) == "replace_one"
 
 
-@pytest.mark.parametrize(("fraction", "said"), [("", "replace_one(within group)"), (", fraction: 0.1", "replace_one")])
-def test_public_counts_stated_in_relation(fraction: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("fraction", "message"), [("", "replace_one(within group)"), (", fraction: 0.1", "replace_one")]
+)
+def test_public_counts_stated_in_relation(fraction: str, message: str) -> None:
     counted = f"problem.constraints=[{{name: class_loss_at_most, label: 1, bound: 0.3{fraction}}}]"
     strategy = "strategy={name: private_al, beta: 2}"
     config = load_config(CONFIG, [*SMALL, "rounds=6", counted, strategy, "privacy.statistics.public_counts=true"])
     training = build(config)
     list(training)
-    assert f"relation={said}, trust" in str(training.result().spent)
-    assert forecast(config).spent.relation == said == account(training.ledger.records, 3, 1e-5).relation
+    assert f"relation={message}, trust" in str(training.result().spent)
+    assert forecast(config).spent.relation == message == account(training.ledger.records, 3, 1e-5).relation
 
 
 def test_different_relations_do_not_compose() -> None:
@@ -68,7 +70,7 @@ def test_exact_optimality_gap_listed_as_not_covered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({}, ("the set of labels, read from y",)),
         ({"classes": [0, 1]}, ()),
@@ -77,8 +79,8 @@ def test_exact_optimality_gap_listed_as_not_covered(tmp_path: Path) -> None:
     ],
     ids=["labels", "nothing", "small seed", "long seed"],
 )
-def test_estimator_lists_what_epsilon_excludes(given: dict[str, Any], said: tuple[str]) -> None:
+def test_estimator_lists_what_epsilon_excludes(given: dict[str, Any], message: tuple[str]) -> None:
     rows = np.random.default_rng(0).uniform(-1, 1, (200, 2))
     model = PrivateLogisticRegression(epsilon=1, delta=1e-3, max_iter=3, **given).fit(rows, rows[:, 0] > 0)
-    assert model.spent_.not_covered == said
-    assert ("; not covered: " + ", ".join(said) + ")" in str(model.spent_)) == bool(said)
+    assert model.spent_.not_covered == message
+    assert ("; not covered: " + ", ".join(message) + ")" in str(model.spent_)) == bool(message)

@@ -51,10 +51,10 @@ def test_long_title_and_caption_fit_picture(name: str, result: fp.Result) -> Non
         assert box.x0 >= 0
         assert box.x1 <= width
         assert box.y1 <= height
-    said = " ".join(text.get_text() for text in texts).replace("\n", "").replace(" ", "")
-    assert f"{NAMES[name]}:Linear".replace(" ", "") in said
-    assert str(long.spent).replace(" ", "") in said
-    assert "epsilon=8(" in said
+    message = " ".join(text.get_text() for text in texts).replace("\n", "").replace(" ", "")
+    assert f"{NAMES[name]}:Linear".replace(" ", "") in message
+    assert str(long.spent).replace(" ", "") in message
+    assert "epsilon=8(" in message
     pyplot.close(figure)
 
 

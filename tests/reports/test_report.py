@@ -88,7 +88,7 @@ def test_damaged_run_file_raises_with_name(name: str, text: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("name", "field", "value", "said"),
+    ("name", "field", "value", "message"),
     [
         ("result.json", "epsilon", "3", r"epsilon = '3'"),
         ("result.json", "epsilon", float("nan"), "epsilon = nan"),
@@ -108,7 +108,7 @@ def test_damaged_run_file_raises_with_name(name: str, text: str, tmp_path: Path)
         ("config.yaml", "network", {"topology": {"name": 3}}, "network.topology.name = 3"),
     ],
 )
-def test_run_field_of_wrong_type_raises_with_name(name: str, field: str, value: object, said: str, finished: Path):
+def test_run_field_of_wrong_type_raises_with_name(name: str, field: str, value: object, message: str, finished: Path):
     whole = (finished / name).read_text()
     read = yaml.safe_load if name == "config.yaml" else json.loads
     lines = [whole] if name != "metrics.jsonl" else whole.splitlines()
@@ -118,7 +118,7 @@ def test_run_field_of_wrong_type_raises_with_name(name: str, field: str, value: 
     lines[0] = json.dumps(facts)
     (finished / name).write_text("\n".join(lines) + "\n")
     try:
-        with pytest.raises(FedprivError, match=rf"{name}.* is damaged.*{said}"):
+        with pytest.raises(FedprivError, match=rf"{name}.* is damaged.*{message}"):
             Run.read(finished)
     finally:
         (finished / name).write_text(whole)

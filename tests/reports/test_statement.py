@@ -122,8 +122,8 @@ def test_statement_composes_several_runs(runs: list[Path]):
 
 def test_statement_formats_agree_and_are_private(runs: list[Path], tmp_path: Path):
     places = [tmp_path / f"page{end}" for end in WRITERS]
-    said = page_of(runs[0], *(word for place in places for word in ("--out", place)))
-    assert "reveals at most epsilon=1" in said
+    page = page_of(runs[0], *(word for place in places for word in ("--out", place)))
+    assert "reveals at most epsilon=1" in page
     md, web, paper = (place.read_bytes() for place in places)
     for wanted in (
         "SIMULATED",

@@ -157,8 +157,8 @@ def test_statement_of_search(search: Path):
     folder = search / "out"
     trials = [str(path) for path in sorted((folder / "trials").glob("0*"))]
     ledgers = hashlib.sha256(b"".join((Path(trial) / "ledger.jsonl").read_bytes() for trial in trials)).hexdigest()
-    told = json.loads((folder / "trials" / "trials.json").read_text())["trials"]
-    best = max(told, key=lambda one: one["score"])
+    listed_trials = json.loads((folder / "trials" / "trials.json").read_text())["trials"]
+    best = max(listed_trials, key=lambda one: one["score"])
     ten = round_up(priced(*trials)["anyone who sees messages", "group of 10 samples"])
     page = done("statement", str(folder))
     assert epsilon_by_verifier(page) == pytest.approx(1.0, rel=0.01)  # of one trial
@@ -214,10 +214,10 @@ def test_statement_of_search(search: Path):
 def test_statement_unfinished_search_charges_all_trials(search: Path, tmp_path: Path):
     shutil.copytree(search / "out", tmp_path / "half")
     place = tmp_path / "half" / "trials" / "trials.json"
-    told = json.loads(place.read_text())
-    for number, trial in enumerate(told["trials"]):
+    output = json.loads(place.read_text())
+    for number, trial in enumerate(output["trials"]):
         trial |= {} if number == 0 else {"finished": False, "score": None}
-    place.write_text(json.dumps(told | {"trials": told["trials"][:2]}))
+    place.write_text(json.dumps(output | {"trials": output["trials"][:2]}))
     assert "holds 0002, which trials.json does not name" in error_line("statement", str(tmp_path / "half"))
     shutil.rmtree(tmp_path / "half" / "trials" / "0002")
     page = done("statement", str(tmp_path / "half"))

@@ -36,9 +36,9 @@ NOT_TRANSLATED = [
 
 @pytest.mark.parametrize("setting", NOT_TRANSLATED)
 def test_ambiguous_word_in_other_section_untranslated(setting: str) -> None:
-    said = error_of(lambda: load_config(RUN, [setting]))
-    assert re.match(r"[a-z_.]+ = [0-9.]+: unknown", said)
-    assert "it is a setting of another part" not in said and "it is called" not in said
+    message = error_of(lambda: load_config(RUN, [setting]))
+    assert re.match(r"[a-z_.]+ = [0-9.]+: unknown", message)
+    assert "it is a setting of another part" not in message and "it is called" not in message
 
 
 TRANSLATED = {
@@ -76,8 +76,8 @@ IN_PYTHON: dict[str, tuple[Callable[[], object], str]] = {
 
 @pytest.mark.parametrize("name", IN_PYTHON)
 def test_ambiguous_word_translated_in_python(name: str) -> None:
-    call, said = IN_PYTHON[name]
-    assert said in error_of(call)
+    call, message = IN_PYTHON[name]
+    assert message in error_of(call)
 
 
 def test_ambiguous_word_settings_by_section() -> None:

@@ -36,9 +36,9 @@ OF_PRIVACY = {
 @pytest.mark.parametrize("word", OF_PRIVACY)
 def test_foreign_privacy_word_translated(word: str):
     value, write = OF_PRIVACY[word]
-    said = error_of(lambda: fedpriv.Privacy(**{word: value}))
-    assert said.startswith(f"privacy.{word} = ")
-    assert write in said
+    message = error_of(lambda: fedpriv.Privacy(**{word: value}))
+    assert message.startswith(f"privacy.{word} = ")
+    assert write in message
 
 
 OF_A_RUN = {
@@ -102,9 +102,9 @@ def test_foreign_run_argument_translated(call: Any, word: str):
         write = f"fedpriv.train(..., {write})"  # it is iterated over, and tells nobody
     if call is fedpriv.Training and word == "log_dir":
         write = "folder='runs/a'"
-    said = error_of(lambda: call(clients(), fedpriv.fedavg(0.1), fedpriv.Privacy(epsilon=3.0), **{word: value}))
-    assert said.startswith(f"{word} = ")
-    assert write in said
+    message = error_of(lambda: call(clients(), fedpriv.fedavg(0.1), fedpriv.Privacy(epsilon=3.0), **{word: value}))
+    assert message.startswith(f"{word} = ")
+    assert write in message
 
 
 OF_STRATEGIES = {
@@ -158,8 +158,8 @@ def test_function_specific_advice_shown(call: Any):
 )
 def test_epochs_suggest_rounds(sampling: Any, steps: int, rounds: int):
     privacy = fedpriv.Privacy(epsilon=3.0, sampling=sampling)
-    said = error_of(lambda: fedpriv.train(clients(), fedpriv.fedavg(0.1, steps), privacy, epochs=3))
-    assert f"write rounds={rounds}:" in said
+    message = error_of(lambda: fedpriv.train(clients(), fedpriv.fedavg(0.1, steps), privacy, epochs=3))
+    assert f"write rounds={rounds}:" in message
 
 
 def test_epochs_with_cohorts_suggest_more_rounds():
@@ -188,8 +188,8 @@ def test_batch_size_suggests_poisson_rate():
 )
 def test_batch_size_suggests_chosen_sampling(sampling: fedpriv.privacy.settings.Sampling, write: str):
     privacy = fedpriv.Privacy(epsilon=3.0, sampling=sampling)
-    said = error_of(lambda: fedpriv.train(clients(), fedpriv.fedavg(0.1), privacy, batch_size=64))
-    assert write in said
+    message = error_of(lambda: fedpriv.train(clients(), fedpriv.fedavg(0.1), privacy, batch_size=64))
+    assert write in message
     one_batch = error_of(lambda: fedpriv.train(clients(), fedpriv.fedavg(0.1), privacy, batch_size=1000))
     if isinstance(sampling, fedpriv.Allocation):
         assert "Allocation(batches=2)" in one_batch, "an epoch of random allocation has two batches at least"

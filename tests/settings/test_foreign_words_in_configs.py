@@ -37,9 +37,9 @@ IN_YAML = {
 
 @pytest.mark.parametrize("given", IN_YAML)
 def test_foreign_config_word_translated(given: str):
-    said = error_of(lambda: load_config(RUN, [given]))
-    assert said.startswith(given.split("=")[0])
-    assert IN_YAML[given] in said
+    message = error_of(lambda: load_config(RUN, [given]))
+    assert message.startswith(given.split("=")[0])
+    assert IN_YAML[given] in message
 
 
 @pytest.mark.parametrize(
@@ -54,24 +54,24 @@ def test_foreign_config_word_translated(given: str):
 )
 @pytest.mark.parametrize("command", ["train", "plan"])
 def test_foreign_cli_option_suggests_setting(command: str, option: str, setting: str):
-    told = CliRunner().invoke(app, [command, "digits_iadmm", option, "3"])
-    assert told.exit_code == 2
-    assert f"write {setting}" in " ".join(told.stderr.replace("│", " ").split())
+    output = CliRunner().invoke(app, [command, "digits_iadmm", option, "3"])
+    assert output.exit_code == 2
+    assert f"write {setting}" in " ".join(output.stderr.replace("│", " ").split())
 
 
 def test_unknown_cli_option_suggests_no_setting():
-    told = CliRunner().invoke(app, ["train", "digits_iadmm", "--zzz"])
-    assert told.exit_code == 2 and "No such option" in told.stderr and "settings come" not in told.stderr
+    output = CliRunner().invoke(app, ["train", "digits_iadmm", "--zzz"])
+    assert output.exit_code == 2 and "No such option" in output.stderr and "settings come" not in output.stderr
 
 
 def test_foreign_strategy_word_in_config_translated():
-    said = error_of(lambda: load_config(RUN, ["strategy={name: fedavg, lr: 0.1}"]))
-    assert "strategy.lr = 0.1: unknown" in said and "write strategy.learning_rate: 0.1" in said
+    message = error_of(lambda: load_config(RUN, ["strategy={name: fedavg, lr: 0.1}"]))
+    assert "strategy.lr = 0.1: unknown" in message and "write strategy.learning_rate: 0.1" in message
 
 
 def test_missing_strategy_setting_shows_example():
-    said = error_of(lambda: load_config(RUN, ["strategy={name: fedavg}"]))
-    assert said == "strategy.learning_rate = None: is required, e.g. learning_rate: 0.1"
+    message = error_of(lambda: load_config(RUN, ["strategy={name: fedavg}"]))
+    assert message == "strategy.learning_rate = None: is required, e.g. learning_rate: 0.1"
 
 
 @pytest.mark.parametrize("field", [field for field in EXAMPLES if field != "data.label"])
@@ -84,8 +84,8 @@ def test_missing_section_shows_valid_example(field: str, tmp_path: Path):
     del section[key]
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump(content))
-    said = error_of(lambda: load_config(path))
-    assert said == f"{field} = None: is required, e.g. {EXAMPLES[field]}"
+    message = error_of(lambda: load_config(path))
+    assert message == f"{field} = None: is required, e.g. {EXAMPLES[field]}"
     section |= yaml.safe_load(EXAMPLES[field].partition(" if ")[0])
     path.write_text(yaml.safe_dump(content))
     load_config(path)

@@ -113,7 +113,7 @@ SAID = {
         lambda: fedpriv.Privacy(epsilon=1, relation="add_or_remove_one"),
         "'add_or_remove_one' elsewhere is 'add_remove' here",
     ),
-    "an own class for a strategy": (lambda: run(strategy=Sink()), "fedpriv.Strategy(local_step, aggregator)"),
+    "custom class as strategy": (lambda: run(strategy=Sink()), "fedpriv.Strategy(local_step, aggregator)"),
     "epsilons for results": (lambda: fedpriv.total([1.0]), "epsilons alone only add up"),
     "a class for a loss": (
         lambda: fedpriv.make_clients(CNN, nn.CrossEntropyLoss, [dataset()]),
@@ -121,7 +121,7 @@ SAID = {
     ),
     "a name for a loss": (lambda: fedpriv.make_clients(CNN, "cross_entropy", [dataset()]), "resolve_loss"),
     "a class for a model": (lambda: fedpriv.make_clients(nn.Linear, nn.MSELoss(), [dataset()]), "is a class"),
-    "a loader with a way of its own for test data": (
+    "test loader with collate function": (
         lambda: run(test=DataLoader(dataset(), collate_fn=list)),
         "has its own collate_fn",
     ),
@@ -133,7 +133,7 @@ SAID = {
     "a folder for sinks": (lambda: run(sinks="runs/a"), "sinks=[fedpriv.sinks.TensorBoard('runs/a')]"),
     "one sink": (lambda: run(sinks=Sink()), "sinks=[sink]"),
     "a class for a sink": (lambda: run(sinks=[fedpriv.sinks.TensorBoard]), "TensorBoard('runs/a')"),
-    "a sink that never closes": (lambda: run(sinks=[HalfASink()]), "def close(self) -> None"),
+    "sink without close": (lambda: run(sinks=[HalfASink()]), "def close(self) -> None"),
     "a list of metrics": (lambda: run(metrics=["f1"]), "by name"),
 }
 
@@ -149,8 +149,8 @@ class HalfASink:
 
 @pytest.mark.parametrize("name", SAID)
 def test_argument_of_wrong_type_shows_fix(name: str):
-    typed, said = SAID[name]
-    assert said in error_of(typed)
+    typed, message = SAID[name]
+    assert message in error_of(typed)
 
 
 def test_loader_without_targets_raises():
@@ -210,5 +210,5 @@ def test_number_as_text_shows_number(name: str):
 
 def test_error_of_privacy_shows_no_yaml():
     for values in ({"epsilon": 0}, {"epsilon": -1.0}, {"epsilon": 1.0, "delta": 0.0}):
-        said = error_of(lambda values=values: fedpriv.Privacy(**values))
-        assert "at: " not in said and "mechanism: " not in said
+        message = error_of(lambda values=values: fedpriv.Privacy(**values))
+        assert "at: " not in message and "mechanism: " not in message

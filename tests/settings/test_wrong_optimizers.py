@@ -52,23 +52,23 @@ def test_torch_optimizer_error_shows_same_steps(name: str) -> None:
 
 @pytest.mark.parametrize("given", [optim.RMSprop, optim.RMSprop(PARAMETERS)])
 def test_torch_optimizer_without_counterpart_raises(given: Any) -> None:
-    said = error_of(lambda: fedpriv.fedavg(0.1, optimizer=given))
-    assert "RMSprop has no counterpart in fedpriv: write fedpriv.Sgd(), fedpriv.Momentum()" in said
+    message = error_of(lambda: fedpriv.fedavg(0.1, optimizer=given))
+    assert "RMSprop has no counterpart in fedpriv: write fedpriv.Sgd(), fedpriv.Momentum()" in message
 
 
 @pytest.mark.parametrize("given", [optim.Adam, "adam", None])
 def test_fit_without_optimizer_shows_call(given: Any) -> None:
     loader = DataLoader(dataset(), batch_size=20)
-    said = error_of(lambda: fedpriv.fit(CNN, loader, nn.CrossEntropyLoss(), given, epochs=1, epsilon=3.0))
+    message = error_of(lambda: fedpriv.fit(CNN, loader, nn.CrossEntropyLoss(), given, epochs=1, epsilon=3.0))
     name = "Adam" if given is optim.Adam else "SGD"
-    assert f"must be an optimizer of torch, torch.optim.{name}(model.parameters(), lr=0.1)" in said
+    assert f"must be an optimizer of torch, torch.optim.{name}(model.parameters(), lr=0.1)" in message
 
 
 @pytest.mark.parametrize("optimizer", [fedpriv.Momentum(), fedpriv.Adam()])
 def test_client_momentum_with_sums_shows_server_momentum(optimizer: Any) -> None:
     privacy = fedpriv.Privacy(epsilon=3.0, trust=fedpriv.SecureAggregation(min_honest=2))
-    said = error_of(lambda: fedpriv.plan(clients(), fedpriv.fedavg(0.1, optimizer=optimizer), privacy, rounds=2))
-    assert "fedavg with server_momentum, or fedopt" in said
+    message = error_of(lambda: fedpriv.plan(clients(), fedpriv.fedavg(0.1, optimizer=optimizer), privacy, rounds=2))
+    assert "fedavg with server_momentum, or fedopt" in message
     for strategy in (fedpriv.fedavg(0.1, server_momentum=0.9), fedpriv.fedopt(0.1)):
         assert fedpriv.plan(clients(), strategy, privacy, rounds=2).releases
 
@@ -78,10 +78,10 @@ def test_client_momentum_with_sums_shows_server_momentum(optimizer: Any) -> None
 )
 def test_cohort_with_central_trust_shows_its_rate(cohort: Any, n: int, rate: str) -> None:
     privacy = fedpriv.Privacy(epsilon=3.0, unit="client", trust=fedpriv.Central())
-    said = error_of(
+    message = error_of(
         lambda: fedpriv.plan([20] * n, fedpriv.fedavg(0.1), privacy, rounds=2, network=fedpriv.Star(n, cohort))
     )
     assert (
         f"network.cohort = {cohort}: with central trust cohorts are drawn in secret: set its cohort_rate to {rate},"
-        in said
+        in message
     )

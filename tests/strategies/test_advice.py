@@ -24,10 +24,10 @@ def test_proven_ratio_matches_closed_form() -> None:
     assert proven_ratio(ring) == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize(("ratio", "said"), [(1.0, 0), (1 / 25, 0), (1 / 23, 1)])
-def test_tracking_advises_on_unproven_steps(ratio: float, said: int) -> None:
+@pytest.mark.parametrize(("ratio", "message"), [(1.0, 0), (1 / 25, 0), (1 / 23, 1)])
+def test_tracking_advises_on_unproven_steps(ratio: float, message: int) -> None:
     strategy = gradient_tracking(fp.StepSize(0.1, ratio=ratio))
-    assert len(strategy.advice(Outlook(9, fp.Graph(nx.complete_graph(5))))) == said
+    assert len(strategy.advice(Outlook(9, fp.Graph(nx.complete_graph(5))))) == message
     assert strategy.advice(Outlook(9)) == []
 
 
@@ -36,15 +36,15 @@ def test_tracking_advises_on_unproven_steps(ratio: float, said: int) -> None:
     [(4, "the first epoch ends after 5"), (10, None), (12, "after 10 and after 15, so the last 2 rounds")],
 )
 def test_svrg_advises_on_incomplete_epochs(rounds: int, words: str | None) -> None:
-    said = svrg(0.1, 5).advice(Outlook(rounds))
-    assert [words in note for note in said if words] == ([] if words is None else [True])
+    notes = svrg(0.1, 5).advice(Outlook(rounds))
+    assert [words in note for note in notes if words] == ([] if words is None else [True])
 
 
 def test_private_al_advises_on_beta() -> None:
     noise = ConstraintNoise(deviation=2.0)
     assert private_al(9, beta=0.25, largest=5.0).advice(Outlook(9, constraints=noise)) == []
-    (said,) = private_al(9, beta=0.26, largest=5.0).advice(Outlook(9, constraints=noise))
-    assert "beta = 0.26 drowns" in said and "a beta of at most 0.25" in said
+    (message,) = private_al(9, beta=0.26, largest=5.0).advice(Outlook(9, constraints=noise))
+    assert "beta = 0.26 drowns" in message and "a beta of at most 0.25" in message
 
 
 def test_fedavg_gives_no_advice() -> None:

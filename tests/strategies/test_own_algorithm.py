@@ -74,7 +74,10 @@ OWN = {
     ),
     "no call": (lambda: paired(changed(Step, __call__=None)), "def __call__(self, received: Tensor, state: None"),
     "no is_sum": (lambda: paired(None, changed(Descend, is_sum=None)), "is_sum: ClassVar[bool] = False"),
-    "no says in the aggregator": (lambda: paired(None, changed(Descend, sends=None)), "has no sends: add to the class"),
+    "no sends in the aggregator": (
+        lambda: paired(None, changed(Descend, sends=None)),
+        "has no sends: add to the class",
+    ),
     "a class": (lambda: paired(Step), "is a class: make an object of it, Step()"),
     "a function": (
         lambda: paired(lambda x: x),
@@ -135,17 +138,17 @@ OWN = {
         lambda: paired(changed(Step, init=lambda self, params: {"velocity": params[0]})),
         "velocity must have a row for each client, [n, ...]; for 3 clients it is [2]",
     ),
-    "a state that grows": (
+    "growing state": (
         lambda: paired(
             changed(Step, __call__=lambda self, received, state, oracle: (oracle.gradient(received), {"t": 1}))
         ),
         "its state has the parts t, and Own.init makes none (None): keep the same ones",
     ),
-    "a question that no oracle knows": (
+    "unknown oracle query": (
         lambda: paired(changed(Step, __call__=lambda self, received, state, oracle: (oracle.grad(received), state))),
         "the oracle has none of this name; did you mean 'gradient'",
     ),
-    "an exchange that no network knows": (
+    "unknown network exchange": (
         lambda: paired(
             None, changed(Descend, __call__=lambda self, message, network, state: (network.average(message), state))
         ),
@@ -156,8 +159,8 @@ OWN = {
 
 @pytest.mark.parametrize("name", OWN)
 def test_faulty_custom_algorithm_raises_with_fix(name: str):
-    made, said = OWN[name]
-    assert said in error_of(made)
+    made, message = OWN[name]
+    assert message in error_of(made)
 
 
 def test_custom_algorithm_with_wide_messages_trains():

@@ -43,10 +43,10 @@ def test_strategy_state_fields_documented(options: str) -> None:
         for part in dataclasses_in(state):
             assert type(part).__dataclass_params__.frozen
             for field in fields(part):
-                said = re.search(rf"^ +{field.name}: (.+(?:\n {{12,}}.+)*)", type(part).__doc__ or "", re.M)
-                assert said, f"{type(part).__name__}.{field.name} is not documented"
+                entry = re.search(rf"^ +{field.name}: (.+(?:\n {{12,}}.+)*)", type(part).__doc__ or "", re.M)
+                assert entry, f"{type(part).__name__}.{field.name} is not documented"
                 if isinstance(getattr(part, field.name), Tensor):
-                    assert "[" in said[1] or "rows" in said[1], f"{type(part).__name__}.{field.name} has no shape"
+                    assert "[" in entry[1] or "rows" in entry[1], f"{type(part).__name__}.{field.name} has no shape"
 
 
 @pytest.mark.parametrize("options", OF_STRATEGIES)

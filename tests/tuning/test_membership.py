@@ -19,11 +19,11 @@ DELTA = 1e-5
 @pytest.mark.parametrize("delta", [0.0, 0.05])
 def test_randomized_response_attains_attack_bound(epsilon: float, delta: float):
     """The truth leaks with probability delta, else it is given with e^eps / (1 + e^eps) (Kairouz et al. 2015)."""
-    told = math.exp(epsilon) / (1 + math.exp(epsilon))
-    right = delta + (1 - delta) * told
+    truth_rate = math.exp(epsilon) / (1 + math.exp(epsilon))
+    right = delta + (1 - delta) * truth_rate
     assert right_guesses(epsilon, delta) == pytest.approx(right)
     # guess "member" if the answer says so: misses and false alarms are equal, without a leak
-    false_alarms = (1 - delta) * (1 - told)
+    false_alarms = (1 - delta) * (1 - truth_rate)
     assert detection_at(false_alarms, epsilon, delta) == pytest.approx(right)
 
 

@@ -87,13 +87,13 @@ def test_killed_search_resumes_and_charges_once(tmp_path: Path):
     begun = json.loads((tmp_path / "a" / "trials" / "trials.json").read_text())["trials"]
     found = broken.run(tmp_path / "a", quiet)
     assert [one.chosen for one in found.trials[:2]] == [one["chosen"] for one in begun]
-    told = [
+    released = [
         (path.parent.name, line["round"])
         for path in sorted((tmp_path / "a").glob("trials/*/ledger.jsonl"))
         for line in map(json.loads, path.read_text().splitlines())
         if "query" in line
     ]
-    assert len(told) == len(set(told)) == 3 * 3
+    assert len(released) == len(set(released)) == 3 * 3
     folders = [str(path.parent) for path in sorted((tmp_path / "a").glob("trials/*/result.json"))]
     counted = json.loads(fedpriv("account", *folders, "--json").stdout)
     assert counted["epsilon"] == pytest.approx(whole.price.spent.epsilon, rel=1e-9)
@@ -122,15 +122,15 @@ def test_secret_trials_leave_best_model_only(tmp_path: Path):
     one, price = made.price.one_trial.epsilon, made.price
     assert one < price.spent.epsilon and price.spent.accountant == "rdp" and "only the best" in price.rests_on
 
-    def heard(number: int, report: object) -> None:
+    def received(number: int, report: object) -> None:
         raise AssertionError("a hidden trial was told")
 
-    found = made.run(tmp_path, heard)
+    found = made.run(tmp_path, received)
     assert found.trials == () and found.best == tmp_path / "best"
     assert {path.name for path in tmp_path.iterdir()} <= {"best", "search.json", ".lock"}
     assert {path.name for path in found.best.iterdir()} == {"best.json", "model.pt", "config.yaml"}
     assert "number" not in (tmp_path / "search.json").read_text()
-    assert made.run(tmp_path, heard) == found
+    assert made.run(tmp_path, received) == found
 
 
 def test_secret_trials_without_central_trust_raise():
@@ -159,7 +159,7 @@ def test_search_reserves_all_trials_in_budget(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("space", "said"),
+    ("space", "message"),
     [
         ({}, "must be fields with ranges"),
         ({"data.partition.n_clients": [2, 3]}, "the same in all trials"),
@@ -172,8 +172,8 @@ def test_search_reserves_all_trials_in_budget(tmp_path: Path):
         ({"rounds": 5}, "mapping"),
     ],
 )
-def test_invalid_search_space_raises(space: object, said: str):
-    with pytest.raises(ConfigError, match=said):
+def test_invalid_search_space_raises(space: object, message: str):
+    with pytest.raises(ConfigError, match=message):
         Space.of(space)
 
 

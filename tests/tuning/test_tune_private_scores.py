@@ -63,17 +63,17 @@ def test_only_noised_scores_released(tmp_path: Path):
     searched = search(score_noise=7.0, trials=1)
     (trial,) = searched.run(tmp_path / "a", quiet).trials
     folder = tmp_path / "a" / "trials" / "0000"
-    told = json.loads((folder / "result.json").read_text())
-    assert {name: value for name, value in told.items() if "test" in name and value is not None} == {}
+    released = json.loads((folder / "result.json").read_text())
+    assert {name: value for name, value in released.items() if "test" in name and value is not None} == {}
     assert "test_" not in (folder / "metrics.jsonl").read_text()
     right, count = right_answers(searched, folder)
     config = searched.config(trial.chosen)
     assert trial.score is not None
     assert json.loads((folder / "noised_score.json").read_text()) == trial.score
     assert [scores.noised_accuracy(config, folder, 7.0, "replace_one") for _ in range(2)] == [trial.score] * 2
-    told = round(trial.score * count)
-    assert trial.score == told / count  # a whole number
-    assert abs(told - right) < 6 * 7.0
+    released = round(trial.score * count)
+    assert trial.score == released / count  # a whole number
+    assert abs(released - right) < 6 * 7.0
 
 
 @pytest.mark.parametrize("changed_label", [0.0, 0.5])
@@ -140,12 +140,12 @@ def test_statement_counts_noised_scores(tmp_path: Path):
     searched = search(score_noise=3.0, trials=2)
     searched.run(tmp_path / "a", quiet)
     page = search_statement(tmp_path / "a")
-    told = json.dumps(page.to_json())
-    assert f"epsilon={searched.price.spent.epsilon:.4g}"[:12] in told
-    assert "on private test data, with noise of 3 times what one example changes" in told
-    assert "public test data" not in told
-    assert "every number computed on them" not in told
-    assert "the number of test records" in told
+    output = json.dumps(page.to_json())
+    assert f"epsilon={searched.price.spent.epsilon:.4g}"[:12] in output
+    assert "on private test data, with noise of 3 times what one example changes" in output
+    assert "public test data" not in output
+    assert "every number computed on them" not in output
+    assert "the number of test records" in output
 
 
 def test_unprotected_score_settings_raise():
