@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from faulty_disk import Files, Full, Moment, Recorder, restore
+from faulty_disk import CrashPoint, Files, FullDisk, RecordingDisk, restore
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
@@ -83,9 +83,9 @@ class World:
         self.moments, self.operations = self.recorded(whole, lambda: start(whole, name))
         self.wanted, self.releases, self.epsilon = contents(whole), releases(whole), epsilon(whole)
 
-    def recorded(self, folder: Path, go) -> tuple[list[Moment], list[str]]:
+    def recorded(self, folder: Path, go) -> tuple[list[CrashPoint], list[str]]:
         """Let a run go to its end, and return what it was at every moment."""
-        recorder = Recorder(folder)
+        recorder = RecordingDisk(folder)
         with self._monkeypatch.context() as patched:
             patched.setattr(files, "disk", recorder)
             code, said = go()
@@ -173,7 +173,7 @@ def test_out_of_disk_at_any_operation(world: World, tmp_path: Path, monkeypatch:
     for last in range(picture):
         folder = tmp_path / "full"
         with monkeypatch.context() as patched:
-            patched.setattr(files, "disk", Full(last))
+            patched.setattr(files, "disk", FullDisk(last))
             code, said = start(folder, world.name)
         assert code == 2, world.operations[last]
         assert said.count("error: ") == 1 and "No space left on device" in said, said

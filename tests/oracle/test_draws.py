@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from counting_calls import calls
+from counting_calls import count_calls
 from hypothesis import given
 from hypothesis import settings as tried
 from hypothesis import strategies as st
@@ -120,5 +120,5 @@ def test_a_drawn_client_costs_its_stream_and_no_more(sampling: Sampling) -> None
     for size in (40, 80):
         draws = BatchSampler(Population(clients_of(digits_of([5] * 100))), Randomness(secret_seed=4), 1.0)
         draws.begin_round(0, torch.arange(size))
-        found.append(calls(lambda draws=draws: list(draws.batches(sampling, 0))))
+        found.append(count_calls(lambda draws=draws: list(draws.batches(sampling, 0))))
     assert (found[1] - found[0]) / 40 < 45  # most of them make the cipher

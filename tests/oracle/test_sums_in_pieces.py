@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from counting_calls import Anything, Largest
+from counting_calls import AdmitAll, LargestTensor
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -54,7 +54,7 @@ class Run:
         clients = fp.lazy_clients(model, nn.CrossEntropyLoss(), load, [2] * n, workers=1)
         population = Population(clients, dtype=torch.float64)
         sums = ClippedSums(choose("auto", population.model, population.loss), n, population.device)
-        self.ledger, self.dim, self._streams = Ledger(Anything()), population.dim, Randomness(3, 4)
+        self.ledger, self.dim, self._streams = Ledger(AdmitAll()), population.dim, Randomness(3, 4)
         oracle = data_oracle(population, sums, privacy, self.ledger, self._streams)
         network = fp.Star(n)
         self._parts = strategy, oracle, network, initial_state(strategy, population.params), self._streams
@@ -73,7 +73,7 @@ def test_nothing_is_as_large_as_rows_of_all_clients(
     n, pieces = 400, 8
     run = Run(n, STRATEGIES[strategy], PRIVACIES[privacy], width=40)
     monkeypatch.setattr(data_answerer, "_MAX_ENTRIES", n * run.dim // pieces)
-    with Largest() as largest:
+    with LargestTensor() as largest:
         run.models(2)
     assert largest.numbers < n * run.dim / 2
 
@@ -81,7 +81,7 @@ def test_nothing_is_as_large_as_rows_of_all_clients(
 def test_five_thousand_clients() -> None:
     n = 5000
     run = Run(n, fp.fedavg(0.5), PRIVACIES["examples"], width=64)
-    with Largest() as largest:
+    with LargestTensor() as largest:
         run.models(1)
     assert largest.numbers < n * run.dim / 2
 

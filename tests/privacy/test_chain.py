@@ -88,9 +88,9 @@ def test_chain_allows_truncation_and_rewrite(path: Path) -> None:
     assert len(read_ledger(path)) == 2
     header, first, second = lines_of(path)
     rewrite(path, [header, first | {"noise_multiplier": 5000.0}, second])
-    forged = LedgerFile.read(path)
-    assert forged.records[0].noise_multiplier == 5000
-    assert forged.altered is None
+    forge_ledger = LedgerFile.read(path)
+    assert forge_ledger.records[0].noise_multiplier == 5000
+    assert forge_ledger.altered is None
 
 
 def test_resume_drops_torn_line_continues_chain(path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from commands import DIGITS, SMALL, refused
+from commands import DIGITS, SMALL, error_line
 from commands import fedpriv as command
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -158,17 +158,17 @@ def test_budget_command_charges_opacus_checkpoint(tmp_path: Path):
     checkpoint, file = tmp_path / "march.pt", tmp_path / "clinic.jsonl"
     engine.save_checkpoint(path=checkpoint, module=private[0])
     terms = ("--epsilon", "4", "--relation", "add_remove", "--shared", "sizes public")
-    assert "Poisson draws" in refused("budget", str(file), *terms, "--opacus", str(checkpoint))
+    assert "Poisson draws" in error_line("budget", str(file), *terms, "--opacus", str(checkpoint))
     earlier = ("--opacus", str(checkpoint), "--poisson-sampling")
     charged = command("budget", str(file), *earlier, "--json")
     assert charged.exit_code == 0, charged.output
     balance = fedpriv.Budget(file).balance()
     assert balance.spent.epsilon == pytest.approx(engine.get_epsilon(DELTA), rel=0.02)
     assert [(entry.run, entry.state) for entry in balance.entries] == [("march", "rounds")]
-    assert "has a reservation in" in refused("budget", str(file), *earlier)
+    assert "has a reservation in" in error_line("budget", str(file), *earlier)
 
     train = ("train", DIGITS, *SMALL, "privacy.relation=add_remove", f"privacy.budget={file}")
-    assert "still fits" in refused(*train, "privacy.epsilon=3.9", "--out", str(tmp_path / "a"))
+    assert "still fits" in error_line(*train, "privacy.epsilon=3.9", "--out", str(tmp_path / "a"))
     fits = command(*train, f"privacy.epsilon={balance.left * 0.9}", "--out", str(tmp_path / "b"))
     assert fits.exit_code == 0, fits.output
     assert fedpriv.Budget(file).balance().spent.epsilon <= 4
@@ -178,7 +178,7 @@ def test_checkpoint_with_code_not_loaded(tmp_path: Path):
     file, evil = tmp_path / "b.jsonl", tmp_path / "evil.pt"
     fedpriv.Budget.create(file, epsilon=9.0, delta=DELTA, relation="add_remove", shared="sizes public")
     torch.save({"history": Path}, evil)
-    assert "cannot be read" in refused("budget", str(file), "--opacus", str(evil), "--poisson-sampling")
+    assert "cannot be read" in error_line("budget", str(file), "--opacus", str(evil), "--poisson-sampling")
     state = tmp_path / "state.json"
     state.write_text(json.dumps({"history": [[1.0, 0.1, 2]], "mechanism": "prv"}))
     assert command("budget", str(file), "--opacus", str(state), "--poisson-sampling").exit_code == 0

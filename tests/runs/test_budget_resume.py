@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 from budgeted import stopped, training
-from faulty_disk import Recorder, restore
+from faulty_disk import RecordingDisk, restore
 from torch import Tensor
 
 import fedpriv as fp
@@ -104,7 +104,7 @@ def test_whatever_a_crash_leaves_is_charged_once(tmp_path: Path, monkeypatch: py
     whole.mkdir()
     Budget.create(whole / "b.jsonl", epsilon=1.9, delta=1e-5)
     with monkeypatch.context() as patched:
-        recorder = Recorder(whole)
+        recorder = RecordingDisk(whole)
         patched.setattr(files, "disk", recorder)
         list(training(whole / "b.jsonl", whole, rounds=1, checkpoint_every=1))
         recorder.end()

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from budgeted import LOSS, Counted, clients, training
-from commands import fedpriv, refused, trained
+from commands import error_line, fedpriv, trained
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -38,13 +38,13 @@ def test_the_command_line_counts_runs_together_and_refuses_the_third(tmp_path: P
     assert told["epsilon"] == pytest.approx(accounted["epsilon"], rel=1e-9)
 
     words = ["train", str(Path(__file__).parents[1] / "run.yaml"), "--out", str(tmp_path / "r3")]
-    said = refused(*words, "privacy.epsilon=1", f"privacy.budget={file}", "rounds=4")
+    said = error_line(*words, "privacy.epsilon=1", f"privacy.budget={file}", "rounds=4")
     for text in (str(file), "allows epsilon=1.5", "is spent by 2 runs", "costs 1", "cost 1.835", "up to epsilon=0."):
         assert text in said
     assert not (tmp_path / "r3").exists()
     shown = fedpriv("budget", str(file)).stdout
     assert "(delta=1e-5, unit=sample" in shown and "finished" in shown
-    assert "does not exist" in refused(*words, f"privacy.budget={tmp_path / 'none'}")
+    assert "does not exist" in error_line(*words, f"privacy.budget={tmp_path / 'none'}")
 
 
 def test_a_run_that_would_overspend_reads_no_example(budget: Budget, tmp_path: Path):

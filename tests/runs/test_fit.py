@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from answers import answer
+from error_texts import error_of
 from torch import nn, optim
 from torch.utils.data import (
     BatchSampler,
@@ -411,7 +411,7 @@ def test_words_of_opacus_are_answered_with_those_of_fit():
     }
     for word, write in words.items():
         arguments: dict[str, Any] = {word: 3}
-        said = answer(
+        said = error_of(
             lambda arguments=arguments: fedpriv.fit(
                 ours, loader, nn.CrossEntropyLoss(), optim.SGD(ours.parameters(), lr=0.1), **arguments
             )

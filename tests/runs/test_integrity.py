@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from edits import ALTERED, INCOMPLETE, OF_RESULTS, in_config, in_metrics, thorough
+from edits import ALTERED, INCOMPLETE, OF_RESULTS, forge_all_files, in_config, in_metrics
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
@@ -107,15 +107,15 @@ def test_a_stopped_run_without_a_checkpoint(stopped: Path) -> None:
 
 def test_a_forgery_that_fits_but_for_what_the_configuration_asks(finished: Path) -> None:
     (finished / "checkpoint.pt").unlink()
-    thorough(finished, unit="client")
+    forge_all_files(finished, unit="client")
     assert "config.yaml has unit = 'sample', and the ledger 'client'" in fedpriv("show", str(finished))[1]
-    thorough(finished, unit="sample", delta=1e-3)
+    forge_all_files(finished, unit="sample", delta=1e-3)
     assert "config.yaml has delta = 1e-05, and the ledger 0.001" in fedpriv("show", str(finished))[1]
     in_config("privacy", epsilon=1.0)(finished)
-    thorough(finished, delta=1e-5, config=of_config(yaml.safe_load((finished / "config.yaml").read_text())))
+    forge_all_files(finished, delta=1e-5, config=of_config(yaml.safe_load((finished / "config.yaml").read_text())))
     assert "the ledger's records cost more than the 1 that config.yaml allows" in fedpriv("show", str(finished))[1]
     in_config("privacy", epsilon=3.0)(finished)
-    thorough(finished, config=of_config(yaml.safe_load((finished / "config.yaml").read_text())))
+    forge_all_files(finished, config=of_config(yaml.safe_load((finished / "config.yaml").read_text())))
     assert fedpriv("show", str(finished))[0] == 0
 
 
@@ -159,7 +159,7 @@ def test_a_finished_run_is_sound_without_its_checkpoint(finished: Path) -> None:
 def test_a_resume_makes_the_plan_anew(stopped: Path, changes: dict[str, object], said: str) -> None:
     """Even by who changes the checkpoint, too."""
     saved = torch.load(stopped / "checkpoint.pt", weights_only=True)
-    torch.save(saved | {"head": thorough(stopped, **changes)[saved["records"]]}, stopped / "checkpoint.pt")
+    torch.save(saved | {"head": forge_all_files(stopped, **changes)[saved["records"]]}, stopped / "checkpoint.pt")
     assert fedpriv("show", str(stopped))[0] == 0
     code, _, err = fedpriv("resume", str(stopped))
     assert (code, said in err) == (2, True), err

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from faulty_disk import Recorder, restore
+from faulty_disk import RecordingDisk, restore
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -191,7 +191,7 @@ def test_a_power_cut_forgets_nothing_that_was_seen(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(report_groups, "GROUP_SECONDS", math.inf)
     folder = tmp_path / "run"
     folder.mkdir()
-    recorder = Recorder(folder)
+    recorder = RecordingDisk(folder)
     with monkeypatch.context() as patched:
         patched.setattr(files, "disk", recorder)
         whole = fp.train(**arguments(folder), sinks=[Jsonl(folder / "metrics.jsonl")])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from counting_calls import calls
+from counting_calls import count_calls
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import TensorDataset
@@ -46,7 +46,7 @@ def calls_of_a_round(rounds: Iterator[fp.RoundReport]) -> int:
     """Calls of an ordinary round: the fewest of eight, since a few secret rounds also test the state of user code."""
     for _ in range(20):
         next(rounds)
-    return min(calls(lambda: next(rounds)) for _ in range(8))
+    return min(count_calls(lambda: next(rounds)) for _ in range(8))
 
 
 def test_a_round_makes_few_calls_and_operations() -> None:

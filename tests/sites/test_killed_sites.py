@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from faulty_disk import Recorder
+from faulty_disk import RecordingDisk
 from sites_in_memory import Party, party
 
 from fedpriv.privacy.ledger_file import LedgerFile
@@ -82,7 +82,7 @@ def test_at_every_operation_on_its_disk(found: Party, tmp_path: Path, monkeypatc
     run = home / "runs" / found.proposal.hash
     site = Site(home)
     site.prepare()
-    disk = Recorder(run)
+    disk = RecordingDisk(run)
     with monkeypatch.context() as patched:
         patched.setattr(files, "disk", disk)
         ledger = site._plans.session(found.proposal.hash)._ledger._file

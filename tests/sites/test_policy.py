@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from fake_clock import FakeClock
 from sites_in_memory import Party, party
-from standing_clock import Clock
 
 from fedpriv.errors import ConfigError
 from fedpriv.settings import pace
@@ -107,7 +107,7 @@ def test_outside_its_hours_a_site_answers_nothing_and_the_round_is_not_lost(
 def test_every_reply_leaves_at_the_pace_and_is_what_it_is_without(
     found: Party, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Clock()
+    clock = FakeClock()
     monkeypatch.setattr(pace, "time", clock)
     monkeypatch.setattr(site_module, "time", clock)
     site = with_policy(found, pace=2.5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from officer import check_answers, counted_without_fedpriv
+from officer import check_answers, epsilon_by_verifier
 from sites_in_memory import NAMES, Party, party
 from typer.testing import CliRunner
 
@@ -43,7 +43,7 @@ def test_the_page_of_a_site_answers_the_ten_questions(trained: Party):
     spent = trained.sites[1].spent()
     head = LedgerFile.read(trained.folder / "east" / "runs" / _run(trained, "east") / "ledger.jsonl").head(4)
     mu = gaussian.ratio_of(spent.epsilon, 1e-5)
-    assert counted_without_fedpriv(text) == pytest.approx(spent.epsilon, rel=0.01)
+    assert epsilon_by_verifier(text) == pytest.approx(spent.epsilon, rel=0.01)
     twice, ten = (gaussian.epsilon_of(factor * mu, 1e-5) for factor in (2**0.5, 10))
     check_answers(
         text,
