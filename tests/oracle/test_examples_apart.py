@@ -198,8 +198,8 @@ def test_exact_sums_keep_clients_apart(kind: str, name: str) -> None:
     torch.testing.assert_close(together, torch.cat(alone), rtol=1e-4, atol=1e-4)
 
 
-def test_loss_of_many_examples_at_once_sees_each_alone() -> None:
-    """A linear model computes all outputs of a round at once; 1 200 are more than a loss is tried with."""
+def test_mixing_loss_matches_single_examples() -> None:
+    """A linear model computes all outputs of a round at once; 1,200 exceed the size of the loss test."""
 
     def losses(outputs: Tensor, targets: Tensor) -> Tensor:
         values = nn.functional.cross_entropy(outputs, targets, reduction="none")
@@ -214,7 +214,7 @@ def test_loss_of_many_examples_at_once_sees_each_alone() -> None:
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_loss_with_a_mixing_backward_pass_is_computed_alone() -> None:
+def test_loss_with_mixing_backward_uses_loop() -> None:
     def losses(outputs: Tensor, targets: Tensor) -> Tensor:
         return nn.functional.cross_entropy(MixingRule.apply(outputs), targets, reduction="none")
 
@@ -232,7 +232,7 @@ def test_loss_that_mixes_large_batches_raises() -> None:
 
 
 HARMLESS: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
-    "code of a user's own": lambda _, x: x.tanh() + 0.1,
+    "custom code": lambda _, x: x.tanh() + 0.1,
     "noise in training": lambda layer, x: x + torch.randn_like(x) if layer.training else x,
     "no batch of more than five": lambda _, x: x if len(x) <= 5 else x.reshape(5, -1),
 }
@@ -240,12 +240,12 @@ HARMLESS: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", ["ghost", "vmap"])
 @pytest.mark.parametrize("kind", HARMLESS)
-def test_harmless_code_is_batched(kind: str, name: BackendName) -> None:
+def test_non_mixing_code_batched(kind: str, name: BackendName) -> None:
     assert select_backend(name, population_of(around(Mapped(HARMLESS[kind])))).name == name
 
 
-def test_functions_without_a_module_can_be_used() -> None:
-    """Python calls code of `exec` without a `__name__` its own, as embedded consoles do."""
+def test_loss_without_module_name_trains() -> None:
+    """Python runs code of `exec` without a `__name__`; embedded consoles do this."""
     names = {"nn": nn}
     exec("def loss(outputs, targets): return nn.functional.cross_entropy(outputs, targets)", names)
     made = fp.make_clients(nn.Linear(FEATURES, CLASSES), names["loss"], [TensorDataset(X, Y)])
@@ -258,8 +258,8 @@ def test_functions_without_a_module_can_be_used() -> None:
     [nn.Linear(FEATURES, CLASSES), nn.Sequential(nn.Linear(FEATURES, 4), nn.Tanh(), nn.Linear(4, CLASSES))],
     ids=["linear", "chain"],
 )
-def test_known_model_and_loss_are_not_tried(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trial computes examples one at a time first."""
+def test_known_model_and_loss_skip_test(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test of a model computes examples one at a time first."""
 
     def refuse(*_: object) -> None:
         raise AssertionError("tried")

@@ -80,7 +80,7 @@ def test_model_with_late_memory_has_infinite_epsilon(backend: str) -> None:
     assert result.spent.epsilon == float("inf")
 
 
-def test_result_of_a_run_that_was_left_is_checked() -> None:
+def test_abandoned_run_with_memory_infinite_epsilon() -> None:
     clients = fp.make_clients(nn.Linear(6, 3), SelfPaced(), [TensorDataset(X, Y)])
     run = fp.Training(clients, fp.fedavg(0.1), fp.Privacy(epsilon=1), rounds=60)
     with warnings.catch_warnings():
@@ -106,7 +106,7 @@ def test_void_ledger_stays_infinite_and_is_not_resumed(
     assert again.rounds == result.rounds
 
 
-def test_void_run_leaves_nothing_of_a_budget(tmp_path: Path) -> None:
+def test_void_run_exhausts_budget(tmp_path: Path) -> None:
     path = tmp_path / "budget.jsonl"
     fp.Budget.create(path, epsilon=10, delta=1e-5, shared="sizes public")
     clients = fp.make_clients(nn.Linear(6, 3), SelfPaced(), [TensorDataset(X, Y)])
@@ -133,7 +133,7 @@ class Smoothed(nn.Module):
         return loss * (self.mean < 1e9)
 
 
-def test_buffers_of_a_loss_start_anew_in_each_call() -> None:
+def test_loss_buffers_reset_each_call() -> None:
     loss = Smoothed()
     result = train(loss)
     assert result.spent.epsilon <= 1
@@ -170,7 +170,7 @@ class DriftingNoise(RunningScale):
         return X[index] + 0.1 * torch.randn(6) + 0.01 * self.largest, Y[index]
 
 
-def test_random_data_set_that_drifts_has_infinite_epsilon() -> None:
+def test_drifting_random_data_set_infinite_epsilon() -> None:
     clients = fp.make_clients(nn.Linear(6, 3), F.cross_entropy, [DriftingNoise()])
     with pytest.warns(fp.errors.PromiseWarning, match="epsilon is infinite"):
         result = fp.train(clients, fp.fedavg(0.1), fp.Privacy(epsilon=1), rounds=2)
@@ -189,7 +189,7 @@ class Dropping(nn.Module):
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap", "ghost"])
-def test_code_without_memory_keeps_its_epsilon(backend: str) -> None:
+def test_stateless_code_keeps_epsilon(backend: str) -> None:
     result = train(model=Dropping(), rounds=5, compute=fp.Compute(backend))
     assert result.ended == "rounds"
     assert result.spent.epsilon <= 1
