@@ -90,7 +90,7 @@ def send(source: Path, target: Path) -> None:
     target.write_bytes(source.read_bytes())
 
 
-def test_every_command_of_the_page(tmp_path: Path) -> None:
+def test_hospital_page_commands_run(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     server = tmp_path / "server"
     try:
@@ -141,5 +141,5 @@ def test_every_command_of_the_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["status", "approve", "refuse", "absent", "join", "run", "keys", "init"])
-def test_the_page_names_each_command_of_a_site(command: str) -> None:
+def test_hospital_page_names_each_site_command(command: str) -> None:
     assert f"fedpriv site {command} north" in PAGE.read_text()

@@ -22,7 +22,8 @@ from fedpriv.sites.statement import site_statement
 
 
 @pytest.mark.slow
-def test_one_is_killed_and_restarted_and_one_ends_its_budget_with_a_notice() -> None:
+def test_killed_site_and_spent_site_run_completes() -> None:
+    """One site is killed and restarted; another announces the end of its budget with a notice."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fp") as made:  # sockets need short paths
         folder = Path(made)

@@ -19,7 +19,8 @@ from fedpriv.sites.statement import site_statement
 
 
 @pytest.mark.distributed
-def test_one_is_killed_and_restarted_and_one_ends_its_budget_with_a_notice(tmp_path: Path) -> None:
+def test_killed_site_and_spent_site_run_completes(tmp_path: Path) -> None:
+    """One site is killed and restarted; another announces the end of its budget with a notice."""
     found = hospitals(tmp_path, {"west": 0.85}, Authority(tmp_path / "authority"))
     server = found.server
     organisations = Organisations(tmp_path)

@@ -107,7 +107,7 @@ def ask(found: Path4, keys: Path, name: str, key: str, address: str, question: b
         return [reply.ok.payload.to_bytes() for reply in replies if reply.ok is not None]
 
 
-def test_four_sites_train_over_tls_and_others_get_nothing(row: Path4) -> None:
+def test_non_neighbours_get_nothing_over_tls(row: Path4) -> None:
     for number in (NORTH, EAST, SOUTH):
         row.start(number)
     deadline = time.monotonic() + 60
@@ -135,7 +135,7 @@ def test_four_sites_train_over_tls_and_others_get_nothing(row: Path4) -> None:
     assert row.nodes[EAST].neighbours["south"].last_up == 6
 
 
-def test_a_plan_with_certificates_needs_tls_and_the_plans_certificate(row: Path4) -> None:
+def test_graph_plan_needs_tls_and_its_certificate(row: Path4) -> None:
     def open_session(plan: FederationPlan, address: str, keys: Path | None) -> None:
         PeersOverZenoh(plan, row.terms, EAST, listen=[address], connect=[], keys=keys, wait=1.0)
 

@@ -49,7 +49,7 @@ def links_of(name: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_one_is_killed_and_returns_and_each_ends_with_its_own_model(tmp_path: Path) -> None:
+def test_killed_peer_rejoins_each_saves_model(tmp_path: Path) -> None:
     found = hearts(tmp_path, Authority(tmp_path / "authority"))
     organisations = Neighbours(found)
     began = time.monotonic()

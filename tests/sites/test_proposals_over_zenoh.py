@@ -55,7 +55,7 @@ def fedpriv(*words: object) -> str:
     return done.output
 
 
-def test_a_plan_arrives_waits_is_approved_and_answered(
+def test_proposal_over_zenoh_approved_and_answered(
     offered: tuple[Path, FederationPlan, dict[int, Site], Authority],
 ) -> None:
     folder, plan, sites, _ = offered
@@ -91,7 +91,7 @@ def test_a_plan_arrives_waits_is_approved_and_answered(
     assert sites[0].activity.totals().answered == {plan.hash: 1}
 
 
-def test_a_site_that_runs_answers_a_plan_from_when_it_is_approved(
+def test_running_site_answers_plan_after_approval(
     offered: tuple[Path, FederationPlan, dict[int, Site], Authority],
 ) -> None:
     folder, plan, sites, _ = offered
@@ -119,10 +119,10 @@ def test_a_site_that_runs_answers_a_plan_from_when_it_is_approved(
     assert north.activity.totals().answered == {plan.hash: 1}
 
 
-def test_questions_on_the_key_of_proposals_get_no_reply(
+def test_request_on_proposal_key_no_reply(
     offered: tuple[Path, FederationPlan, dict[int, Site], Authority],
 ) -> None:
-    """There questions are not signed: a site must not answer them."""
+    """Requests on this key are not signed, so a site must not answer them."""
     folder, plan, sites, _ = offered
     sites[0].join(plan.text, plan.fingerprint)
     address = f"tls/127.0.0.1:{free_port()}"
@@ -139,7 +139,7 @@ def test_questions_on_the_key_of_proposals_get_no_reply(
     assert sites[0].spent().epsilon == 0
 
 
-def test_a_site_that_names_nobody_needs_a_plan(
+def test_site_without_proposers_needs_plan(
     offered: tuple[Path, FederationPlan, dict[int, Site], Authority],
 ) -> None:
     folder, plan, sites, _ = offered

@@ -21,7 +21,7 @@ def other_unit(found: Plans) -> FederationPlan:
     return propose(config, [*found.plans[0].cards], like(config))
 
 
-def test_a_plan_of_another_unit_is_refused(tmp_path: Path) -> None:
+def test_plan_with_other_unit_raises(tmp_path: Path) -> None:
     found = plans_of(tmp_path, 1)
     found.join(0)
     other = other_unit(found)
@@ -31,8 +31,8 @@ def test_a_plan_of_another_unit_is_refused(tmp_path: Path) -> None:
     found.site.close()
 
 
-def test_a_plan_of_another_unit_is_refused_before_the_first_was_asked(tmp_path: Path) -> None:
-    """Otherwise both would be accepted, and neither could be answered after the next start."""
+def test_plan_with_other_unit_raises_before_first_query(tmp_path: Path) -> None:
+    """Otherwise the site would accept both plans and answer neither after its next start."""
     found = plans_of(tmp_path, 1)
     found.join(0)
     found.restart()
@@ -45,7 +45,7 @@ def test_a_plan_of_another_unit_is_refused_before_the_first_was_asked(tmp_path: 
     found.site.close()
 
 
-def test_a_plan_that_could_not_be_kept_is_not_in_the_way_of_others(tmp_path: Path) -> None:
+def test_failed_join_does_not_block_other_plan(tmp_path: Path) -> None:
     found = plans_of(tmp_path, 1)
     other = other_unit(found)
 

@@ -39,7 +39,7 @@ def charged(made: Star, name: str) -> list[int]:
 
 
 @pytest.mark.distributed
-def test_a_site_that_hangs_is_absent_until_it_goes_on(organisations: tuple[Organisations, Star]) -> None:
+def test_suspended_site_absent_until_resumed(organisations: tuple[Organisations, Star]) -> None:
     found, made = organisations
     questions = dict.fromkeys(range(4), made.question(0))
     with made.server(wait=3, grace=60) as transport:
@@ -54,7 +54,7 @@ def test_a_site_that_hangs_is_absent_until_it_goes_on(organisations: tuple[Organ
 
 
 @pytest.mark.distributed
-def test_a_server_that_is_killed_goes_on_with_the_next_round(organisations: tuple[Organisations, Star]) -> None:
+def test_killed_server_resumes_next_round(organisations: tuple[Organisations, Star]) -> None:
     found, made = organisations
     server = made.folder / "server"
     for stop in (3, 9):
