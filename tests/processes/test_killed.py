@@ -164,7 +164,7 @@ def run(context: Any, case: Case, folder: Path, blow: tuple[Any, ...] = (), **op
     ],
     ids=["graph", "star", "examples of a star"],
 )
-def test_a_run_goes_on_however_often_its_processes_are_killed(
+def test_repeatedly_killed_processes_resume(
     context: Any, tmp_path: Path, case: Case, engine: str, points: dict[str, Point]
 ) -> None:
     folder = tmp_path / "run"
