@@ -77,7 +77,7 @@ def default_signals() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("default_signals")
-def test_second_ctrl_c_interrupts_at_once() -> None:
+def test_repeated_sighup_ignored_ctrl_c_interrupts() -> None:
     """A closed terminal sends SIGHUP twice to the session leader, perhaps while the run is ending."""
     for patient in (True, False):
         with Signals() as signals, pytest.raises(KeyboardInterrupt), signals.patiently() if patient else nullcontext():

@@ -114,7 +114,7 @@ def strategies() -> dict[str, tuple[fp.Strategy, fp.Privacy]]:
 
 @pytest.mark.parametrize("name", list(strategies()))
 def test_outputs_depend_only_on_releases(name: str, tmp_path: Path) -> None:
-    """Replaces the releases of a neighbouring data set with those of the first: all other outputs must be equal."""
+    """With the releases of one data set, a run on a neighbouring data set must have equal outputs."""
     strategy, privacy = strategies()[name]
     data = digits_of(SIZES)
     other = with_record(data, 1, 4, torch.full((64,), 50.0, dtype=torch.float64), 3)
@@ -134,7 +134,7 @@ def test_outputs_depend_only_on_releases(name: str, tmp_path: Path) -> None:
 
 
 def test_ledger_contains_no_query_result(tmp_path: Path) -> None:
-    """A record that changes only the data leaves the ledger equal, apart from checksums."""
+    """A changed record of the data leaves the ledger equal, apart from its checksums."""
     data = digits_of(SIZES)
     other = with_record(data, 1, 4, torch.full((64,), 1e308, dtype=torch.float64), 3)  # a broken example
     ledgers = []

@@ -222,7 +222,7 @@ def test_loss_with_mixing_backward_uses_loop() -> None:
     assert select_backend("auto", population).name == "loop"
 
 
-def test_loss_that_mixes_large_batches_raises() -> None:
+def test_loss_mixing_large_batches_raises() -> None:
     def losses(outputs: Tensor, targets: Tensor) -> Tensor:
         values = nn.functional.cross_entropy(outputs, targets, reduction="none")
         return values * values.mean() if len(values) > 16 else values

@@ -117,7 +117,7 @@ MIXING = {
 
 
 @pytest.mark.parametrize("kind", MIXING)
-def test_loss_that_mixes_examples_raises(kind: str) -> None:
+def test_loss_mixing_examples_raises(kind: str) -> None:
     with pytest.raises(fp.ConfigError, match=r"^loss = "):
         start(*MIXING[kind])
 

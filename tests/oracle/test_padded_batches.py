@@ -60,7 +60,7 @@ def test_padded_block_shapes_independent_of_draw(name: str) -> None:
 @pytest.mark.parametrize("name", SAMPLINGS)
 @pytest.mark.parametrize("exceeded", [1e-12, 0.5])
 def test_padded_batch_has_drawn_examples_only(name: str, exceeded: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Includes batches that exceed the first padded size, which is the second bound or half of it."""
+    """With `exceeded` 0.5, about half of the batches are larger than their padded size."""
     monkeypatch.setattr(sampler, "EXCEEDED", exceeded)
     largest_batches.cache_clear()
 

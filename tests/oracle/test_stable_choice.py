@@ -70,7 +70,7 @@ def test_residual_network_same_backend_each_seed() -> None:
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_attention_without_empty_mask_batched(dropout: float) -> None:
+def test_attention_skipping_empty_mask_batched(dropout: float) -> None:
     """The model omits a mask that masks nothing, as models of Hugging Face do."""
     for seed in range(5):
         torch.manual_seed(seed)

@@ -58,7 +58,7 @@ def train(loss: Any = F.cross_entropy, model: nn.Module | None = None, rounds: i
 
 
 @pytest.mark.parametrize("target", [{"epsilon": 1.0}, {"noise_multiplier": 1.0}])
-def test_loss_with_late_memory_has_infinite_epsilon(target: dict[str, float]) -> None:
+def test_loss_with_late_memory_infinite_epsilon(target: dict[str, float]) -> None:
     clients = fp.make_clients(nn.Linear(6, 3), SelfPaced(), [TensorDataset(X, Y)])
     run = fp.Training(clients, fp.fedavg(0.1), fp.Privacy(**target), rounds=40)
     with pytest.warns(fp.errors.PromiseWarning, match="epsilon is infinite: the model, the loss or the data set kept"):
@@ -72,7 +72,7 @@ def test_loss_with_late_memory_has_infinite_epsilon(target: dict[str, float]) ->
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_model_with_late_memory_has_infinite_epsilon(backend: str) -> None:
+def test_model_with_late_memory_infinite_epsilon(backend: str) -> None:
     """Under vmap, too: torch lets a tensor of an earlier call be used in the next one."""
     after = {"loop": WARM_UP, "vmap": 400}[backend]
     rounds = {"loop": 40, "vmap": 500}[backend]
@@ -92,7 +92,7 @@ def test_abandoned_run_with_memory_infinite_epsilon() -> None:
 
 
 @pytest.mark.parametrize("rounds", [(), (30,)])
-def test_void_ledger_stays_infinite_and_is_not_resumed(
+def test_void_ledger_stays_infinite_after_resume(
     rounds: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether state is found during the run, or only after its last checkpoint."""
@@ -155,7 +155,7 @@ class RunningScale(Dataset[tuple[Tensor, Tensor]]):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_data_set_with_a_running_scale_raises(workers: int) -> None:
+def test_data_set_with_running_scale_raises(workers: int) -> None:
     loader = torch.utils.data.DataLoader(RunningScale(), num_workers=workers)
     clients = fp.make_clients(nn.Linear(6, 3), F.cross_entropy, [loader])
     with pytest.raises(fp.errors.DataError, match="changes when it is read again"):

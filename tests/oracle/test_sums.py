@@ -85,7 +85,7 @@ def test_million_example_chunk_error_bounded(order: str) -> None:
     ("backend", "n"), [("linear", 16_384), ("vmap", 16_384), pytest.param("loop", 2000, marks=pytest.mark.slow)]
 )
 def test_long_sum_change_bounded_by_clip(backend: str, n: int) -> None:
-    """The rows lie near half a unit of the last place of the partial sum, where naive float32 sums lose them."""
+    """Small rows are lost in a slightly larger float32 partial sum, and kept in a slightly smaller one."""
     values = torch.full((n,), 0.7 if backend == "loop" else 2.0**-11 * 1.0001)
     values[: n // 2] = 0.99 if backend == "loop" else 1.0
     other = values.clone()

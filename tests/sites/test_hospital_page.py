@@ -58,10 +58,13 @@ class Machine:
     def start(self, name: str, command: str) -> None:
         log = self.folder / name / "output.log"
         self.running[name] = ForkedCommand(self.words(command, name), self.folder / name, log, log)
-        until(lambda: self.said(name, "server") or self.running[name].poll() is not None, f"{name} does not answer")
+        until(
+            lambda: self.log_contains(name, "server") or self.running[name].poll() is not None,
+            f"{name} does not answer",
+        )
         assert self.running[name].poll() is None, log.read_text()
 
-    def said(self, name: str, word: str) -> bool:
+    def log_contains(self, name: str, word: str) -> bool:
         log = self.folder / name / "output.log"
         return log.exists() and word in log.read_text()
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save
-from sites_in_memory import InMemory, Party, config_of, like, party
+from sites_in_memory import InMemory, Party, config_of, party, public_info
 
 from fedpriv.privacy.ledger_file import LedgerFile
 from fedpriv.sites import Federation, Site, SiteRound, propose
@@ -159,7 +159,8 @@ def test_split_roster_plan_refused(found: Party) -> None:
     """A plan of half of the sites has another fingerprint, which the owners compare."""
     config = config_of(FEDAVG)
     halves = [
-        propose(config, [found.sites[number].card for number in numbers], like(config)) for numbers in ((0, 1), (2, 3))
+        propose(config, [found.sites[number].card for number in numbers], public_info(config))
+        for numbers in ((0, 1), (2, 3))
     ]
     for half in halves:
         assert code(found.sites[NORTH].answer(question(found, 0, plan=half.hash))) == "other_plan"

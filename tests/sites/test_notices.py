@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sites_in_memory import Party, config_of, like, party
+from sites_in_memory import Party, config_of, party, public_info
 from torch import Tensor
 
 from fedpriv.errors import ConfigError, PrivacyError
@@ -110,7 +110,7 @@ def test_absence_notice_past_round_raises(found: Party) -> None:
 
 def test_invalid_absence_notice_refused_uncharged(found: Party, tmp_path: Path) -> None:
     config = config_of(*GD, PAIRS)
-    other = propose(config, found.proposal.cards, like(config))
+    other = propose(config, found.proposal.cards, public_info(config))
     for site in found.sites.values():
         site.join(other.text, other.fingerprint)
     good, of_other_run = absent(found, WEST, 1, 3), found.sites[WEST].say_absent(other.hash, 1, 3)

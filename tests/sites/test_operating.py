@@ -20,7 +20,7 @@ import pytest
 import torch
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from sites_in_memory import InMemory, Party, like, party
+from sites_in_memory import InMemory, Party, party, public_info
 from typer.testing import CliRunner
 
 import fedpriv as fp
@@ -224,7 +224,7 @@ def test_status_watch_repeats(found: Party) -> None:
 
 def proposed(found: Party, tmp_path: Path):
     """A plan of the same sites that has arrived at north alone, and the transport that brought it."""
-    plan = propose(found.config, [site.card for site in found.sites.values()], like(found.config))
+    plan = propose(found.config, [site.card for site in found.sites.values()], public_info(found.config))
     found.sites[0]._proposals._last_read = -1e9  # each test has its own clock
     carrier = InMemory({0: found.sites[0]})
     return plan, carrier
@@ -327,7 +327,7 @@ def test_refused_proposal_keeps_reason_local(found: Party, tmp_path: Path) -> No
 def test_proposal_outside_policy_not_stored(tmp_path: Path) -> None:
     found = party(tmp_path, FEDAVG, policy={"max_rounds": 4})
     config = found.config.model_copy(update={"rounds": 5})
-    plan = propose(config, [site.card for site in found.sites.values()], like(config))
+    plan = propose(config, [site.card for site in found.sites.values()], public_info(config))
     carrier = InMemory({0: found.sites[0]})
     assert offer(carrier, plan)["north"] == "not_allowed"
     assert not (tmp_path / "north" / "proposals").exists()

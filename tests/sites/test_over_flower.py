@@ -40,8 +40,8 @@ def test_killed_site_and_spent_site_run_completes() -> None:
             until(lambda: any("east" in told["absent"] for told in rounds_of(server)), "nobody missed east")
             flower.site(folder / "east")
             until(lambda: (server / "result.json").exists() or flower.running["federation"].poll(), "no end")
-            assert (server / "result.json").exists(), flower.said("federation") + flower.said("superlink")
-            log = flower.said("west")
+            assert (server / "result.json").exists(), flower.log_tail("federation") + flower.log_tail("superlink")
+            log = flower.log_tail("west")
         told, result = rounds_of(server), json.loads((server / "result.json").read_text())
         for one in told:
             print(one["round"], one["answered"], one["absent"], one["noticed"], one["metrics"]["test_accuracy"])

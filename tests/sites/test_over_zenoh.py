@@ -37,12 +37,12 @@ def test_killed_site_and_spent_site_run_completes(tmp_path: Path) -> None:
         # on a slow machine the rounds would be over before it is back
         organisations.signal("federation", signal.SIGSTOP)
         organisations.site("east")
-        until(lambda: organisations.said("east").count("mutual TLS") == 2, "east does not start")
+        until(lambda: organisations.log_tail("east").count("mutual TLS") == 2, "east does not start")
         organisations.signal("federation", signal.SIGCONT)
         until(lambda: (server / "result.json").exists() or organisations.running["federation"].poll(), "no end")
         ended = time.monotonic()
-        assert (server / "result.json").exists(), organisations.said("federation")
-        log = organisations.said("west")
+        assert (server / "result.json").exists(), organisations.log_tail("federation")
+        log = organisations.log_tail("west")
     finally:
         organisations.end()
     print(f"{found.config.rounds} rounds in {ended - first + 0.5:.1f} s, {ended - began:.1f} s with all starts")

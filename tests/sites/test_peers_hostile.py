@@ -11,7 +11,7 @@ import yaml
 from parties import free_port
 from peers_in_memory import TRACKING
 from signed import LOOPBACK, Authority
-from sites_in_memory import config_of, like
+from sites_in_memory import config_of, public_info
 
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.sites import FederationPlan, Site, propose
@@ -41,7 +41,7 @@ class Path4:
             site = Site.create(folder / name, folder / f"{name}.yaml")
             site.set_certificate(self.authority.keys(folder / name / "tls", name, LOOPBACK))
             self.sites[number] = site
-        self.plan = propose(self.config, [site.card for site in self.sites.values()], like(self.config))
+        self.plan = propose(self.config, [site.card for site in self.sites.values()], public_info(self.config))
         for site in self.sites.values():
             site.join(self.plan.text, self.plan.fingerprint)
         self.addresses = {number: f"tls/127.0.0.1:{free_port()}" for number in self.sites}

@@ -66,14 +66,14 @@ def test_killed_peer_rejoins_each_saves_model(tmp_path: Path) -> None:
         for name in others:
             organisations.signal(name, signal.SIGSTOP)
         organisations.peer("budapest", "--interval", 0.5)
-        until(lambda: organisations.said("budapest").count("spent so far") == 2, "budapest does not start")
+        until(lambda: organisations.log_tail("budapest").count("spent so far") == 2, "budapest does not start")
         for name in others:
             organisations.signal(name, signal.SIGCONT)
         until(lambda: all(organisations.has_ended(name) for name in NAMES), "no end")
         print(f"all have ended after {time.monotonic() - began:.1f} s\n")
         until(lambda: all(process.poll() == 0 for process in organisations.running.values()), "somebody stays")
         organisations.running.clear()
-        logs = {name: organisations.said(name) for name in NAMES}
+        logs = {name: organisations.log_tail(name) for name in NAMES}
     finally:
         organisations.end()
     check(found, organisations)

@@ -54,6 +54,7 @@ def check_refused(found: Peers, n_signed: int) -> None:
 
 
 def test_restored_node_folder_releases_nothing(tmp_path: Path) -> None:
+    """The node continues when its newest folder is restored."""
     found = peers(tmp_path, TRACKING, "rounds=5")
     copies = [copy(found, "copy-0")]
     for index in range(1, 5):

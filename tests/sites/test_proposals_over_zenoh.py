@@ -8,7 +8,7 @@ import pytest
 import yaml
 from parties import free_port, until
 from signed import Authority
-from sites_in_memory import config_of, like, sites_of
+from sites_in_memory import config_of, public_info, sites_of
 from typer.testing import CliRunner
 from zenoh_party import FEDAVG, stranger
 
@@ -40,7 +40,7 @@ def offered(tmp_path: Path):
         settings.write_text(yaml.safe_dump({**yaml.safe_load(settings.read_text()), "policy": policy}))
         sites[number] = Site(tmp_path / name)
     coordinator = authority.server(tmp_path / "keys")
-    plan = propose(config, [site.card for site in sites.values()], like(config), coordinator)
+    plan = propose(config, [site.card for site in sites.values()], public_info(config), coordinator)
     (tmp_path / "fed").mkdir()
     (tmp_path / "fed" / "plan.yaml").write_text(plan.text)
     (tmp_path / "fed" / "config.yaml").write_text(to_yaml(config))

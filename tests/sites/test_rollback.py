@@ -53,6 +53,7 @@ def question(found: Party, at: int, counter: ReplyCounter | None = None) -> byte
 
 @pytest.mark.parametrize("options", [(FEDAVG,), (*GD, PAIRS)], ids=["alone", "pairs"])
 def test_restored_folder_answers_nothing(options: tuple[str, ...], tmp_path: Path) -> None:
+    """The site answers again when its newest folder is restored."""
     found = party(tmp_path, *options)
     folder = tmp_path / "north"
     rounds = iter(found.federation)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from site_plans import Plans, plans_of
-from sites_in_memory import config_of, like
+from sites_in_memory import config_of, public_info
 
 from fedpriv.errors import PrivacyError
 from fedpriv.sites import propose
@@ -18,7 +18,7 @@ def other_unit(found: Plans) -> FederationPlan:
     """A plan that protects whole clients, while those of `found` protect examples."""
     privacy = "privacy={epsilon: 2, unit: client, at: message}"
     config = config_of("strategy={name: fedavg, learning_rate: .5}", privacy, "rounds=4")
-    return propose(config, [*found.plans[0].cards], like(config))
+    return propose(config, [*found.plans[0].cards], public_info(config))
 
 
 def test_plan_with_other_unit_raises(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sites_in_memory import NAMES, config_of, like
+from sites_in_memory import NAMES, config_of, public_info
 
 from fedpriv.errors import BudgetExhausted, PrivacyError
 from fedpriv.privacy.accounting.accountant import account
@@ -32,7 +32,7 @@ def terms_of(*overrides: str, sizes: tuple[int, ...] = (300, 300, 300, 300)) -> 
         SiteDescriptor(name=name, size=size, size_declared=False, **keys())
         for name, size in zip(NAMES, sizes, strict=True)
     ]
-    return ResolvedPlan.of(propose(config, cards, like(config)))
+    return ResolvedPlan.of(propose(config, cards, public_info(config)))
 
 
 def guard_of(terms: ResolvedPlan, epsilon: float = 100.0, earlier: list[Record] | None = None) -> SitePlanFilter:

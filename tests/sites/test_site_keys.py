@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 from key_places import MemoryKeyring, age_place, env_place, memory_keyring, place  # noqa: F401 - fixtures
-from sites_in_memory import Party, like, party
+from sites_in_memory import Party, party, public_info
 from test_site_commands import fedpriv, refused
 from test_site_sealing import NORTH, PAIRS, everything, folder_of, secrets_of
 

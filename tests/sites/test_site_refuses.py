@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import save
-from sites_in_memory import Party, config_of, like, party, sites_of
+from sites_in_memory import Party, config_of, party, public_info, sites_of
 from torch.utils.data import TensorDataset
 
 from fedpriv.errors import ConfigError, DataError, FedprivError
@@ -144,7 +144,7 @@ def test_site_stops_at_own_budget(tmp_path: Path) -> None:
     cards = [site.card for site in sites.values()]
     answered: list[int] = []
     for number in range(2):
-        proposal = propose(config, cards, like(config))
+        proposal = propose(config, cards, public_info(config))
         for site in sites.values():
             site.join(proposal.text, proposal.fingerprint)
         for at in range(4):

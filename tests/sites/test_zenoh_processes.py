@@ -64,6 +64,6 @@ def test_killed_server_resumes_next_round(organisations: tuple[Organisations, St
     found.federate()
     until(lambda: (server / "result.json").exists() or found.running["federation"].poll(), "no end")
     told = rounds_of(server)
-    assert [one["round"] for one in told] == [*range(1, 31)], found.said("federation")
+    assert [one["round"] for one in told] == [*range(1, 31)], found.log_tail("federation")
     assert all(one["answered"] == [*NAMES] for one in told)
     assert [charged(made, name) for name in NAMES] == [[*range(30)]] * 4

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from parties import free_port
 from signed import Authority
-from sites_in_memory import Party, config_of, like, sites_of
+from sites_in_memory import Party, config_of, public_info, sites_of
 
 from fedpriv.config.building import load_data
 from fedpriv.sites import Federation, FederationPlan, Site, propose
@@ -71,7 +71,7 @@ def star(folder: Path, *overrides: str) -> Star:
     for number, site in sites.items():
         authority.site(site, folder / NAMES[number])
     coordinator = authority.server(folder / "keys")
-    proposal = propose(config, [site.card for site in sites.values()], like(config), coordinator)
+    proposal = propose(config, [site.card for site in sites.values()], public_info(config), coordinator)
     for site in sites.values():
         site.join(proposal.text, proposal.fingerprint)
     return Star(folder, authority, proposal, sites)
