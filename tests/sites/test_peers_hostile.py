@@ -144,9 +144,9 @@ def test_graph_plan_needs_tls_and_its_certificate(row: Path4) -> None:
     with pytest.raises(FedprivError, match="the plan names"):
         open_session(row.plan, "tls/127.0.0.1:1", row.folder / "west" / "tls")
     cards = [site.card.model_copy(update={"certificate": None}) for site in row.sites.values()]
-    plain = propose(row.config, cards, like(row.config))
+    plain = propose(row.config, cards, public_info(row.config))
     with pytest.raises(ConfigError, match="names no certificates"):
         open_session(plain, "tls/127.0.0.1:1", row.folder / "east" / "tls")
-    star = propose(config_of("strategy={name: fedavg, learning_rate: .5}"), cards, like(row.config))
+    star = propose(config_of("strategy={name: fedavg, learning_rate: .5}"), cards, public_info(row.config))
     with pytest.raises(ConfigError, match="has a server"):
         open_session(star, "tcp/127.0.0.1:1", None)

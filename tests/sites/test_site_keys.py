@@ -76,11 +76,11 @@ def test_renewed_keys_used_by_new_plans_only(begun: Party) -> None:
 
     # a plan to come has the new card; one with the old card, and one that names both, are refused
     cards = [each.card for each in begun.sites.values()]
-    later = propose(begun.config, cards, like(begun.config))
+    later = propose(begun.config, cards, public_info(begun.config))
     assert later.cards[NORTH] == card
     site.join(later.text, later.fingerprint)
     with_old_card = [begun.proposal.cards[NORTH], *cards[1:]]
-    old = propose(begun.config, with_old_card, like(begun.config))
+    old = propose(begun.config, with_old_card, public_info(begun.config))
     with pytest.raises(ConfigError, match=r"plan\.sites"):
         site.join(old.text, old.fingerprint)
     assert secret_with_east(site, begun) != site._plans.session(later.hash).agreed_secrets().pair_secret(0, 1, "noise")

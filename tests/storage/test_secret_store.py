@@ -48,7 +48,7 @@ def test_secret_in_folder_not_encrypted(tmp_path: Path):
 
 def test_wrong_or_missing_key_raises_with_name(env_place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # noqa: F811
     text = protect(SECRET, env_place)
-    for key, words in ((Fernet.generate_key().decode(), "another key"), ("short", "32 bytes"), ("", "openssl rand")):
+    for key, words in ((Fernet.generate_key().decode(), "different key"), ("short", "32 bytes"), ("", "openssl rand")):
         monkeypatch.setenv("RUN_KEY", key)
         with pytest.raises(ConfigError, match=words) as error:
             reveal(text, tmp_path)
