@@ -1,4 +1,4 @@
-"""A process takes the share of cores that it is given, and no thread more than the work is worth."""
+"""A process uses its share of cores, and extra threads only for enough work."""
 
 from __future__ import annotations
 

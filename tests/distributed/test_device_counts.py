@@ -1,4 +1,4 @@
-"""What a round asks of a device: counted without one, so that it holds wherever tests run."""
+"""Device transfers and kernels of a round, counted without a device, so that the test runs everywhere."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ QUICK = ("sample", "central")  # what the larger model is tried with whenever so
 
 
 def partly_awake(n: int) -> fp.Graph:
-    """A cycle of n nodes, of which some compute in a round."""
+    """A cycle of n nodes; some of them compute in a round."""
     return fp.Graph(nx.cycle_graph(n), activity=fp.RandomNodes(0.6))
 
 

@@ -1,4 +1,4 @@
-"""What a run asks of its disk reaches the operating system: content before names, names before anybody is told."""
+"""Syncs and renames reach the operating system in order: content before names, names before reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search that is killed with SIGKILL, wherever that is, goes on: it pays its price once, and finds the same best."""
+"""A search killed with SIGKILL at any point resumes, is charged once, and finds the same best trial."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TRIALS = 3
 
 @dataclass
 class Deadly(files.Disk):
-    """A disk whose process is killed before its `last`-th operation; writes are two, of a half each."""
+    """A disk that kills its process before operation `last`; each write counts as two, of half the data each."""
 
     last: int
     folder: Path
@@ -69,7 +69,7 @@ def quiet(number: int, report: object) -> None:
 
 
 def make_search(folder: Path) -> Search:
-    """A search that draws on a lifetime budget of its own."""
+    """A search with its own lifetime budget."""
     budget = folder / "budget"
     if not budget.exists():
         folder.mkdir(exist_ok=True)
@@ -79,14 +79,14 @@ def make_search(folder: Path) -> Search:
 
 
 def make_secret_search(folder: Path) -> Search:
-    """A search of which one model is published."""
+    """A search that publishes one model only."""
     folder.mkdir(exist_ok=True)
     space = Space.of({"strategy.learning_rate": {"low": 0.1, "high": 1.0}})
     return Search(load_config(BASE, [*QUICK, *CENTRAL]), space, SearchSettings(2, "random", hidden="geometric"))
 
 
 def killed(folder: Path, last: int, make: Callable[[Path], Search] = make_search) -> bool:
-    """Search, or go on, in a process that is killed before an operation; whether it came so far."""
+    """Starts or resumes a search in a process that is killed before an operation; returns True if it was."""
 
     def go() -> None:
         files.disk = Deadly(last, folder)
@@ -110,7 +110,7 @@ def chosen(folder: Path) -> list[Any]:
 
 
 def check(folder: Path, found: Outcome, before: dict[str, list[str]], tried: list[Any]) -> None:
-    """Priced once, nothing drawn again that was released, and the best of what the folders say."""
+    """Checks one charge, no release drawn twice, and the best score of all trials."""
     price = make_search(folder).price.spent.epsilon
     names = [f"{number:04d}" for number in range(TRIALS)]
     assert sorted(path.name for path in (folder / "out" / "trials").iterdir() if path.is_dir()) == names

@@ -1,4 +1,4 @@
-"""One writer a folder, by a lock that ends with its process; a loser removes nothing of a winner's."""
+"""A lock admits one writer per folder and ends with its process; a refused process removes no file of the other."""
 
 from __future__ import annotations
 

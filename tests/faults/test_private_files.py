@@ -1,4 +1,4 @@
-"""A run's files are its owner's alone, whatever the umask, and lie where they seem to lie."""
+"""Files of a run are readable by the owner only, with any umask, and symbolic links are refused."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Mean(nn.Module):
 
 
 class Transposed(nn.Module):
-    """Layers whose weights are `[inputs, outputs]`, as Hugging Face's GPT-2 has them."""
+    """Layers with weights `[inputs, outputs]`, as in GPT-2 of Hugging Face."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What leaves a client is a function of what the ledger lists, whatever the strategy."""
+"""All outputs of a client are functions of the releases in the ledger, for every strategy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROUNDS = 6
 
 
 class Recorder:
-    """The real oracle, with its answers written down; or replaced by those of another run, once they were computed."""
+    """The real oracle; records its query results, or replaces computed results with those of another run."""
 
     def __init__(self, oracle: Oracle[DataAnswerer], script: list[Tensor] | None = None) -> None:
         self._oracle, self._script = oracle, script

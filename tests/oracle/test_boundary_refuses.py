@@ -1,4 +1,4 @@
-"""What cannot be private is refused, or says so; what is exact has no noise on record."""
+"""Settings that cannot be private raise or are reported; exact queries record no noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that are linear layers and activations: what counts as one, and whose gradients they give."""
+"""Models of linear layers and activations: which models count as chains, and that their gradients are correct."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_worst_replacement_reaches_sensitivity() -> None:
 
 
 def test_losses_clipped_before_weighting() -> None:
-    """By hand, next to no noise: in the larger group too, whose weights leave room below the contribution's bound."""
+    """Computed by hand, with negligible noise; in the larger group, weights leave room below the bound."""
     x, y = examples(0)
     x[:, -1] = torch.arange(20) % 10 > 0
     problem = fp.Problem(constraints=(fp.GroupLossGap(-1, 0.1, fraction=0.9),))
@@ -267,7 +267,7 @@ def test_private_al_without_constraints_raises() -> None:
 
 
 class MixesExamples(torch.nn.Module):
-    """A user's model that subtracts the batch's mean: nothing in its layers says so."""
+    """A user's model that subtracts the mean of the batch; its layers do not show this."""
 
     def __init__(self) -> None:
         super().__init__()

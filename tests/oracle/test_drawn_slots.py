@@ -1,4 +1,4 @@
-"""Batches that are drawn in secret from the slot of examples whose turn it is."""
+"""Batches drawn secretly from the current slot of examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No backend lets code of a user's own see two examples at once, so that nothing has to be tried."""
+"""No backend passes two examples at once to custom code, so such code needs no test."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def mixed(x: Tensor) -> Tensor:
 
 
 def mixed_if_large(x: Tensor, dim: int = 0) -> Tensor:
-    """Mixes no made-up examples, whose numbers are below 1."""
+    """Leaves synthetic examples apart: their entries are below 1."""
     return torch.where(x.abs().amax() > 20, x - x.mean(dim, keepdim=True), x)
 
 
 class MixingBackward(Function):
-    """The identity, whose backward pass mixes examples of large inputs."""
+    """The identity, with a backward pass that mixes examples of large inputs."""
 
     generate_vmap_rule = True
 
@@ -57,7 +57,7 @@ class MixingBackward(Function):
 
 
 class MixingRule(MixingBackward):
-    """The identity, whose rule for vmap mixes examples."""
+    """The identity, with a vmap rule that mixes examples."""
 
     generate_vmap_rule = False
 
@@ -71,7 +71,7 @@ class MixingRule(MixingBackward):
 
 
 class InnerRule(MixingBackward):
-    """The identity, whose backward pass applies such a rule."""
+    """The identity, with a backward pass that applies such a rule."""
 
     @staticmethod
     def backward(ctx, *gradients):
@@ -93,7 +93,7 @@ same.register_autograd(lambda ctx, gradient: gradient)
 
 
 class MixingPlain(Function):
-    """The identity, whose backward pass mixes examples, as it is written without `torch.func` in mind."""
+    """The identity, with a backward pass that mixes examples, written without `torch.func`."""
 
     @staticmethod
     def forward(ctx, x):
@@ -106,7 +106,7 @@ class MixingPlain(Function):
 
 
 def with_mixing_saved(_: nn.Module, x: Tensor) -> Tensor:
-    """An exponential function, whose saved output is mixed in batches."""
+    """An exponential function with a saved output that is mixed in batches."""
 
     def unpacked(saved: Tensor) -> Tensor:
         return mixed(saved) if saved.dim() and len(saved) > 16 else saved

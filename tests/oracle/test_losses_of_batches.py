@@ -30,7 +30,7 @@ Named = namedtuple("Named", "logits hidden")
 
 @dataclass
 class Plain:
-    """An object that no library of trees knows."""
+    """An object that is not registered with any pytree library."""
 
     logits: Tensor
 

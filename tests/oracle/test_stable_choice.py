@@ -49,7 +49,7 @@ class MaskedAttention(nn.Module):
 
 
 def masked_words(n: int) -> dict[str, Tensor]:
-    """Of all lengths, some of which leave nothing to mask."""
+    """Sentences of all lengths; some leave nothing to mask."""
     mask = (torch.arange(LENGTH) < torch.arange(n).unsqueeze(1) % LENGTH + 1).long()
     return {"words": torch.randint(1, WORDS, (n, LENGTH)) * mask, "mask": mask}
 

@@ -1,4 +1,4 @@
-"""`fedpriv train --processes 2`: the run of one process; it goes on after one was killed, hung or stopped."""
+"""`fedpriv train --processes 2` matches one process, and resumes after a process was killed, hung or stopped."""
 
 from __future__ import annotations
 

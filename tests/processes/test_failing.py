@@ -72,7 +72,7 @@ def test_budget_ends_run_in_all_processes(workers: Workers) -> None:
 
 
 def records_differ(rank_of: int) -> str:
-    """Open a release whose record is another one in one of the processes."""
+    """Opens a release with a different record in one of the processes."""
     mesh = MESHES["processes"](60.0)
     rank = mesh.world.rank
     factor = 0.5 if rank == rank_of else 1.0

@@ -1,4 +1,4 @@
-"""A run of several processes stops and goes on, with as many processes or others."""
+"""A run of several processes stops and resumes, with any number of processes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def resumed(case: Case, engine: str, folder: Path) -> Outcome:
 
 
 def without_reports(found: Outcome) -> Outcome:
-    """Those of a resumed run begin at its checkpoint."""
+    """Drops the reports, which begin at the checkpoint in a resumed run."""
     return replace(found, reports=())
 
 

@@ -1,4 +1,4 @@
-"""What crosses between processes that share a graph, and that it is enough."""
+"""Rows exchanged between processes that share a graph."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GRAPHS: dict[str, Any] = {
 
 
 def mixed(name: str, rounds: int, engine: str) -> tuple[list[Tensor], list[int]]:
-    """Rows of all nodes after each round, and how many rows this process heard from others in a mixing step."""
+    """Rows of all nodes after each round, and the number of rows received from other processes in a mixing step."""
     mesh, network = MESHES[engine](60.0), GRAPHS[name]()
     part = sharding.shard_clients(ClientShard(range(network.n_clients), [1] * network.n_clients, 1), mesh)
     shared = sharding.shard_network(network, part, mesh)
@@ -90,7 +90,7 @@ def outcome_and_gathers(case: Case) -> tuple[Outcome, int]:
 
 
 def run_with_overflowing_node(engine: str) -> tuple[str, int, bool]:
-    """How and when a run ends of which the last node's model overflows in the first round; whether those here did."""
+    """End, rounds, and whether local models are finite, if the last node's model overflows in round 1."""
     data = [TensorDataset(torch.full((4, 3), 1e25 if node == 6 else 0.5), torch.arange(4) % 3) for node in range(7)]
     clients = fp.make_clients(split_runs.SoftmaxRegression(3, 3), nn.CrossEntropyLoss(), data)
     exact, compute = fp.Privacy(at="none"), fp.Compute(engine=engine, timeout=60.0)  # pyright: ignore

@@ -114,7 +114,7 @@ def kill_process_at(point: Point) -> None:
 def part(
     rank: int, meeting: Path, told: Connection, case: Case, options: dict[str, Any], kill: tuple[Any, ...]
 ) -> None:
-    """One process of a run; it tells what the run gave, or how it failed."""
+    """One process of a run; sends the outcome, or its error."""
     torch.set_num_threads(1)
     timeout = options.pop("timeout")
     wait = timedelta(seconds=timeout)
@@ -138,7 +138,7 @@ def context() -> Any:
 
 
 def run(context: Any, case: Case, folder: Path, kill: tuple[Any, ...] = (), **options: Any) -> list[Any]:
-    """What each process told; the number of the signal for one that was struck."""
+    """Returns the outcome of each process; for a killed process the number of the signal."""
     meeting = folder.with_name(f"meeting-{uuid.uuid4()}")
     pipes = [context.Pipe() for _ in range(SIZE)]
     options = {"folder": folder, "timeout": TIMEOUT, **options}

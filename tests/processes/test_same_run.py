@@ -1,4 +1,4 @@
-"""A run of several processes is the run of one: models, state, metrics, noise and ledger."""
+"""A run of several processes matches one process: models, state, metrics, noise and ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that share the examples of every batch: the run is that of one process."""
+"""Processes that share the examples of every batch match one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training that breaks: it is said, stopped where that is asked, charged like any stop, and written as valid JSON."""
+"""Training with non-finite numbers: it is reported, ended if set so, charged like any stop, and valid JSON."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_unknown_stop_on_raises() -> None:
 
 @dataclass(frozen=True)
 class Growing:
-    """A server whose model is 1e9 times as large after each round: beyond float32 in round 5."""
+    """A server that multiplies its model by 1e9 in each round: beyond float32 in round 5."""
 
     receives: ClassVar[tuple[str, ...]] = ("gradient",)
     sends: ClassVar[tuple[str, ...]] = ("model",)

@@ -1,4 +1,4 @@
-"""Runs under a lifetime budget that were stopped, killed or left: they go on without paying twice."""
+"""Stopped, killed or abandoned runs under a lifetime budget resume and are charged once."""
 
 from __future__ import annotations
 

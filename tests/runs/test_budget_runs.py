@@ -1,4 +1,4 @@
-"""Runs that draw on a lifetime budget: they reserve first, pay once, and are refused before their data are read."""
+"""Runs under a lifetime budget: they reserve first, are charged once, and raise before they read data."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_budget_leaves_releases_unchanged(budget: Budget, tmp_path: Path):
 
 @dataclass(frozen=True)
 class Greedy:
-    """Asks once more where an answer is not zero: a plan, whose answers are zero, cannot foresee it."""
+    """Queries again if a query result is not zero; the plan, with results of zero, does not contain this query."""
 
     receives: ClassVar = ("model",)
     sends: ClassVar = ("update",)

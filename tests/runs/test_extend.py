@@ -1,4 +1,4 @@
-"""A finished run goes on for more rounds, and its epsilon is for both parts."""
+"""Extensions of finished runs by further rounds, with an epsilon for both parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a first round imports: compilers and computer algebra take a second, and a plain model needs none of them."""
+"""Imports of a first round: plain models need no compiler and no computer algebra, which take a second to import."""
 
 from __future__ import annotations
 

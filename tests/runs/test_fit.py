@@ -1,4 +1,4 @@
-"""`fedpriv.fit`: the path of an Opacus user, beside Opacus itself and plain torch."""
+"""`fedpriv.fit` for users of Opacus, compared with Opacus and plain torch."""
 
 from __future__ import annotations
 
@@ -340,7 +340,7 @@ def test_fit_batch_size_matches_loader(name: str):
 
 
 class Buckets(Sampler[list[int]]):
-    """Batches of sizes that only it knows."""
+    """Batches of sizes that the sampler does not declare."""
 
     def __iter__(self) -> Iterator[list[int]]:
         yield from ([*range(8)], [*range(8, 400)])

@@ -1,4 +1,4 @@
-"""What a user's data, loss, schedule or settings can be that they cannot be used: each is told in one line, by name."""
+"""Unusable data, losses, schedules or settings of a user raise one-line errors that name them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is edited in a run's folder, `show`, `show --json` and `resume` say so instead of a smaller number."""
+"""After any edit of a run's folder, `show`, `show --json` and `resume` report it and print no smaller epsilon."""
 
 from __future__ import annotations
 

@@ -266,7 +266,7 @@ def test_run_with_published_noise_resumes(tmp_path: Path) -> None:
 
 
 def test_copies_of_a_folder_have_independent_noise(tmp_path: Path) -> None:
-    """With one noise the difference of two models would be that of their gradients, which is small here."""
+    """With shared noise, the difference of the models would be that of their gradients, which is small here."""
     CASES["loud"] = (lambda: fp.fedavg(0.1), {"noise_multiplier": 1000.0}, None)
     try:
         kill_after(training(tmp_path / "run", "loud"), 4)

@@ -1,4 +1,4 @@
-"""The folder of a run that a Python program made is like that of `fedpriv train`: every command reads it."""
+"""The folder of a Python run has the files of `fedpriv train`, and every command reads it."""
 
 from __future__ import annotations
 

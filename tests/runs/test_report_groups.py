@@ -1,4 +1,4 @@
-"""Short rounds share a sync of the ledger, and nobody sees anything of a round before its line is on the disk."""
+"""Short rounds share a sync of the ledger, and no output of a round appears before its line is on the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A resume with other settings says which, with the old and the new value."""
+"""A resume with changed settings raises an error with their old and new values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a short round costs beside its arithmetic, counted, not timed: calls, operations, bounds, looks at a folder."""
+"""The overhead of a short round, counted: calls, tensor operations, accounting bounds, checks of the folder."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_record_changed_equals_replace() -> None:
 
 
 class Holder(nn.Module):
-    """A linear layer beside modules and tensors that are not there."""
+    """A linear layer, and modules and tensors that are None."""
 
     def __init__(self) -> None:
         super().__init__()

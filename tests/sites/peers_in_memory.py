@@ -40,7 +40,7 @@ PATIENCE = Patience(first=60.0, later=10.0, ping=0.5)
 
 @dataclass
 class Wire:
-    """The network: carries questions and replies, remembers them, and loses what it is told to lose."""
+    """The network: carries and records requests and replies, and loses those that a test selects."""
 
     nodes: dict[int, Node | None] = field(default_factory=dict)
     sent: list[tuple[int, int, bytes]] = field(default_factory=list)  # from, to, bytes; questions and replies
@@ -191,7 +191,7 @@ class RecordedStreams(Randomness):
 
 
 class RecordedGraph(Graph):
-    """A graph whose active nodes and links in each round are those that nodes have reported; the rest stays at home."""
+    """A graph with the active nodes and links that nodes reported for each round."""
 
     found: Peers
 

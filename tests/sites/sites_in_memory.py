@@ -124,7 +124,7 @@ class AllSiteStreams(Randomness):
 
 
 def in_one_process(found: Party) -> tuple[torch.Tensor, list[Record], list[torch.Tensor]]:
-    """The run that one process makes of the same plan, with the seeds of all: model, records, what clients heard."""
+    """Runs the plan in one process with the seeds of all sites; returns model, records and broadcasts."""
     terms = ResolvedPlan.of(found.proposal)
     members = [site._plans.session(terms.hash) for site in found.sites.values()]
     streams = tuple(member._randomness for member in members)

@@ -34,7 +34,7 @@ TRUSTS = {
 def effective_variance(
     pairs: list[tuple[int, int]], ratio: float, site: int, absent: set[int], colluders: set[int]
 ) -> float:
-    """The variance of independent noise that protects a site as well, over that of its individual noise."""
+    """Variance of equally protective independent noise, divided by that of the site's individual noise."""
     honest = [other for other in range(N) if other not in colluders]
     noise = [np.eye(len(honest))]  # rows of sites, columns of independent unit normals
     for a, b in pairs:

@@ -1,4 +1,4 @@
-"""The commands of docs/howto/hospital.md, word for word: two hospitals and a server in folders of their own."""
+"""Runs the commands of docs/howto/hospital.md literally, for two hospitals and a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two clients agree on a secret that nobody else can compute, and every client makes its noise from its own alone."""
+"""Two clients agree on a secret unknown to all others, and each client draws its pair noise from its own secrets."""
 
 from __future__ import annotations
 

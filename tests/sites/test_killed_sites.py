@@ -1,4 +1,4 @@
-"""A site that is killed, or loses power, at any moment of an answer goes on: the same bytes, one price."""
+"""A site that is killed or loses power while it answers repeats the same bytes and is charged once."""
 
 from __future__ import annotations
 

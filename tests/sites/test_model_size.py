@@ -1,4 +1,4 @@
-"""A plan whose model is too large is refused before memory is taken for it, by policy and by the machine's memory."""
+"""A plan with a too large model is refused before memory is allocated, by policy and by the machine's memory."""
 
 from __future__ import annotations
 

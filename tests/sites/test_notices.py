@@ -1,4 +1,4 @@
-"""A site may sign that it is absent: others leave its pairs out, and nobody is hidden less than it pays for."""
+"""Signed absence notices: other sites leave out the pairs, and no site is protected less than it is charged."""
 
 from __future__ import annotations
 

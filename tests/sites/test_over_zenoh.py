@@ -50,7 +50,7 @@ def test_killed_site_and_spent_site_run_completes(tmp_path: Path) -> None:
 
 
 def check_run(found: Hospitals, log: str) -> None:
-    """East was killed once and is back, the budget of west ended as it said, and nobody was charged twice."""
+    """East was killed once and rejoined, the budget of west ended as announced, and each record is charged once."""
     server, rounds = found.server, found.config.rounds
     told, result = rounds_of(server), json.loads((server / "result.json").read_text())
     for one in told:

@@ -1,4 +1,4 @@
-"""Real sessions over mutual TLS: no neighbour, and a second certificate of a neighbour's name, get nothing to read."""
+"""Over mutual TLS, non-neighbours and a second certificate with a neighbour's name read nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NORTH, EAST, SOUTH, WEST = range(4)
 
 
 class Path4:
-    """Four sites in a row, each with a certificate, and those of them that run."""
+    """Four sites on a path, each with a certificate, and their running nodes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""Five hospitals train by gradient tracking over mutual TLS, each a process, with nobody in the middle."""
+"""Five hospitals train by gradient tracking over mutual TLS, one process each, without a server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedpriv.sites.statement import site_statement
 
 
 class Neighbours(Parties):
-    """Sites that connect to those of their neighbours that have a smaller number."""
+    """Sites that connect to their neighbours with smaller numbers."""
 
     def __init__(self, found: Hearts) -> None:
         super().__init__(found.folder, os.environ)

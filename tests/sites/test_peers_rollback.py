@@ -1,4 +1,4 @@
-"""A node whose folder is restored from an old copy releases nothing: its neighbours show it what it has signed."""
+"""A node with a folder restored from an old copy releases nothing: its neighbours show its signed counter."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def released_rows(found: Peers, monkeypatch: pytest.MonkeyPatch) -> Released:
 
 
 def check_traffic(found: Peers, rows: Released) -> None:
-    """Whoever receives bytes in which a row stands is a neighbour of its owner in the row's round."""
+    """Only neighbours of a row's owner in the row's round receive bytes that contain the row."""
     links = {number: PlannedLinks(found.terms, number) for number in range(len(NAMES))}
     allowed = {(owner, index, other) for owner, index in rows for other in links[owner].links_in_round(index).weights}
     reached = set()

@@ -1,4 +1,4 @@
-"""What a site's owner does not want is not accepted, and outside the owner's hours nothing is answered."""
+"""Plans outside the owner's policy are not accepted, and outside the owner's hours no query is answered."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ RUNNER = CliRunner()
 
 @pytest.fixture
 def offered(tmp_path: Path):
-    """Four sites with certificates, of which north and east name the server `coordinator`; a plan nobody accepted."""
+    """Four sites with certificates; north and east name the server `coordinator`; no site accepted the plan."""
     config = config_of(FEDAVG)
     authority = Authority(tmp_path / "authority")
     sites = sites_of(tmp_path, config)

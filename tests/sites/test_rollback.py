@@ -1,4 +1,4 @@
-"""A site whose folder is restored from an old copy spends nothing twice: it is shown what it has signed, and stops."""
+"""A site with a folder restored from an old copy stops when it receives its own newer signed counter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A site's plans share one budget, whichever order they are accepted, asked, stopped and started again in."""
+"""The plans of a site share one budget in any order of joins, queries, stops and restarts."""
 
 from __future__ import annotations
 

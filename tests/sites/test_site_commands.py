@@ -133,7 +133,7 @@ def test_bad_card_raises(tmp_path: Path) -> None:
 
 
 def test_tables_need_no_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each site has a table of its own; settings may follow the cards, and plans be chosen by a few digits."""
+    """Each site has its own table; settings may follow the cards, and a few digits select a plan."""
     monkeypatch.chdir(tmp_path)
     table = "age,ill\n" + "".join(f"{age},{age % 2}\n" for age in range(20, 60))
     Path("table.csv").write_text(table)

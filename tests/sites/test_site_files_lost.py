@@ -1,4 +1,4 @@
-"""A site whose ledgers, plans or folders were lost or damaged does not forget what it has spent."""
+"""A site with lost or damaged ledgers, plans or folders raises: its spent budget is unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A site with pairs foresees where its budget ends, for each plan of its own."""
+"""A site with pair noise forecasts the end of its budget for each of its plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A site admits what its plan has, at the plan's price or less, as long as its own budget lasts."""
+"""A site admits the records of its plan at the planned privacy cost or less, within its own budget."""
 
 from __future__ import annotations
 

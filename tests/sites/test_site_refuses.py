@@ -1,4 +1,4 @@
-"""A site answers what its plan and its budget allow, and nothing else, whatever it is sent."""
+"""A site answers only what its plan and budget allow, for any request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A site whose model keeps something of earlier examples answers no longer, and its epsilon is infinite."""
+"""A site with a stateful model stops answering, and its epsilon is infinite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings that one process allows and organisations do not: each is refused in one line, and the page says why."""
+"""Settings allowed in one process but not between organisations: each raises, and the page states the reason."""
 
 from __future__ import annotations
 

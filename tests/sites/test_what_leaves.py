@@ -1,4 +1,4 @@
-"""All bytes that leave a site are made of its recorded releases and of public facts; secrets stay where they are."""
+"""All bytes that leave a site are functions of its recorded releases and public facts; secrets stay local."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAIRS = "privacy.trust={pairwise: {colluders: 1, ratio: 3.0}}"
 
 
 class ReplayAnswerer(ZeroAnswerer):
-    """Answers one site what it has released, in order, and knows nothing else."""
+    """Returns the recorded releases of one site in order, without access to data."""
 
     def __init__(self, number: int, queries: QueryBuilder, released: list[Tensor]) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ def test_message_has_row_and_five_fields(tmp_path: Path) -> None:
 
 
 def rows_of(found: Party, at: int) -> Tensor:
-    """What all sites say in a round at one point."""
+    """The messages of all sites in a round at one point."""
     asked = pack(TrainRequest(found.proposal.hash, at, torch.zeros(640)))
     return torch.stack([unpack_response(site.answer(asked), 640).message for site in found.sites.values()])
 

@@ -1,4 +1,4 @@
-"""A site in a process of its own, reached through a socket in its folder."""
+"""A site in its own process, reached through a socket in its folder."""
 
 from __future__ import annotations
 

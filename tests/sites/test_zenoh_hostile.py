@@ -1,4 +1,4 @@
-"""Who has no right to ask gets no answer, who has no right to answer is not heard, and nobody else is disturbed."""
+"""Unauthorised parties get no answer, their replies are ignored, and other parties are not disturbed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def charged(made: Star, number: int) -> list[int]:
 
 
 def signed_by_the_server(made: Star, round_index: int) -> bytes:
-    """The signature of a question to north, which somebody has overheard."""
+    """The server's signature of a request to north, as an eavesdropper would have it."""
     key = read_private_key(made.folder / "keys" / "key.pem")
     return Signer(key, None, made.key(NORTH)).sign_question(made.question(round_index))
 
@@ -49,7 +49,7 @@ def answers(reply: bytes) -> bool:
 
 
 def ask(session, key: str, question: bytes, signature: bytes = b"", seconds: float = 2) -> list[bytes]:
-    """The replies to a question of somebody who asks until it is answered, or for some seconds."""
+    """Repeats a request until it is answered or the time is over; returns the replies."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         replies = session.get(key, payload=question, attachment=signature, timeout=seconds)

@@ -1,4 +1,4 @@
-"""Processes over Zenoh that hang, or are killed: the others go on, and nobody is charged twice."""
+"""Processes over Zenoh that hang or are killed: the others continue, and each record is charged once."""
 
 from __future__ import annotations
 

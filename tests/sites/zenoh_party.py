@@ -26,7 +26,7 @@ FEDAVG = "strategy={name: fedavg, learning_rate: .5}"
 
 @dataclass
 class Star:
-    """Sites that have accepted a plan with certificates, in folders under `folder`; nobody is connected yet."""
+    """Sites that accepted a plan with certificates, in folders under `folder`, without connections."""
 
     folder: Path
     authority: Authority
@@ -78,7 +78,7 @@ def star(folder: Path, *overrides: str) -> Star:
 
 
 def party_of(made: Star, transport: OverZenoh, *overrides: str) -> Party:
-    """As that of `sites_in_memory`, whose checks take one."""
+    """The `Party` that the checks of `sites_in_memory` accept."""
     config = config_of(*overrides)
     federation = Federation(made.proposal, transport, made.folder / "server", load_data(config).test)
     return Party(made.folder, config, made.proposal, made.sites, transport, federation)  # pyright: ignore

@@ -1,4 +1,4 @@
-"""What a run's files may hold: each field at the edge of what it takes, and how a damaged one is named."""
+"""Files of a run: the allowed range of each field, and the error for a damaged one."""
 
 from __future__ import annotations
 

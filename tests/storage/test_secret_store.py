@@ -1,4 +1,4 @@
-"""Secrets that a folder holds under a key elsewhere: they come back with the key, and with nothing else."""
+"""Secrets that a folder holds under an external key: only this key reveals them."""
 
 from __future__ import annotations
 

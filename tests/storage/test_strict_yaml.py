@@ -1,4 +1,4 @@
-"""A word of a configuration means one thing, and no text keeps the reader busy for long."""
+"""Each word of a configuration has one meaning, and no text keeps the parser busy for long."""
 
 from __future__ import annotations
 
