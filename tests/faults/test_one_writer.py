@@ -76,7 +76,7 @@ def test_abandoned_folder_removes_own_files_only(tmp_path: Path) -> None:
     folder.abandon()
     assert list(tmp_path.iterdir()) == [mine]
     (tmp_path / "metrics.jsonl").write_text("somebody's")
-    with pytest.raises(FedprivError, match=r"holds metrics\.jsonl of another run"):
+    with pytest.raises(FedprivError, match=r"contains metrics\.jsonl of another run"):
         RunFolder.new(tmp_path)
     resumed = RunFolder(tmp_path)
     resumed.abandon()
@@ -125,7 +125,7 @@ def test_moved_ledger_raises_before_release(tmp_path: Path) -> None:
     reports = iter(training(tmp_path))
     next(reports)
     (tmp_path / "ledger.jsonl").unlink()
-    with pytest.raises(fp.LedgerError, match=r"moved or removed.*not released"):
+    with pytest.raises(fp.LedgerError, match=r"moved or removed.*nothing was released"):
         next(reports)
     assert not (tmp_path / "ledger.jsonl").exists()
 
@@ -137,7 +137,7 @@ def test_foreign_ledger_line_raises_before_release(tmp_path: Path) -> None:
     with (tmp_path / "ledger.jsonl").open("ab") as file:
         file.write(b"{}\n")
     before = (tmp_path / "ledger.jsonl").read_bytes()
-    with pytest.raises(fp.LedgerError, match=r"another program wrote to it.*not released"):
+    with pytest.raises(fp.LedgerError, match=r"another program wrote to it.*nothing was released"):
         next(reports)
     assert (tmp_path / "ledger.jsonl").read_bytes() == before
 
@@ -150,7 +150,7 @@ def test_replaced_ledger_raises_before_release(tmp_path: Path) -> None:
     before = path.read_bytes()
     path.rename(tmp_path / "elsewhere")
     path.write_bytes(before)
-    with pytest.raises(fp.LedgerError, match=r"moved or removed.*not released"):
+    with pytest.raises(fp.LedgerError, match=r"moved or removed.*nothing was released"):
         next(reports)
     assert path.read_bytes() == before == (tmp_path / "elsewhere").read_bytes()
 

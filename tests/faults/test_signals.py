@@ -40,7 +40,7 @@ def test_sigterm_ends_run_ignored_sighup_does_not(tmp_path: Path) -> None:
         run.send_signal(signal.SIGTERM)
         _, stderr = run.communicate(timeout=300)
     assert run.returncode == 143
-    assert f"stopped after round {rounds(folder)}; go on with: fedpriv resume {folder}" in stderr
+    assert f"stopped after round {rounds(folder)}; resume with: fedpriv resume {folder}" in stderr
     assert "Traceback" not in stderr
     assert checkpoint_is_last(folder)
 

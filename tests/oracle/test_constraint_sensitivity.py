@@ -195,7 +195,7 @@ def test_objective_not_sum_of_losses_raises(privacy: fp.Privacy) -> None:
     own = fp.Function(lambda model, inputs, targets: model.losses(inputs, targets).max().view(1))
     for problem in (fp.Problem(constraints=(own,)), fp.Problem(own, (fp.LossAtMost(0.3),))):
         clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [TensorDataset(x, y)], problem)
-        with pytest.raises(fp.ConfigError, match=r"problem = 'Function'.*private_al takes sums of losses alone"):
+        with pytest.raises(fp.ConfigError, match=r"problem = 'Function'.*private_al accepts only sums of losses"):
             fp.Training(clients, fp.private_al(), privacy, rounds=4)
 
 
@@ -255,7 +255,7 @@ def test_rounds_differ_from_strategy_raises() -> None:
     x, y = examples(6)
     sets, problem = [TensorDataset(x, y)], fp.Problem(constraints=CONSTRAINTS)
     clients = fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), sets, problem)
-    with pytest.raises(fp.ConfigError, match=r"rounds = 6: private_al was made for 5 rounds"):
+    with pytest.raises(fp.ConfigError, match=r"rounds = 6: private_al was created for 5 rounds"):
         fp.Training(clients, fp.private_al(5), fp.Privacy(epsilon=3), rounds=9)
 
 

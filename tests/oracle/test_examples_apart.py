@@ -227,7 +227,7 @@ def test_loss_mixing_large_batches_raises() -> None:
         values = nn.functional.cross_entropy(outputs, targets, reduction="none")
         return values * values.mean() if len(values) > 16 else values
 
-    with pytest.raises(fp.ConfigError, match=r"^loss = 'Loss': gives a batch of 257 examples"):
+    with pytest.raises(fp.ConfigError, match=r"^loss = 'Loss': returns .* for a batch of 257 examples"):
         start(nn.Linear(FEATURES, CLASSES), Loss(losses))
 
 

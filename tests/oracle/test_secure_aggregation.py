@@ -86,7 +86,7 @@ def test_secagg_one_query_per_round_at_received_point() -> None:
     with pytest.raises(fp.PrivacyError, match="not received"):
         oracle.gradient(params + 1e-12)
     oracle.gradient(params)
-    with pytest.raises(fp.PrivacyError, match="second answer"):
+    with pytest.raises(fp.PrivacyError, match="second query"):
         oracle.gradient(params)
     assert len(oracle.answerer.ledger.records) == 1
 

@@ -70,7 +70,7 @@ def test_stateful_loss_raises() -> None:
 
 
 def test_loss_with_several_values_raises() -> None:
-    with pytest.raises(fp.ConfigError, match=r"^loss = 'MSELoss': gives 3 numbers for one example"):
+    with pytest.raises(fp.ConfigError, match=r"^loss = 'MSELoss': returns 3 numbers for one example"):
         start(nn.Linear(FEATURES, CLASSES), nn.MSELoss(reduction="none"), y=torch.rand(12, CLASSES))
 
 

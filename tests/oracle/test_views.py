@@ -125,7 +125,7 @@ def test_thread_count_same_view_sums_bitwise(name: str, threads: int) -> None:
 
 def test_views_linear_raises_auto_chooses_ghost() -> None:
     case = softmax()
-    with pytest.raises(fp.ConfigError, match=r"backend = 'linear': the mean gradient of 3 views is no product"):
+    with pytest.raises(fp.ConfigError, match=r"backend = 'linear': the mean gradient of 3 views is not a product"):
         BACKENDS["linear"](case.model, case.loss).clipped_sum(case.rows(2), several(), Clip(0.3))
     data = [torch.utils.data.TensorDataset(torch.rand(4, *FEATURES), torch.arange(4) % 3)]
     chosen = []

@@ -45,7 +45,7 @@ REFUSED = {
     "allocation": (
         (FEDAVG, "privacy.sampling={allocation: {batches: 2}}"),
         "privacy.sampling",
-        "no price",
+        "no known privacy cost",
         "random allocation",
     ),
     "not durable": (
@@ -55,7 +55,7 @@ REFUSED = {
         "`privacy.durable: false`",
     ),
     "budget": ((FEDAVG, "privacy.budget=budget.json"), "privacy.budget", "its own budget", "`privacy.budget`"),
-    "secret seed": ((FEDAVG, "secret_seed=3"), "secret_seed", "every site has its own", "`secret_seed`"),
+    "secret seed": ((FEDAVG, "secret_seed=3"), "secret_seed", "every site creates its own", "`secret_seed`"),
     "weights": (
         (FEDAVG, "model={name: softmax, weights: model.pt}"),
         "model.weights",
@@ -128,4 +128,4 @@ def test_settings_without_effect_listed(tmp_path: Path, monkeypatch: pytest.Monk
     )
     fedpriv("site", "init", "north", "site.yaml")
     shown = fedpriv("federate", "plan", "run.yaml", "north/card.json", "--out", "fed")
-    assert re.search(r"warning: without effect between organisations: compute\.threads; leave", " ".join(shown.split()))
+    assert re.search(r"warning: no effect between organisations: compute\.threads; leave", " ".join(shown.split()))
