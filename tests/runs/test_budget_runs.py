@@ -102,7 +102,7 @@ def test_run_without_finite_epsilon_raises(budget: Budget, tmp_path: Path):
     exact = {"at": "none", "noise_multiplier": None}
     with pytest.raises(fp.PrivacyError, match="epsilon=inf"):
         training(budget.path, privacy=exact)
-    with pytest.raises(fp.PrivacyError, match="no epsilon covers"):
+    with pytest.raises(fp.PrivacyError, match="which epsilon does not cover"):
         training(budget.path, optimum=0.1)
 
 
@@ -180,5 +180,5 @@ def test_budget_unit_must_match(budget: Budget, tmp_path: Path):
     whole = replace(fp.Privacy(noise_multiplier=8.0, unit="client"), budget=str(budget.path))
     fp.train(clients(), fp.fedavg(0.5), whole, rounds=2)  # who protects clients protects their examples
     strict = Budget.create(tmp_path / "clients.jsonl", epsilon=1.9, delta=1e-5, unit="client")
-    with pytest.raises(fp.PrivacyError, match="protects one sample, and the budget one client"):
+    with pytest.raises(fp.PrivacyError, match="has the privacy unit sample, but the budget has client"):
         training(strict.path)

@@ -56,7 +56,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "sizes": ({"n": 13}, r"sizes: \[12, 12\] then, \[13, 13\] now"),
     "model": ({"model": nn.Sequential(nn.Linear(4, 3))}, "model: Linear then, Sequential now"),
     "seed": ({"seed": 5}, "seed: None then, 5 now"),
-    "secret seed": ({"secret_seed": 5}, "reveals the noise itself"),
+    "secret seed": ({"secret_seed": 5}, "does not list the noise itself"),
 }
 
 
