@@ -168,7 +168,7 @@ def test_unconstrained_l1_gives_soft_threshold() -> None:
     model = torch.nn.Linear(2, 1, bias=False)
     clients = fp.make_clients(model, torch.nn.MSELoss(), [nothing] * 3, fp.Problem(objective))
     strategy = fp.proximal_al(fp.Outer(10.0, 1e-3, 1e-4, 1e-4), 0.3, regularizer=L1(0.2), solver=Quadratic())
-    training = fp.Training(clients, strategy, fp.Privacy(at="none"), rounds=1000, compute=FLOAT64)
+    training = fp.Training(clients, strategy, fp.Privacy(noise_on="none"), rounds=1000, compute=FLOAT64)
     result = run_to_json(training)
     assert result["converged"]
     assert result["kkt"]["stationarity"] < 1e-3

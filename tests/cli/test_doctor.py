@@ -24,7 +24,7 @@ def findings(*options: str, env: dict[str, str | None] | None = None) -> tuple[i
 
 
 def test_doctor_sound_machine_has_no_problem(tmp_path: Path):
-    code, rows = findings("--at", str(tmp_path), env={"FEDPRIV_DATA": None})
+    code, rows = findings("--folder", str(tmp_path), env={"FEDPRIV_DATA": None})
     assert code == 0
     assert torch.__version__ in rows["torch"]["text"]
     assert ("CUDA" in rows["torch"]["text"]) == (torch.version.cuda is not None)
@@ -63,7 +63,7 @@ def test_doctor_read_only_folder_is_problem(tmp_path: Path):
 
 
 def test_doctor_missing_folder_is_problem(tmp_path: Path):
-    code, rows = findings("--at", str(tmp_path / "none"))
+    code, rows = findings("--folder", str(tmp_path / "none"))
     assert (code, rows["disk"]["state"], rows["files"]["state"]) == (1, "problem", "problem")
     assert "--folder" in rows["files"]["fix"]
 
@@ -89,7 +89,7 @@ def test_doctor_unused_nvidia_driver_is_problem(tmp_path: Path, monkeypatch: pyt
 
 
 def test_doctor_table_shows_fix_below_row(tmp_path: Path):
-    done = CliRunner().invoke(app, ["doctor", "--at", str(tmp_path)], env={"FEDPRIV_DATA": None, "COLUMNS": "300"})
+    done = CliRunner().invoke(app, ["doctor", "--folder", str(tmp_path)], env={"FEDPRIV_DATA": None, "COLUMNS": "300"})
     lines = done.stdout.splitlines()
     row = next(index for index, line in enumerate(lines) if line.split()[:2] == ["note", "data"])
     assert "set it to a folder" in lines[row + 1]

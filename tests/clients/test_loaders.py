@@ -24,7 +24,7 @@ from fedpriv.models import SoftmaxRegression
 def test_unused_loader_settings_warn_once() -> None:
     loaders = [DataLoader(table(4 * i, 4 * i + 4), batch_size=2, shuffle=True, drop_last=True) for i in range(4)]
     weighted = DataLoader(table(16), sampler=WeightedRandomSampler([1.0] * 4, 4))
-    for privacy in (fp.Privacy(epsilon=3), fp.Privacy(at="none")):
+    for privacy in (fp.Privacy(epsilon=3), fp.Privacy(noise_on="none")):
         (message,) = training(*loaders, weighted, privacy=privacy).warnings
         named = "batch_size=2, shuffle=True, drop_last=True, sampler=WeightedRandomSampler. fedpriv draws its own"
         assert named in message

@@ -97,6 +97,6 @@ def test_suggested_share_minimizes_step_noise(tmp_path: Path):
 
 @pytest.mark.parametrize("strategy", ["name: private_al", "name: proximal_al"])
 def test_constrained_strategies_use_regularizer(strategy: str, tmp_path: Path):
-    found = config(tmp_path, f"strategy={{{strategy}, regularizer: {{l2: {{lam: 0.1}}}}}}", "privacy={at: none}")
+    found = config(tmp_path, f"strategy={{{strategy}, regularizer: {{l2: {{lam: 0.1}}}}}}", "privacy={noise_on: none}")
     made = found.recipe().strategy
     assert made.regularizer == made.aggregator.regularizer == L2(0.1)

@@ -25,14 +25,14 @@ def clients(at_most: float) -> list[fp.Client]:
 
 
 def test_exact_run_reports_constraints_hold() -> None:
-    result = fp.train(clients(0.9), fp.proximal_al(), fp.Privacy(at="none"), rounds=40)
+    result = fp.train(clients(0.9), fp.proximal_al(), fp.Privacy(noise_on="none"), rounds=40)
     assert "constraints hold: largest violation" in str(result)
     assert f"largest multiplier {torch.tensor(result.measures['multipliers']).abs().max():.3g}" in str(result)
     assert "constraints hold" in result._repr_html_()
 
 
 def test_exact_run_reports_violated_constraints() -> None:
-    result = fp.train(clients(1e-3), fp.proximal_al(), fp.Privacy(at="none"), rounds=3)
+    result = fp.train(clients(1e-3), fp.proximal_al(), fp.Privacy(noise_on="none"), rounds=3)
     assert result.measures["constraints"] == "violated"
     assert "constraints are violated: largest violation" in str(result)
 

@@ -105,7 +105,7 @@ def test_pairwise_and_correlated_noise_multiply():
 
 @pytest.mark.parametrize(("trust", "secret"), [(fp.Central(), True), (fp.SecureAggregation(9), False)])
 def test_noise_options_with_cyclic_cohorts(trust, secret):
-    cohort, whole = fp.Star(N, fp.CyclicCohort(4)), {"unit": "client", "at": "message", "trust": trust}
+    cohort, whole = fp.Star(N, fp.CyclicCohort(4)), {"unit": "client", "noise_on": "message", "trust": trust}
     of = draft(sampling=fp.FullBatch(), noise=fp.BSR(2), network=cohort, **whole)
     found = choices(of)
     assert ("trust: {central: {cohort_rate: 0.25}}" in found) == secret

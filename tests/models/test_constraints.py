@@ -198,7 +198,7 @@ def test_slowly_falling_violation_is_no_stall():
 
 
 def test_exact_queries_in_private_run_raise():
-    with pytest.raises(fp.ConfigError, match=r"privacy\.at.*exact query results.*set privacy.at to 'none'"):
+    with pytest.raises(fp.ConfigError, match=r"privacy\.noise_on.*exact query results.*set privacy.noise_on to 'none'"):
         fp.Training(
             fp.make_clients(LogisticRegression(3), resolve_loss("logistic"), [data(0)]),
             fp.proximal_al(),

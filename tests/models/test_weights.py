@@ -40,7 +40,7 @@ def test_load_weights_copies_file_values(tmp_path: Path, name: str):
 
 
 def test_load_weights_without_keeps_new_head(tmp_path: Path):
-    found = load_weights(net(n_classes=3), saved(tmp_path / "net.safetensors"), without=["layers.9.*"]).state_dict()
+    found = load_weights(net(n_classes=3), saved(tmp_path / "net.safetensors"), exclude=["layers.9.*"]).state_dict()
     for name, value in found.items():
         other = net(n_classes=3) if name.startswith("layers.9") else net(1)
         assert torch.equal(value, other.state_dict()[name])

@@ -69,7 +69,11 @@ RUNS: dict[str, tuple[Strategy, fp.Privacy, Callable[[], Any]]] = {
     "gradient_tracking_pair": (fp.gradient_tracking_pair(), LOCAL, random_cohorts),
     "dual_averaging": (fp.dual_averaging(inactive="literal"), LOCAL, random_nodes),
     "custom strategy, secret cohorts": (OWN, SECRET, lambda: fp.Star(N)),
-    "custom strategy, empty cohorts": (OWN, replace(LOCAL, at="none"), lambda: fp.Star(N, fp.PoissonCohort(0.05))),
+    "custom strategy, empty cohorts": (
+        OWN,
+        replace(LOCAL, noise_on="none"),
+        lambda: fp.Star(N, fp.PoissonCohort(0.05)),
+    ),
     "custom strategy, full cohorts at times": (OWN, LOCAL, lambda: fp.Star(N, fp.PoissonCohort(0.95))),
 }
 
@@ -130,7 +134,7 @@ def test_disk_state_run_equals_memory_run(name: str, in_a_folder: bool, tmp_path
 
 
 def test_strategies_with_client_state_all_tested() -> None:
-    required = {"learning_rate": 0.1, "proximal": 0.1, "rounds": 3, "radius": 1.0}
+    required = {"learning_rate": 0.1, "proximal_mu": 0.1, "rounds": 3, "radius": 1.0}
     more = {
         "dual_averaging": {"inactive": "literal"},
         **{key: {"epoch_length": 2} for key in ("dp_svrg", "dp_svrg_plus_plus")},
@@ -222,7 +226,9 @@ def test_resume_with_other_state_setting_raises(begun: fp.Compute, going: fp.Com
 
 
 def test_disk_state_without_benefit_raises() -> None:
-    with pytest.raises(fp.ConfigError, match=r"compute\.state = 'disk'.*clients of fedavg keep nothing between rounds"):
+    with pytest.raises(
+        fp.ConfigError, match=r"compute\.client_state = 'disk'.*clients of fedavg keep no state between rounds"
+    ):
         fp.train(
             fp.lazy_clients(nn.Linear(4, 2), nn.CrossEntropyLoss(), load, [5] * N),
             fp.fedavg(0.1),

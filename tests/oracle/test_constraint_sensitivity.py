@@ -189,7 +189,7 @@ def test_private_group_counts_raise() -> None:
         fp.Training(clients, fp.private_al(), replace(said, relation="add_remove"), rounds=4)
 
 
-@pytest.mark.parametrize("privacy", [fp.Privacy(epsilon=1), fp.Privacy(at="none")], ids=["private", "exact"])
+@pytest.mark.parametrize("privacy", [fp.Privacy(epsilon=1), fp.Privacy(noise_on="none")], ids=["private", "exact"])
 def test_objective_not_sum_of_losses_raises(privacy: fp.Privacy) -> None:
     x, y = examples(4)
     own = fp.Function(lambda model, inputs, targets: model.losses(inputs, targets).max().view(1))

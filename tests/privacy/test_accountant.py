@@ -163,7 +163,7 @@ def test_epsilon_monotone_and_order_independent(records: list[Record], one: Reco
 
 
 def test_exact_release_epsilon_infinite() -> None:
-    exact = record(mechanism="none", noise_multiplier=0.0, non_private="privacy.at is none")
+    exact = record(mechanism="none", noise_multiplier=0.0, non_private="privacy.noise_on is none")
     spent = account([record(), exact], 2, DELTA)
     assert str(spent) == (
         "epsilon=inf (not private: privacy.noise_on is none) "

@@ -140,7 +140,7 @@ def test_each_attempt_draws_new_cohort():
 
 
 def test_secret_cohort_second_release_raises():
-    oracle = oracle_of(digits_of(SIZES), replace(CENTRAL, at="gradient"))
+    oracle = oracle_of(digits_of(SIZES), replace(CENTRAL, noise_on="gradient"))
     params = torch.zeros(N, DIM, dtype=torch.float64)
     oracle.begin_round(0, torch.arange(N), params)
     oracle.gradient(params)

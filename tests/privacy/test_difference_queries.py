@@ -213,7 +213,7 @@ def test_adaptive_clipping_step_factor_bounded(said: float, moved: float | None)
 @pytest.mark.parametrize("clip", [fp.Clip(0.1), fp.Clip(10.0), fp.Clip(1.0, "l1")])
 def test_adaptive_clipping_other_clip_raises(clip: fp.Clip):
     """A smaller clip would shrink update and bit unnoticed; a larger one would add needless noise."""
-    privacy = fp.Privacy(epsilon=5.0, at="message", unit="client", clip=clip)
+    privacy = fp.Privacy(epsilon=5.0, noise_on="message", unit="client", clip=clip)
     if clip.norm == "l1":
         privacy = replace(privacy, mechanism=fp.Laplace())
     with pytest.raises(fp.ConfigError, match=r"privacy\.clip.*norm: l2, bound: 1"):

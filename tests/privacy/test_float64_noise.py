@@ -113,7 +113,7 @@ def test_device_noise_reported_as_float64() -> None:
 
 
 def test_non_private_run_reports_no_rounding() -> None:
-    result = fp.train(clients_of(blank((6, 6))), fp.fedavg(0.1), fp.Privacy(at="none"), rounds=1)
+    result = fp.train(clients_of(blank((6, 6))), fp.fedavg(0.1), fp.Privacy(noise_on="none"), rounds=1)
     assert result.spent.float64_noise == ()
     assert "rounding" not in str(result.spent)
 

@@ -157,7 +157,7 @@ def test_budget_command_charges_opacus_checkpoint(tmp_path: Path):
         private[1].step()
     checkpoint, file = tmp_path / "march.pt", tmp_path / "clinic.jsonl"
     engine.save_checkpoint(path=checkpoint, module=private[0])
-    terms = ("--epsilon", "4", "--relation", "add_remove", "--shared", "sizes public")
+    terms = ("--epsilon", "4", "--relation", "add_remove", "--invariants", "sizes public")
     assert "Poisson draws" in error_line("budget", str(file), *terms, "--opacus", str(checkpoint))
     earlier = ("--opacus", str(checkpoint), "--poisson-sampling")
     charged = command("budget", str(file), *earlier, "--json")

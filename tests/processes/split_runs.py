@@ -52,7 +52,7 @@ PRIVACY: dict[str, dict[str, Any]] = {
         "trust": fp.Pairwise(colluders=1, ratio=2.0),
         "statistics": fp.Statistics(bound=2.0, ratio=1.0),
     },
-    "exact": {"at": "none"},
+    "exact": {"noise_on": "none"},
     "pairs, correlated noise": {
         "trust": fp.Pairwise(colluders=1, ratio=2.0),
         "sampling": fp.Cyclic(3),

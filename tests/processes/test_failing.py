@@ -73,7 +73,7 @@ def test_budget_ends_run_in_all_processes(workers: Workers) -> None:
 
 def records_differ(rank_of: int) -> str:
     """Opens a release with a different record in one of the processes."""
-    mesh = MESHES["processes"](60.0)
+    mesh = MESHES["clients"](60.0)
     rank = mesh.world.rank
     factor = 0.5 if rank == rank_of else 1.0
     record = Record(0, "gradient", 0, "gaussian", factor, "sample", "replace_one")
@@ -107,7 +107,7 @@ def refused(what: str) -> str:
         data = [client.loader.dataset for client in clients]
         clients = fp.lazy_clients(model, loss, data.__getitem__, split_runs.SIZES[:5])
     if what in ("a comparison", "exact answers"):
-        clients, strategy, privacy = split_runs.clients(3, "constraints"), fp.proximal_al(), fp.Privacy(at="none")
+        clients, strategy, privacy = split_runs.clients(3, "constraints"), fp.proximal_al(), fp.Privacy(noise_on="none")
         more["compare"] = what == "a comparison"
     try:
         fp.Training(clients, strategy, privacy, rounds=2, **more)

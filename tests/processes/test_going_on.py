@@ -28,8 +28,8 @@ def stopped(case: Case, parallelism: str, folder: Path, at: int, save: bool) -> 
         run.folder.close()
 
 
-def resumed(case: Case, engine: str, folder: Path) -> Outcome:
-    run = training(case, engine, folder=folder, resume=True, **EVERY)
+def resumed(case: Case, parallelism: str, folder: Path) -> Outcome:
+    run = training(case, parallelism, folder=folder, resume=True, **EVERY)
     found = finished(run)
     if run.folder is not None:
         run.folder.close()
@@ -49,9 +49,9 @@ def test_checkpoint_resumes_with_any_process_count(workers: Workers, tmp_path: P
     else:
         workers.of(before, stopped, CASE, "clients", tmp_path / "run", 3, True)
     if after == 1:
-        found = resumed(CASE, "local", tmp_path / "run")
+        found = resumed(CASE, "none", tmp_path / "run")
     else:
-        found = workers.of(after, resumed, CASE, "processes", tmp_path / "run")[0]
+        found = workers.of(after, resumed, CASE, "clients", tmp_path / "run")[0]
     assert_same(without_reports(found), without_reports(in_one(CASE)), 1e-9)
 
 
@@ -60,8 +60,8 @@ def test_lost_rounds_same_with_any_process_count(workers: Workers, tmp_path: Pat
     folder, copy = tmp_path / "run", tmp_path / "copy"
     workers.of(2, stopped, CASE, "clients", folder, 5, False)
     shutil.copytree(folder, copy)
-    in_three = workers.of(3, resumed, CASE, "processes", folder)[0]
-    assert_same(without_reports(resumed(CASE, "local", copy)), without_reports(in_three), 1e-9)
+    in_three = workers.of(3, resumed, CASE, "clients", folder)[0]
+    assert_same(without_reports(resumed(CASE, "none", copy)), without_reports(in_three), 1e-9)
     whole = in_one(CASE)
     assert in_three.records == whole.records
     assert in_three.epsilon == whole.epsilon

@@ -161,14 +161,14 @@ def run(context: Any, case: Case, folder: Path, kill: tuple[Any, ...] = (), **op
 @pytest.mark.parametrize(
     ("case", "parallelism", "points"),
     [
-        (GRAPH, "processes", LEDGER | ON_A_GRAPH | REPORT | CHECKPOINT),
-        (STAR, "processes", LEDGER | ON_A_STAR | REPORT | CHECKPOINT),
+        (GRAPH, "clients", LEDGER | ON_A_GRAPH | REPORT | CHECKPOINT),
+        (STAR, "clients", LEDGER | ON_A_STAR | REPORT | CHECKPOINT),
         (STAR, "examples", LEDGER | ON_A_STAR | REPORT | COMMON_CHECKPOINT),
     ],
     ids=["graph", "star", "examples of a star"],
 )
 def test_repeatedly_killed_processes_resume(
-    context: Any, tmp_path: Path, case: Case, engine: str, points: dict[str, Point]
+    context: Any, tmp_path: Path, case: Case, parallelism: str, points: dict[str, Point]
 ) -> None:
     folder = tmp_path / "run"
     for name, point in points.items():

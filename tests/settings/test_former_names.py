@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from answers import answer
+from error_texts import error_of
 from typer.testing import CliRunner
 
 import fedpriv as fp
@@ -57,12 +57,12 @@ OPTIONS = {
 @pytest.mark.parametrize("name", IN_PYTHON)
 def test_former_argument_suggests_present_name(name: str) -> None:
     call, wanted = IN_PYTHON[name]
-    assert f"write {wanted}" in answer(call)
+    assert f"write {wanted}" in error_of(call)
 
 
 @pytest.mark.parametrize("setting", IN_YAML)
 def test_former_setting_suggests_present_name(setting: str) -> None:
-    assert IN_YAML[setting] in answer(lambda: load_config(RUN, [setting]))
+    assert IN_YAML[setting] in error_of(lambda: load_config(RUN, [setting]))
 
 
 @pytest.mark.parametrize("command", OPTIONS)

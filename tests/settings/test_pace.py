@@ -75,5 +75,5 @@ def test_paced_run_releases_same_values(clock: FakeClock, monkeypatch: pytest.Mo
 
 
 def test_pace_not_positive_raises():
-    with pytest.raises(ConfigError, match=r"compute\.pace"):
-        fp.Compute(pace=0.0)
+    with pytest.raises(ConfigError, match=r"compute\.pad_seconds"):
+        fp.Compute(pad_seconds=0.0)

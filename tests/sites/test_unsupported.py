@@ -36,7 +36,7 @@ REFUSED = {
     ),
     "central": ((FEDAVG, "privacy.trust=central"), "privacy.trust", "single rows", "`central`"),
     "correlated noise": (
-        (FEDAVG, "privacy.noise={time: {bsr: {band: 2}}}"),
+        (FEDAVG, "privacy.noise={correlated: {bsr: {band: 2}}}"),
         "privacy.noise",
         "privacy cost would be unknown",
         "noise over time",

@@ -192,7 +192,7 @@ def test_oracle_noise_variance_matches_measured(name: str) -> None:
 
 
 def test_noise_floor_with_message_noise_raises() -> None:
-    privacy = fp.Privacy(noise_multiplier=1, at="message", unit="client")
+    privacy = fp.Privacy(noise_multiplier=1, noise_on="message", unit="client")
     for strategy in (fp.fedavg(0.1, 2, optimizer=fp.Adam(noise_floor=1e-4)), corrected()):
         with pytest.raises(fp.ConfigError, match=r"strategy.optimizer = 'noise_floor': is only for noise on gradients"):
             fp.train(clients_of(), strategy, privacy, rounds=2)
@@ -239,7 +239,7 @@ def test_optimizer_run_resumes_exactly(name: str, tmp_path: Path) -> None:
 
 
 def test_optimizer_state_with_message_noise_raises() -> None:
-    privacy = fp.Privacy(noise_multiplier=1, at="message", unit="client")
+    privacy = fp.Privacy(noise_multiplier=1, noise_on="message", unit="client")
     kept = fp.fedavg(0.1, 2, optimizer=fp.Adam(), optimizer_state="keep")
     for strategy in (kept, fp.decentralized_sgd(0.1, optimizer=fp.Momentum())):
         with pytest.raises(fp.ConfigError, match=r"privacy\.noise_on = 'message'"):

@@ -118,7 +118,7 @@ def test_tune_command_plans_and_searches(tmp_path: Path):
 
 
 def test_secret_trials_leave_best_model_only(tmp_path: Path):
-    made = central(hidden="geometric")
+    made = central(secret_trials="geometric")
     one, price = made.price.one_trial.epsilon, made.price
     assert one < price.spent.epsilon and price.spent.accountant == "rdp" and "only the best" in price.rests_on
 
