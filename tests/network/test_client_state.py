@@ -222,7 +222,9 @@ def test_resume_with_other_state_setting_raises(begun: fp.Compute, going: fp.Com
 
 
 def test_disk_state_without_benefit_raises() -> None:
-    with pytest.raises(fp.ConfigError, match=r"compute\.state = 'disk'.*clients of fedavg keep no state between rounds"):
+    with pytest.raises(
+        fp.ConfigError, match=r"compute\.state = 'disk'.*clients of fedavg keep no state between rounds"
+    ):
         fp.train(
             fp.lazy_clients(nn.Linear(4, 2), nn.CrossEntropyLoss(), load, [5] * N),
             fp.fedavg(0.1),

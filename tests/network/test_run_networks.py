@@ -48,7 +48,7 @@ def test_network_size_mismatch_raises(door: str, network: str, strategy: fp.Stra
     """A missing node or a node without a client would be found only after a release."""
     make, size = NETWORKS[network]
     message = error_of(lambda: DOORS[door](clients(), strategy, PRIVACY, rounds=2, network=make()))
-    assert f"network.n_clients = {size}: the run has 4 clients: make the" in message
+    assert f"network.n_clients = {size}: the run has 4 clients: create the" in message
 
 
 def test_network_size_mismatch_writes_nothing(tmp_path: Path) -> None:
