@@ -51,14 +51,14 @@ PLAIN: dict[str, tuple[str, Mapping[Any, Any]]] = {
     "partitions": ("data.partition", PARTITIONS),
     "mechanisms": ("privacy.mechanism", MECHANISMS),
     "backends": ("compute.backend", BACKENDS),
-    "engines": ("compute.engine", MESHES),
+    "parallelism": ("compute.parallelism", MESHES),
 }
 # choices that are not plug-ins: one word, or a word with options, `privacy.sampling: {poisson: {rate: 0.01}}`
 CHOICES: dict[str, tuple[str, type[Choice]]] = {
     "samplings": ("privacy.sampling", choice_of(SAMPLING)),
     "trusts": ("privacy.trust", choice_of(TRUST)),
     "secrets": ("privacy.trust.pairwise.secrets", choice_of(SECRETS)),
-    "noises": ("privacy.noise.time", choice_of(MATRIX)),
+    "noises": ("privacy.noise.correlated", choice_of(MATRIX)),
     "schedules": ("privacy.schedule", ScheduleChoice),
     "cohorts": ("network.cohort", CohortChoice),
     "optimizers": ("strategy.optimizer", choice_of(SPELLINGS[Optimizer[Any]])),

@@ -41,10 +41,10 @@ def leads() -> bool:
 
 
 def as_launched(config: Config) -> Config:
-    """Returns the configuration with the engine that fits the way this process was started."""
-    if not launched() or config.compute.engine != "local":
+    """Returns the configuration with the `parallelism` that fits the way this process was started."""
+    if not launched() or config.compute.parallelism != "none":
         return config
-    return config.model_copy(update={"compute": replace(config.compute, engine="processes")})
+    return config.model_copy(update={"compute": replace(config.compute, parallelism="clients")})
 
 
 def reports(error: FedprivError) -> bool:

@@ -97,28 +97,21 @@ def by_kind(**classes: type) -> Any:  # noqa: ANN401 - an annotation
     return Annotated[union, AfterValidator(read), PlainSerializer(write)]
 
 
-def by_fields(kind: type, spellings: Mapping[Any, Any], words: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401 - an annotation
+def by_fields(kind: type, spellings: Mapping[Any, Any]) -> Any:  # noqa: ANN401 - an annotation
     """Returns the spelling of a class by its fields.
 
     Args:
         kind: The class.
         spellings: Spelling in YAML for values of some annotations.
-        words: Fields with another name in YAML.
     """
-    model = options_model(kind, spellings=spellings, words=words)
-
-    def spelled(name: str) -> str:
-        if words is None:
-            return name
-        return words.get(name, name)
+    model = options_model(kind, spellings=spellings)
 
     def read(chosen: BaseModel) -> object:
         fields = dict(chosen)
-        return kind(**{name: fields[spelled(name)] for name in inspect.signature(kind).parameters})
+        return kind(**{name: fields[name] for name in inspect.signature(kind).parameters})
 
     def write(value: Any) -> object:  # noqa: ANN401 - a dataclass
-        fields: dict[str, Any] = {spelled(name): content for name, content in vars(value).items()}
-        return model.model_construct(**fields).model_dump(mode="json")
+        return model.model_construct(**vars(value)).model_dump(mode="json")
 
     form = Annotated[model, AfterValidator(read), PlainSerializer(write)]
     return Annotated[kind, Spelled(form)]

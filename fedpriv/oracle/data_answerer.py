@@ -2,10 +2,10 @@
 
 The point at which data leave a client determines the computation. `data_oracle` chooses the class for this boundary:
 
-1. `GradientRows` (`at: gradient`): each client's sum of clipped examples, or its clipped gradient, is released.
-2. `GradientSum` (`at: gradient`): as before, but only the sum over clients is released.
-3. `Messages` (`at: message`): gradients stay with the client; its message is clipped and released.
-4. `Unprotected` (`at: none`, or noise as published in a paper): recorded as not private.
+1. `GradientRows` (`noise_on: gradient`): each client's sum of clipped examples, or its clipped gradient, is released.
+2. `GradientSum` (`noise_on: gradient`): as before, but only the sum over clients is released.
+3. `Messages` (`noise_on: message`): gradients stay with the client; its message is clipped and released.
+4. `Unprotected` (`noise_on: none`, or noise as published in a paper): recorded as not private.
 
 Each query result is matched to its planned release (fedpriv/oracle/releases.py), clipped by that release's clip, and
 noised. The release scheme (fedpriv/privacy/release) adds the noise: to rows, also between pairs, or to one sum.
@@ -55,8 +55,8 @@ class DataAnswerer(ABC):
     """Computes query results from the clients' data: clips, adds noise and writes the ledger.
 
     Guarantee: every tensor that a method returns is the output of a Gaussian or Laplace mechanism with the sensitivity
-    that results from clipping its sum. Exceptions are `at: none` and `published`, which the ledger records as not
-    private, and gradients with `at: message`, where only messages are noised.
+    that results from clipping its sum. Exceptions are `noise_on: none` and `published`, which the ledger records as not
+    private, and gradients with `noise_on: message`, where only messages are noised.
 
     Args:
         population: The clients: all, or those in this process.
@@ -184,12 +184,14 @@ class DataAnswerer(ABC):
 
     def message(self, query: Query, context: RoundContext, message: Tensor) -> Tensor:
         """See `Answerer`."""
-        raise PrivacyError(f"privacy.at is {self._privacy.at!r}, so messages are not released; set it to 'message'")
+        raise PrivacyError(
+            f"privacy.noise_on is {self._privacy.noise_on!r}, so messages are not released; set it to 'message'"
+        )
 
     def exact(self, query: Query, context: RoundContext, params: Tensor) -> tuple[Tensor, Tensor]:
         """See `Answerer`."""
         raise PrivacyError(
-            f"privacy.at is {self._privacy.at!r}, but exact query results are not private; set it to 'none'"
+            f"privacy.noise_on is {self._privacy.noise_on!r}, but exact query results are not private; set it to 'none'"
         )
 
     @cached_property
@@ -487,7 +489,7 @@ def data_oracle(
     boundary: type[DataAnswerer]
     if not privacy.private:
         boundary = Unprotected
-    elif privacy.at == "message":
+    elif privacy.noise_on == "message":
         boundary = Messages
     elif queries.scheme.sums_only:
         boundary = GradientSum

@@ -16,7 +16,7 @@ from .checks import (
 )
 from .pace import wait_for_pace
 from .plugins import Registry, RegistryEntry, refuse_plugins
-from .translations import example, nearest, setting_for_option, suggestion
+from .translations import example, nearest, renamed_option, setting_for_option, suggestion
 
 __all__ = [
     "Bound",
@@ -37,6 +37,7 @@ __all__ = [
     "nearest",
     "plugins",
     "refuse_plugins",
+    "renamed_option",
     "setting_for_option",
     "similar",
     "suggestion",

@@ -43,7 +43,7 @@ def price_search(settings: SearchSettings, plans: Sequence[Plan], data: str | No
     """Returns the privacy cost of a whole search.
 
     Guarantee: an upper bound. If every trial is visible, it is the cost of all releases of all trials together: the
-    settings of a trial may depend on earlier scores, but its noise may not. If the number is hidden, see
+    settings of a trial may depend on earlier scores, but its noise may not. If the number is secret, see
     `accounting.search`.
 
     Args:
@@ -54,11 +54,11 @@ def price_search(settings: SearchSettings, plans: Sequence[Plan], data: str | No
             client of each trial.
 
     Raises:
-        PrivacyError: If the cost of a hidden number of trials is unknown for this adversary.
+        PrivacyError: If the cost of a secret number of trials is unknown for this adversary.
         BudgetExhausted: If the cost is above `settings.epsilon`.
     """
     one_trial = plans[0].spent()
-    if settings.hidden is None:
+    if settings.secret_trials is None:
         runs = [
             RunCost(
                 f"trial {number}",
@@ -76,7 +76,7 @@ def price_search(settings: SearchSettings, plans: Sequence[Plan], data: str | No
         spent = _price_hidden(settings, plans[0], one_trial, data)
         rests_on = (
             "only the best trial's model and settings are ever seen: not the number of trials (a secret "
-            f"{settings.hidden} draw, {settings.trials} on average), their duration, or the other trials"
+            f"{settings.secret_trials} draw, {settings.trials} on average), their duration, or the other trials"
         )
     if settings.epsilon is not None and spent.epsilon > settings.epsilon:
         raise BudgetExhausted(
@@ -92,8 +92,8 @@ def _price_hidden(settings: SearchSettings, plan: Plan, one_trial: PrivacySpent,
     trusts = {record.trust.partition("+")[0].partition("(")[0] for record in plan.records}
     if trusts != {"central"}:
         raise PrivacyError(
-            "a hidden number of trials protects nothing against anyone who sees messages, as under trust: "
-            f"{', '.join(sorted(trusts))}. Use trust: central, or leave --hidden out: then all trials are "
+            "a secret number of trials protects nothing against anyone who sees messages, as under trust: "
+            f"{', '.join(sorted(trusts))}. Use trust: central, or leave --secret-trials out: then all trials are "
             "charged"
         )
     costs = count_costs(plan.records, plan.n_clients)
