@@ -95,9 +95,8 @@ class PlanFilter:
         slot = self._find_slot(record)
         if slot is None:
             raise UnplannedRelease(
-                f"round {record.round}, {record.query}: the plan has no such query with this privacy cost, or "
-                "it was released already, so nothing was released. A strategy's queries must not depend on "
-                "query results"
+                f"round {record.round}, {record.query}: the plan has no such query with this privacy cost, or it was "
+                "released already; this query was not released. A strategy's queries must not depend on query results"
             )
         position, cost_alone = slot
         cost = self.accountant.due(record, cost_alone)
