@@ -350,7 +350,7 @@ class Buckets(Sampler[list[int]]):
 
 
 def test_batch_sampler_of_unknown_batches_raises():
-    with pytest.raises(fedpriv.ConfigError, match=r"loader.batch_sampler = 'Buckets': does not show how many examples"):
+    with pytest.raises(fedpriv.ConfigError, match=r"loader.batch_sampler = 'Buckets': has an unknown batch size: set batch_size"):
         fitted(DataLoader(data(), batch_sampler=Buckets()))
 
 
