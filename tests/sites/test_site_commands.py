@@ -167,7 +167,9 @@ def test_site_absent_signs_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "name one of the 0 plans that this site has accepted" in refused("site", "absent", "north", "2")
     fedpriv("site", "join", "north", "fed/plan.yaml", "--accept", plan.fingerprint)
     assert "north is absent in rounds 2 to 3" in " ".join(fedpriv("site", "absent", "north", "2-3").split())
-    assert "'4-5': must be future rounds, 1 to 4" in refused("site", "absent", "north", "4-5", "--plan", plan.fingerprint)
+    assert "'4-5': must be future rounds, 1 to 4" in refused(
+        "site", "absent", "north", "4-5", "--plan", plan.fingerprint
+    )
     assert "such as 7-9" in refused("site", "absent", "north", "two")
     assert "name one of the 1 plans" in refused("site", "absent", "north", "2", "--plan", "0000")
     assert "signed notice of absence in rounds 2 to 3 (away)" in fedpriv("statement", "north")

@@ -48,7 +48,10 @@ def test_site_statement_answers_ten_questions(trained: Party):
     check_answers(
         text,
         {
-            1: ["the site east; others receive its number of records, 398 (the true number)", "with the algorithm fedavg, 4 rounds, with other sites"],
+            1: [
+                "the site east; others receive its number of records, 398 (the true number)",
+                "with the algorithm fedavg, 4 rounds, with other sites",
+            ],
             2: [
                 "one record (a row, an image) of one data holder",
                 "epsilon of one data holder",
