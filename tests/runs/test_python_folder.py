@@ -94,7 +94,7 @@ def test_python_folder_report_shows_settings(folder: Path, tmp_path: Path) -> No
 
 def test_python_folder_title_and_plan(folder: Path) -> None:
     run = Run.read(folder)
-    assert run.title == "fedavg: SoftmaxRegression on data of the program (TensorDataset)"
+    assert run.title == "fedavg: SoftmaxRegression on data from Python (TensorDataset)"
     assert (run.target, run.rounds, run.integrity) == (3, 8, "sound")
 
 
