@@ -211,7 +211,7 @@ def test_cli_extends_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
     code, said = fedpriv("train", "--extend", "a", "rounds=6", "privacy.epsilon=3")
     assert code == 0, said
-    assert "goes on from round 3 of a" in said
+    assert "extending a from round 3; the privacy cost includes its releases" in said
     assert {path.name: path.read_bytes() for path in Path("a").iterdir() if path.is_file()} == files
     made = Path("runs/a-extended-1")
     assert [json.loads(line)["round"] for line in (made / "metrics.jsonl").read_text().splitlines()] == [*range(1, 7)]
@@ -268,5 +268,5 @@ def test_resume_discloses_as_ledger(tmp_path: Path) -> None:
         del stopped, rounds
         gc.collect()
     assert run(tmp_path / "with", ROUNDS, resume=True, checkpoint_every=1).spent.not_covered != ()
-    with pytest.raises(LedgerError, match=r"does not say that the run reveals the optimality gap, exact.*log\.optimum"):
+    with pytest.raises(LedgerError, match=r"line 1 does not list the optimality gap, exact.*log\.optimum"):
         training(tmp_path / "without", ROUNDS, resume=True, checkpoint_every=1, optimum=0.5)
