@@ -225,7 +225,7 @@ def _fix(meaning: str, text: str) -> str:
 def renamed_option(option: str, known: Collection[str]) -> str | None:
     """Returns the present name of a command-line option, if it is one of the known options of the command.
 
-    Example:
+    Examples:
         >>> renamed_option("--why", ["--reason", "--json"])
         '--reason'
     """
