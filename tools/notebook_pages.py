@@ -57,7 +57,7 @@ def markdown(path: Path) -> str:
                 parts.append(f"![Output of this cell](../assets/notebooks/{picture.name})")
     title, _, rest = parts[0].partition("\n")
     download = (
-        f"[Download this notebook]({path.name}){{ download }}. The pictures are from one run; another run draws other noise."
+        f"[Download this notebook]({path.name}){{ download }}. The pictures are from one run; each run draws new noise."
     )
     return "\n\n".join([title, download, rest, *parts[1:]])
 
