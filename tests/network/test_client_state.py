@@ -220,7 +220,8 @@ def test_resume_with_other_state_setting_raises(begun: fp.Compute, going: fp.Com
     trajectory(training_of("iadmm_prox", begun, tmp_path / "a"), stop=3)
     with pytest.raises(
         fp.ConfigError,
-        match=rf"compute\.client_state.*{going.client_state}.*cannot change on resume; set compute\.client_state={begun.client_state}",
+        match=rf"compute\.client_state.*{going.client_state}.*cannot change on resume; "
+        rf"set compute\.client_state={begun.client_state}",
     ):
         training_of("iadmm_prox", going, tmp_path / "a", resume=True)
 
