@@ -92,7 +92,7 @@ class Plan:
     releases: ReleaseTable
     records: RecordTable
     n_clients: int
-    evaluations: tuple[float, ...] = ()
+    evaluations: Sequence[float] = ()
     queries: frozenset[str] = frozenset()
     calibrated: bool = False
     first: FirstPart | None = None
@@ -222,7 +222,7 @@ def make_plan(
         table,
         records,
         n_clients,
-        tuple(oracle.answerer.evaluations),
+        oracle.answerer.evaluations,
         frozenset(oracle.answerer.names),
         calibrated=privacy.private and privacy.noise_multiplier is None,
         first=first,
@@ -308,10 +308,9 @@ def _dry_run(
     privacy = oracle.privacy
     progress = initial_state(strategy, torch.zeros(1, 1).expand(oracle.n_clients, 1))
     may_repeat = privacy.private and isinstance(network, Graph) and not isinstance(progress.server, Ends)
-    if may_repeat and isinstance(step, PeriodicQueries):
+    first = rounds
+    if may_repeat and isinstance(step, PeriodicQueries) and step.period is not None:
         first = min(step.period, rounds)
-    else:
-        first = rounds
     try:
         view = server_view(network, privacy)
         for _ in run_rounds(strategy, oracle, network, progress, randomness, rounds=first, seen=view):

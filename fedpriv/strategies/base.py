@@ -182,8 +182,11 @@ class PeriodicQueries(Protocol):
     """
 
     @property
-    def period(self) -> int:
-        """Number of rounds after which the queries repeat, whatever the answers and whoever takes part."""
+    def period(self) -> int | None:
+        """Number of rounds after which the queries repeat, whatever the answers and whoever takes part.
+
+        None if a plan must try every round, e.g. since a schedule of the user may fail in a later one.
+        """
         ...
 
 
