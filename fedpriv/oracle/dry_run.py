@@ -153,9 +153,9 @@ class RecordingAnswerer:
             if kinds is None:
                 kinds = known.get((position, cohort))
             if kinds is None:
-                found = self._priced_round(round_index, position, cohort)
+                priced = self._priced_round(round_index, position, cohort)
                 if repeats:
-                    known[position, self._who_matters(found, position, cohort)] = found
+                    known[position, self._who_matters(priced, position, cohort)] = priced
                 continue
             self.evaluations.append(0.0)
             for query, sizes, total in examples_of[position]:
