@@ -77,7 +77,7 @@ class Plan:
 
     Attributes:
         privacy: The settings with their noise multiplier filled in.
-        releases: The releases that the run may make.
+        releases: The releases that the run may make; without those of an earlier run that this one extends.
         records: Their records, after those of the earlier run if this one extends another.
         n_clients: Number of clients.
         evaluations: Expected number of per-example gradients in each round.
@@ -103,6 +103,15 @@ class Plan:
         """Returns a tight upper bound on what the whole run would spend."""
         spent = account(self.records, self.n_clients, self.privacy.delta)
         return replace(spent, float64_noise=(*spent.float64_noise, *self.float64_noise), not_covered=self.not_covered)
+
+    @property
+    def enforced_target(self) -> float | None:
+        """The target epsilon if the whole run stays within it; None without one, or if an earlier run spent more."""
+        target = self.privacy.epsilon
+        if target is None or self.first is None:
+            return target
+        earlier = account(self.first.records, self.n_clients, self.privacy.delta)
+        return target if earlier.epsilon <= target else None
 
     @property
     def comparable_epsilon(self) -> float | None:
